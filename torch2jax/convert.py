@@ -1,0 +1,142 @@
+"""`t2j` and `j2t`: what becomes what."""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from .dispatch import Translation
+from .dtypes import canonical, dtype_j2t
+from .interop import array_to_tensor, tensor_to_array
+from .module import Skeleton
+from .tensor import Torchish
+from .translation import current
+from .trees import map_arguments, map_results
+
+__all__ = ["j2t", "t2j"]
+
+
+def t2j(thing: Any) -> Any:
+    """Turns a PyTorch thing into its JAX counterpart.
+
+    Args:
+        thing: one of
+
+            - a tensor: the array of the same values, without a copy on the CPU where the layout allows it. While
+              ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
+            - a dtype: JAX's dtype of that name, narrowed likewise.
+            - a module, or a bound method of one: a pure function
+              ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
+              `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
+              ``(result, new_state_dict)``. The module itself is never changed.
+            - a function: a pure function ``f(*args, rng=None, **kwargs)``.
+            - any tree of these; other leaves stay as they are.
+
+    Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
+    only by code that draws random numbers.
+
+    Raises:
+        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks.
+        ValueError: a tensor is on the meta device.
+    """
+    if isinstance(thing, torch.Tensor):
+        return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
+    if isinstance(thing, torch.dtype):
+        return canonical(thing)
+    if isinstance(thing, torch.nn.Module):
+        return _translate_module(thing, thing.forward)
+    if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
+        return _translate_module(thing.__self__, thing)
+    if callable(thing) and not isinstance(thing, type):
+        return _translate_function(thing)
+    return _map_leaves(t2j, thing)
+
+
+def j2t(thing: Any) -> Any:
+    """Turns a JAX thing into its PyTorch counterpart.
+
+    Args:
+        thing: an array (a tensor that shares its memory on the CPU; clone it before writing to it), a dtype, or any
+            tree of these; other leaves stay as they are.
+
+    Raises:
+        TypeError: an array is traced, or of a dtype that PyTorch lacks; or `thing` is a function.
+        ValueError: an array is sharded over several devices.
+        RuntimeError: an array was deleted or donated.
+    """
+    if isinstance(thing, (jax.Array, np.ndarray)):
+        return array_to_tensor(thing)
+    if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):
+        return dtype_j2t(thing)
+    if isinstance(thing, type(jax.numpy.float32)):
+        return dtype_j2t(thing)
+    if callable(thing) and not isinstance(thing, type):
+        raise TypeError(f"j2t got the function {thing!r}; wanted an array, a dtype, or a tree of these")
+    return _map_leaves(j2t, thing)
+
+
+def _map_leaves(convert: Callable, tree):
+    def leaf(value):
+        return convert(value) if value is not tree else value
+
+    return map_arguments(leaf, tree)
+
+
+def _translate_function(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def translated(*args, rng=None, **kwargs):
+        return _run(lambda _: function, args, kwargs, rng)
+
+    return translated
+
+
+def _translate_module(module: torch.nn.Module, method: Callable) -> Callable:
+    def translated(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
+        skeletons: list[Skeleton] = []
+
+        def build(call):
+            skeletons.append(skeleton := Skeleton(module, state_dict, call))
+            if getattr(method, "__func__", None) is type(module).forward:
+                return skeleton.module
+            return skeleton.method(method) if isinstance(method, types.MethodType) else skeleton.module
+
+        def state():
+            return skeletons[0].state_dict() if return_state_dict else None
+
+        return _run(build, args, kwargs, rng, state)
+
+    try:
+        functools.update_wrapper(translated, method, assigned=("__name__", "__doc__", "__module__", "__qualname__"))
+    except AttributeError:
+        pass
+    return translated
+
+
+def _run(build: Callable, args, kwargs, rng, state: Callable = lambda: None):
+    outermost = current() is None
+    tensors = []
+
+    def enter(value):
+        if isinstance(value, Torchish):
+            tensors.append(value)
+            return value
+        if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+            return call.lift(value) if isinstance(value, torch.Tensor) else call.lift(value)
+        return value
+
+    def leave(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value if tensors and isinstance(value, Torchish) else call.lift(value).read()
+
+    with Translation(rng) as call, torch.enable_grad():
+        function = build(call)
+        args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+        result = map_results(leave, function(*args, **kwargs))
+        new_state = state()
+    del outermost
+    return result if new_state is None else (result, new_state)

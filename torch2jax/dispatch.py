@@ -1,0 +1,250 @@
+"""How a call finds its rule.
+
+1. A function of PyTorch's Python interface with a rule: the rule.
+2. Without one, if it is written in Python: its body, whose calls come back here one by one.
+3. Without one, if it is C++: PyTorch runs it, and the ATen operators it reaches arrive in `dispatch_aten`.
+4. An ATen operator with a rule: the rule; without one: PyTorch's decomposition of it, whose calls come back here.
+5. Otherwise, one clear error.
+"""
+
+import contextlib
+import functools
+import types
+
+import jax
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import registry
+from .dtypes import canonical, dtype_j2t
+from .errors import NoRuleError
+from .interop import tensor_to_array
+from .rng import Stream
+from .rule import write_in_place
+from .storage import is_traced
+from .tensor import Torchish, is_dense, wrap
+from .translation import Call, current
+
+__all__ = ["Translation"]
+
+
+class Translation(TorchFunctionMode, Call):
+    """One translated call: intercepts PyTorch on this thread, and holds the call's constants and random stream.
+
+    Args:
+        rng: the JAX key that random operators take theirs from, or None.
+    """
+
+    def __init__(self, rng=None):
+        super().__init__()
+        outer = current()
+        self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
+        self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
+        self._copies_constants = is_traced(jax.numpy.zeros(()))
+        self._stream = Stream(rng) if rng is not None or not isinstance(outer, Translation) else outer._stream
+        self._aten_mode = _AtenMode(self)
+        self._bodies: list = []
+
+    def __enter__(self):
+        Call.__enter__(self)
+        return TorchFunctionMode.__enter__(self)
+
+    def __exit__(self, *exc_info):
+        TorchFunctionMode.__exit__(self, *exc_info)
+        Call.__exit__(self, *exc_info)
+
+    @contextlib.contextmanager
+    def inside(self):
+        """Intercepts again what is called within, where PyTorch has suspended it."""
+        with torch._C._EnableTorchFunction():
+            TorchFunctionMode.__enter__(self)
+            try:
+                yield
+            finally:
+                TorchFunctionMode.__exit__(self, None, None, None)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        del types
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func, args: tuple, kwargs: dict):
+        rule = registry.lookup(func)
+        if rule is not None:
+            return rule(args, kwargs)
+        if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
+            return self._run_body(func, args, kwargs)
+        return self._run_compiled(func, args, kwargs)
+
+    def dispatch_aten(self, func, args: tuple, kwargs: dict):
+        args = tuple(self._lift_argument(x) for x in args)
+        rule = registry.lookup_aten(func)
+        if rule is not None:
+            return rule(args, kwargs)
+        decomposition = _decomposition(func)
+        if decomposition is not None:
+            with self.inside():
+                return decomposition(*args, **kwargs)
+        functional = _functional(func)
+        if functional is not None:
+            return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
+        raise NoRuleError(f"torch.ops.{func}")
+
+    def _is_own_body(self, func, args) -> bool:
+        # A function whose body asks for overrides by another way than _body() answers would come back for ever.
+        return any(func is running and args is given for running, given in self._bodies)
+
+    def _run_body(self, func, args, kwargs):
+        self._bodies.append((func, args))
+        try:
+            with self.inside():
+                return _body(func)(*args, **kwargs)
+        finally:
+            self._bodies.pop()
+
+    def _run_compiled(self, func, args, kwargs):
+        args = [self._lift_argument(x) for x in args]
+        kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
+        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), self._aten_mode:
+            result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
+            result = self.lift(result)
+            result._node.storage.foreign = False  # PyTorch made it just now
+        return result
+
+    def _lift_argument(self, value):
+        if isinstance(value, (torch.Tensor, jax.Array)):
+            return self.lift(value)
+        if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
+            return type(value)(self._lift_argument(item) for item in value)
+        return value
+
+    def next_key(self, generator: torch.Generator | None = None):
+        """The next JAX key of this call's stream, or of a generator's."""
+        return self._stream.next_key(generator)
+
+    def reseed(self, seed: int) -> None:
+        """Starts this call's stream anew, as ``torch.manual_seed`` does."""
+        self._stream.reseed(seed)
+
+    def bind(self, tensor: torch.Tensor, array) -> Torchish:
+        """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
+        with torch._C.DisableTorchFunction():
+            dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
+            lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
+            return self._remember(tensor, lifted)
+
+    def lift(self, value) -> Torchish:
+        """The tensor of this call that stands for a tensor or array from outside: a constant."""
+        if isinstance(value, Torchish):
+            return value
+        if isinstance(value, torch.Tensor):
+            entry = self._constants.get(id(value))
+            return entry[1] if entry is not None else self._lift_constant(value)
+        return wrap(jax.numpy.asarray(value), dtype_j2t(value.dtype))
+
+    def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            base = self._storages.get(tensor.untyped_storage()._cdata)
+            if base is None or base.dtype != tensor.dtype or not _spans(base, tensor):
+                array = tensor_to_array(tensor, copy=self._copies_constants)
+                strides = tensor.stride() if is_dense(tensor) else None
+                lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
+                lifted._node.storage.foreign = True
+            else:
+                lifted = None
+        if lifted is None:
+            with self.inside():
+                lifted = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        return self._remember(tensor, lifted)
+
+    def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            lifted.__dict__.update(tensor.__dict__)
+            if isinstance(tensor, torch.nn.Parameter):
+                lifted._is_param = True
+            lifted._wants_grad = tensor.requires_grad
+            if is_dense(tensor) and tensor.storage_offset() == 0:
+                self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
+            self._constants[id(tensor)] = (tensor, lifted)
+        return lifted
+
+
+class _AtenMode(TorchDispatchMode):
+    """Brings the operators that have no `Torchish` among their arguments (factories) to the call as well."""
+
+    def __init__(self, call: Translation):
+        super().__init__()
+        self._call = call
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # dynamo would be imported, to leave alone what it never sees
+
+    def __enter__(self):
+        # The base class also sets flags of the whole process, which threads would leave behind.
+        torch._C._push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *exc_info):
+        torch._C._pop_torch_dispatch_stack(None)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        del types
+        return self._call.dispatch_aten(func, args, kwargs or {})
+
+
+def _spans(base: torch.Tensor, tensor: torch.Tensor) -> bool:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() > 0 and tensor.storage_offset() + last < base.numel()
+
+
+class _Overlay(dict):
+    """A module's globals, live, with some names replaced."""
+
+    def __init__(self, below: dict, above: dict):
+        super().__init__(above)
+        self._below = below
+
+    def __missing__(self, key):
+        return self._below[key]
+
+
+def _no_overrides(*_args) -> bool:
+    return False
+
+
+@functools.cache
+def _body(func: types.FunctionType):
+    """The body of a Python function of PyTorch, past its question whether an argument overrides it."""
+    answers = dict.fromkeys(
+        ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no_overrides
+    )
+    overlay = _Overlay(func.__globals__, {**answers, "__builtins__": func.__globals__["__builtins__"]})
+    body = types.FunctionType(func.__code__, overlay, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+@functools.cache
+def _decomposition(func):
+    from torch._decomp import decomposition_table  # slow to import, and seldom needed
+
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None  # PyTorch's own generator must never be asked
+    if func in decomposition_table:
+        return decomposition_table[func]
+    if func._can_decompose():
+        return func.decompose
+    return None
+
+
+@functools.cache
+def _functional(func):
+    """The operator whose result an in-place operator writes, or None."""
+    name = func.overloadpacket.__name__
+    if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
+        return None
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    return getattr(packet, func._overloadname, None)

@@ -1,0 +1,86 @@
+"""PyTorch's dtypes and JAX's, and which one holds which."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+__all__ = ["canonical", "dtype_j2t", "dtype_t2j", "is_integral", "logical"]
+
+_NAMES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+    torch.float8_e8m0fnu: "float8_e8m0fnu",
+}
+_TO_JAX = {dtype: jnp.dtype(name) for dtype, name in _NAMES.items()}
+_TO_TORCH = {array_dtype: dtype for dtype, array_dtype in _TO_JAX.items()}
+
+
+def dtype_t2j(dtype: torch.dtype) -> np.dtype:
+    """The JAX dtype of the same name, whatever ``jax_enable_x64`` says.
+
+    Raises:
+        TypeError: JAX has no such dtype (quantized types, complex32, ...).
+    """
+    try:
+        return _TO_JAX[dtype]
+    except KeyError:
+        raise TypeError(f"JAX has no counterpart of {dtype}; convert the tensor to another dtype first") from None
+
+
+def dtype_j2t(dtype) -> torch.dtype:
+    """The PyTorch dtype of the same name.
+
+    Raises:
+        TypeError: PyTorch has no such dtype (int4, PRNG keys, ...).
+    """
+    try:
+        return _TO_TORCH[jnp.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise TypeError(f"PyTorch has no counterpart of the JAX dtype {dtype}") from None
+
+
+@functools.cache
+def _canonical(dtype: torch.dtype, x64: bool) -> np.dtype:
+    del x64  # part of the key: the answer depends on it
+    return jnp.dtype(jax.dtypes.canonicalize_dtype(dtype_t2j(dtype)))
+
+
+def canonical(dtype: torch.dtype) -> np.dtype:
+    """The dtype of the array that holds a tensor of `dtype`: narrower than its name while ``jax_enable_x64`` is off."""
+    return _canonical(dtype, jax.config.jax_enable_x64)
+
+
+def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch.dtype:
+    """The PyTorch dtype of a result: that of the first operand held in the same array dtype, or the one of that name.
+
+    With ``jax_enable_x64`` off an int64 tensor is held as int32; what is computed from it stays int64.
+    """
+    for dtype in candidates:
+        if canonical(dtype) == array_dtype:
+            return dtype
+    return dtype_j2t(array_dtype)
+
+
+def is_integral(dtype: torch.dtype) -> bool:
+    """Whether `dtype` is an integer type or bool."""
+    return not (dtype.is_floating_point or dtype.is_complex)

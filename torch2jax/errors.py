@@ -1,0 +1,63 @@
+"""The errors a user of torch2jax meets, and how they name the user's own line."""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import jax
+import torch
+
+__all__ = ["NoRuleError", "TracedValueError", "user_location"]
+
+_LIBRARIES = tuple(
+    str(Path(path).resolve())
+    for path in (
+        Path(__file__).parent,
+        Path(str(torch.__file__)).parent,
+        Path(str(jax.__file__)).parent,
+        sysconfig.get_paths()["stdlib"],
+    )
+)
+# An installed package lives below the standard library's folder, yet is the user's model code.
+_SITE_PACKAGES = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
+
+
+def _is_library(filename: str) -> bool:
+    if filename.startswith("<"):
+        return True
+    if filename.startswith(_LIBRARIES[:3]):
+        return True
+    return filename.startswith(_LIBRARIES[3]) and not filename.startswith(_SITE_PACKAGES)
+
+
+def user_location() -> str:
+    """Names the innermost ``file:line`` on the stack outside torch, jax, the standard library and this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not _is_library(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "<unknown location>"
+
+
+class NoRuleError(NotImplementedError):
+    """No rule and no decomposition leads from a PyTorch operator to JAX."""
+
+    def __init__(self, operator: str):
+        super().__init__(
+            f"torch2jax has no rule for {operator}, called at {user_location()}. "
+            f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "
+            "or rewrite that line with other operators."
+        )
+
+
+class TracedValueError(TypeError):
+    """Python asked for the value of a tensor that depends on a traced input."""
+
+    def __init__(self, what: str):
+        super().__init__(
+            f"{what} needs the value of a tensor that depends on a traced input, at {user_location()}. "
+            "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
+            "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
+            "so that no shape and no branch depends on data."
+        )

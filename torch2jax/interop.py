@@ -1,0 +1,89 @@
+"""Tensors and arrays as each other, sharing memory on the CPU where the layout allows it."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .dtypes import canonical, dtype_j2t, dtype_t2j
+
+__all__ = ["array_to_tensor", "tensor_to_array"]
+
+
+def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
+    """The jax array of a tensor's values; 64-bit types narrow while ``jax_enable_x64`` is off.
+
+    Args:
+        tensor: a dense tensor of any shape; it may require grad, be non-contiguous, or carry a conj or neg bit.
+        copy: never share memory, so that later writes to the tensor are not seen.
+
+    Raises:
+        TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
+        ValueError: the tensor has no data (meta device).
+    """
+    _check_dense(tensor)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    wanted = canonical(tensor.dtype)
+    if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
+        return jnp.array(_to_numpy(tensor), dtype=wanted)
+    return jax.dlpack.from_dlpack(tensor)
+
+
+def _check_dense(tensor: torch.Tensor) -> None:
+    if tensor.is_nested:
+        kind, way_out = "nested", "torch.nested.to_padded_tensor"
+    elif tensor.is_quantized:
+        kind, way_out = "quantized", "tensor.dequantize()"
+    elif tensor.layout is not torch.strided:
+        kind, way_out = f"{tensor.layout} (sparse)", "tensor.to_dense()"
+    elif tensor.is_meta:
+        raise ValueError("got a meta tensor, which has no data; wanted a tensor with data. Materialise it first")
+    else:
+        return
+    raise TypeError(f"got a {kind} tensor; wanted a dense one. Convert it first with {way_out}")
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # bfloat16 and float8: numpy knows them through ml_dtypes only
+        flat = tensor.contiguous().reshape(-1)
+        return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
+
+
+def array_to_tensor(array) -> torch.Tensor:
+    """The tensor of a jax array's values, on the CPU without a copy.
+
+    The memory belongs to JAX, which takes arrays to be immutable: clone the tensor before writing to it.
+
+    Args:
+        array: a concrete jax array or numpy array of any shape, on one device.
+
+    Raises:
+        TypeError: the array is traced, or of a dtype that PyTorch lacks.
+        RuntimeError: the array was deleted or donated.
+        ValueError: the array is sharded over several devices.
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError(
+            "j2t got a traced array, which has no values yet; wanted a concrete one. "
+            "Call it outside jax.jit, grad and vmap"
+        )
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array)
+    if array.is_deleted():
+        raise RuntimeError("j2t got an array that was deleted or donated to a jitted call; keep a copy of it")
+    if len(array.sharding.device_set) > 1:
+        raise ValueError(
+            f"j2t got an array sharded over {len(array.sharding.device_set)} devices; wanted one on a single device. "
+            "Gather it first, with jax.device_put(array, jax.devices()[0])"
+        )
+    dtype = dtype_j2t(array.dtype)
+    if array.size == 0:
+        return torch.empty(array.shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.from_dlpack(array)

@@ -1,0 +1,145 @@
+"""Modules: a skeleton of the user's module, with the caller's arrays in place of its parameters and buffers."""
+
+import copy
+import difflib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import torch
+
+from .dispatch import Translation
+from .interop import tensor_to_array
+
+__all__ = ["Skeleton", "named_tensors"]
+
+_LISTED = 5
+
+
+def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer, also non-persistent ones, under each of its names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+class Skeleton:
+    """A copy of a module's Python structure that shares no state with it and copies no weights.
+
+    Args:
+        module: the user's module; it is only read.
+        state: arrays for some or all of its parameters and buffers; the others are constants.
+        call: the translated call that the skeleton lives in; it must be the active one.
+
+    Raises:
+        RuntimeError: `state` has a name that the module lacks, or an array of another shape.
+        TypeError: the module is compiled TorchScript, which has no Python structure.
+    """
+
+    def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError("t2j got a TorchScript module; wanted the Python module it was made from")
+        self._state = state or {}
+        self._persistent = module.state_dict(keep_vars=True)
+        self.module = self._copy(module, self._bind(module, call))
+        _name_scopes(self.module)
+
+    def _bind(self, module, call) -> dict[int, Any]:
+        tensors = named_tensors(module)
+        _check_names(self._state, tensors, self._persistent)
+        memo: dict[int, Any] = {}
+        for name, tensor in tensors.items():
+            if name not in self._state or id(tensor) in memo:
+                continue  # the first of several names stands for a tied weight
+            memo[id(tensor)] = call.bind(*_checked(name, tensor, self._state[name]))
+        for tensor in tensors.values():
+            if id(tensor) not in memo:
+                memo[id(tensor)] = call.lift(tensor)
+        return memo
+
+    def _copy(self, module, memo: dict[int, Any]) -> torch.nn.Module:
+        try:
+            return copy.deepcopy(module, dict(memo))
+        except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
+            shared = {id(value): value for value in _uncopyable(module)}
+            if not shared:
+                raise
+            return copy.deepcopy(module, {**shared, **memo})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given."""
+        tensors = named_tensors(self.module)
+        names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
+        return {name: tensors[name].read() if name in tensors else self._state.get(name) for name in names}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def method(self, method: types.MethodType):
+        """The skeleton's own version of a bound method of the module."""
+        return types.MethodType(method.__func__, self.module)
+
+
+def _checked(name: str, tensor: torch.Tensor, value):
+    array = tensor_to_array(value) if isinstance(value, torch.Tensor) else value
+    if tuple(array.shape) != tuple(tensor.shape):
+        raise RuntimeError(
+            f"size mismatch for {name}: got an array of shape {tuple(array.shape)} in state_dict; "
+            f"the module's has shape {tuple(tensor.shape)}"
+        )
+    if not isinstance(array, jax.Array):
+        array = jax.numpy.asarray(array)
+    return tensor, array
+
+
+def _check_names(state, tensors, persistent) -> None:
+    unknown = [name for name in state if name not in tensors and name not in persistent]
+    if not unknown:
+        return
+    lines = []
+    for name in unknown[:_LISTED]:
+        near = difflib.get_close_matches(name, tensors, n=3, cutoff=0.4)
+        lines.append(f"  {name!r}" + (f" (nearest: {', '.join(map(repr, near))})" if near else ""))
+    more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
+    raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
+
+
+def _uncopyable(module: torch.nn.Module):
+    for part in module.modules():
+        for key, value in vars(part).items():
+            if key in ("_parameters", "_buffers", "_modules") or isinstance(value, (torch.nn.Module, torch.Tensor)):
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                yield value
+
+
+class _Scope:
+    """Names the operations of a module after its path below the module that calls it."""
+
+    stack: list[str]
+
+    def __init__(self):
+        self.stack = [""]
+
+    def wrap(self, module: torch.nn.Module, path: str):
+        def run(*args, **kwargs):
+            outer = self.stack[-1]
+            prefix = outer + "." if outer else ""
+            name = path[len(prefix) :] if path.startswith(prefix) else path
+            self.stack.append(path)
+            try:
+                with jax.named_scope(name):
+                    return module._call_impl(*args, **kwargs)
+            finally:
+                self.stack.pop()
+
+        return run
+
+
+def _name_scopes(skeleton: torch.nn.Module) -> None:
+    scope = _Scope()
+    for path, module in skeleton.named_modules():
+        if path and not isinstance(module, torch.jit.ScriptModule):
+            # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
+            module._compiled_call_impl = scope.wrap(module, path)  # pyright: ignore[reportAttributeAccessIssue]

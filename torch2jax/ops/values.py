@@ -1,0 +1,237 @@
+"""What Python asks of a tensor: its values, its metadata, its copies."""
+
+import copy
+import operator
+
+import jax
+import numpy as np
+import torch
+
+from ..dtypes import dtype_t2j
+from ..errors import TracedValueError
+from ..interop import array_to_tensor
+from ..registry import implements_tensors
+from ..storage import evaluate, is_traced
+from ..tensor import Torchish
+from ..translation import current
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+
+def values(tensor: torch.Tensor, what: str) -> np.ndarray:
+    """The values of a tensor, in its logical dtype.
+
+    Raises:
+        TracedValueError: they depend on a traced input.
+    """
+    tensor = current().lift(tensor)  # pyright: ignore[reportOptionalMemberAccess]
+    array = tensor.read()
+    if is_traced(array):
+        array = _concrete(array) if tensor.known is None else evaluate(tensor.known)
+    if array is None or is_traced(array):
+        raise TracedValueError(what)
+    return np.asarray(array).astype(dtype_t2j(tensor.dtype), copy=False)
+
+
+def _concrete(array):
+    """The values of an array that is traced for differentiation only, else None."""
+    try:
+        return jax.core.concrete_or_error(None, array)
+    except (jax.errors.ConcretizationTypeError, AttributeError):
+        return None
+
+
+def _scalar(tensor, what: str):
+    array = values(tensor, what)
+    if array.size != 1:
+        raise RuntimeError(f"a Tensor with {array.size} elements cannot be converted to Scalar")
+    return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
+
+
+@implements_tensors(Tensor.item, aten.item.default, aten._local_scalar_dense.default)
+def item(self):
+    return _scalar(self, "Tensor.item()")
+
+
+@implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero)
+def is_nonzero(input):
+    size = input.numel()
+    if size != 1:
+        ambiguity = "no values" if size == 0 else "more than one value"
+        raise RuntimeError(f"Boolean value of Tensor with {ambiguity} is ambiguous")
+    return bool(_scalar(input, "bool(tensor)"))
+
+
+@implements_tensors(Tensor.__int__)
+def _int(self):
+    return int(_scalar(self, "int(tensor)"))
+
+
+@implements_tensors(Tensor.__float__)
+def _float(self):
+    return float(_scalar(self, "float(tensor)"))
+
+
+@implements_tensors(Tensor.__complex__)
+def _complex(self):
+    return complex(_scalar(self, "complex(tensor)"))
+
+
+@implements_tensors(Tensor.__index__)
+def _index(self):
+    try:
+        return operator.index(_scalar(self, "a tensor used as an index"))
+    except TypeError as error:
+        if isinstance(error, TracedValueError):
+            raise
+        raise TypeError("only integer tensors of a single element can be converted to an index") from None
+
+
+@implements_tensors(Tensor.tolist)
+def tolist(self):
+    return values(self, "Tensor.tolist()").tolist()
+
+
+@implements_tensors(Tensor.numpy, Tensor.__array__)
+def numpy(self, dtype=None, *, force=False):
+    array = values(self, "Tensor.numpy()")
+    return array if dtype is None or isinstance(dtype, bool) else array.astype(dtype)
+
+
+@implements_tensors(Tensor.__repr__)
+def _repr(self, *, tensor_contents=None):
+    self = current().lift(self)  # pyright: ignore[reportOptionalMemberAccess]
+    try:
+        array = values(self, "repr")
+    except TracedValueError:
+        return f"tensor(<traced>, shape={tuple(self.shape)}, dtype={self.dtype})"
+    with torch._C.DisableTorchFunction():
+        return repr(array_to_tensor(array).to(self.dtype))
+
+
+@implements_tensors(Tensor.__format__)
+def _format(self, spec):
+    if self.ndim == 0:
+        return format(_scalar(self, "format(tensor)"), spec)
+    return object.__format__(self, spec) if spec else repr(self)
+
+
+@implements_tensors(Tensor.__len__)
+def _len(self):
+    if self.ndim == 0:
+        raise TypeError("len() of a 0-d tensor")
+    return self.shape[0]
+
+
+@implements_tensors(Tensor.__iter__)
+def _iter(self):
+    if self.ndim == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(self.unbind(0))
+
+
+@implements_tensors(Tensor.__hash__)
+def _hash(self):
+    return id(self)
+
+
+@implements_tensors(Tensor.__deepcopy__)
+def _deepcopy(self, memo):
+    call = current()
+    if id(self) in memo:
+        return memo[id(self)]
+    # A real tensor is met here when a module's skeleton is made: it stands for itself.
+    result = call.lift(self) if not isinstance(self, Torchish) else self.clone()  # pyright: ignore[reportOptionalMemberAccess]
+    if isinstance(self, Torchish):
+        result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in _attributes(self).items()})
+        result._wants_grad = self._wants_grad
+    memo[id(self)] = result
+    return result
+
+
+def _attributes(tensor: Torchish) -> dict:
+    own = {"_node", "_label", "_wants_grad", "_warned"}
+    return {key: value for key, value in tensor.__dict__.items() if key not in own}
+
+
+@implements_tensors(Tensor.__reduce_ex__)
+def _reduce_ex(self, protocol):
+    raise TypeError(
+        "a tensor inside a translated call cannot be pickled; return it from the call and pickle the array"
+    )
+
+
+@implements_tensors(Tensor.data_ptr)
+def data_ptr(self):
+    # Only equality is meaningful: tensors on the same memory answer alike.
+    return id(current().lift(self)._node.storage) + self.storage_offset() * self.element_size()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@implements_tensors(Tensor.device.__get__)
+def _device(self):
+    if isinstance(self, Torchish):
+        return self._label
+    with torch._C.DisableTorchFunction():
+        return self.device
+
+
+@implements_tensors(Tensor.get_device, torch.get_device)
+def get_device(self):
+    device = self.device
+    return -1 if device.type == "cpu" else device.index or 0
+
+
+@implements_tensors(Tensor.is_cuda.__get__)
+def _is_cuda(self):
+    return self.device.type == "cuda"
+
+
+@implements_tensors(Tensor.is_cpu.__get__)
+def _is_cpu(self):
+    return self.device.type == "cpu"
+
+
+@implements_tensors(Tensor.requires_grad.__get__)
+def _requires_grad(self):
+    return current().lift(self)._wants_grad  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@implements_tensors(Tensor.requires_grad.__set__)
+def _set_requires_grad(self, value):
+    self.requires_grad_(value)
+
+
+@implements_tensors(Tensor.requires_grad_)
+def requires_grad_(self, requires_grad=True):
+    if requires_grad and not (self.is_floating_point() or self.is_complex()):
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
+    current().lift(self)._wants_grad = requires_grad  # pyright: ignore[reportOptionalMemberAccess]
+    return self
+
+
+@implements_tensors(Tensor.is_leaf.__get__)
+def _is_leaf(self):
+    return True
+
+
+@implements_tensors(Tensor.grad_fn.__get__, Tensor.grad.__get__)
+def _no_graph(self):
+    return None
+
+
+@implements_tensors(Tensor.data.__set__)
+def _set_data(self, value):
+    self.set_(value)
+
+
+@implements_tensors(torch._C._set_grad_enabled)
+def _set_grad_enabled(mode):
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(mode)
+
+
+@implements_tensors(torch.manual_seed, torch.random.manual_seed)
+def manual_seed(seed):
+    current().reseed(int(seed))  # pyright: ignore[reportOptionalMemberAccess]
+    return torch.default_generator

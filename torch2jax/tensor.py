@@ -1,0 +1,122 @@
+"""`Torchish`: a `torch.Tensor` whose values are a jax array."""
+
+from typing import Any
+
+import torch
+
+from .storage import Storage, View, ViewKind
+from .translation import current
+
+__all__ = ["Torchish", "geometry", "is_dense", "make_view", "set_metadata", "wrap"]
+
+_CPU = torch.device("cpu")
+
+
+class Torchish(torch.Tensor):
+    """A tensor that reads a jax array from a storage through a chain of views.
+
+    PyTorch holds its shape, strides, offset and *logical* dtype, which are those that PyTorch itself would report; the
+    array may be narrower while ``jax_enable_x64`` is off. It lives within the translated call that made it.
+    """
+
+    _node: Storage | View
+    _label: torch.device  # what the code asked for; JAX alone decides where the array lives
+    _wants_grad: bool
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        del types
+        return _call(func).dispatch(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        del types
+        return _call(func).dispatch_aten(func, args, kwargs or {})
+
+    def read(self):
+        """The jax array of this tensor's values, of its shape."""
+        return self._node.read()
+
+    @property
+    def known(self):
+        """The array or `Deferred` of the values if no traced input decides them, else None."""
+        return self._node.known
+
+    def write(self, array, known=None) -> None:
+        """Replaces the values, for every tensor on the same storage; `array` has this tensor's shape and dtype."""
+        self._node.write(array, known)
+
+
+def _call(func):
+    call = current()
+    if call is None:
+        raise RuntimeError(
+            f"{getattr(func, '__name__', func)} got a tensor of a translated call that has ended; "
+            "return tensors from the function given to t2j instead of keeping them aside"
+        )
+    return call
+
+
+def wrap(
+    array,
+    dtype: torch.dtype,
+    known: Any = None,
+    *,
+    strides: tuple[int, ...] | None = None,
+    device: torch.device = _CPU,
+) -> Torchish:
+    """A tensor on a new storage that holds `array`, contiguous unless `strides` says otherwise."""
+    order = None if strides is None else _memory_order(strides)
+    return _make(Storage(array, known, order), array.shape, dtype, strides, None, device)
+
+
+def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
+    return None if order == tuple(range(len(strides))) else order
+
+
+def _make(node, shape, dtype, strides, offset, device) -> Torchish:
+    tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+        Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype
+    )
+    tensor._node = node
+    tensor._label = device
+    tensor._wants_grad = False
+    return tensor
+
+
+def geometry(view, base: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+    """What PyTorch says of ``view(base, ...)``: a tensor without data, to ask for shape, strides and offset.
+
+    PyTorch's view kernels compute nothing but these, and check the arguments. `view` must be one of them.
+    """
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return view(base, *args, **kwargs)
+
+
+def make_view(base: Torchish, kind: ViewKind, like: torch.Tensor, *, of_storage: bool = False) -> Torchish:
+    """A view of `base`, or of its whole storage, with the geometry and dtype of `like`."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        shape, dtype, strides, offset = like.shape, like.dtype, like.stride(), like.storage_offset()
+    parent = base._node.storage if of_storage else base._node
+    tensor = _make(View(parent, kind), shape, dtype, strides, offset, base._label)
+    tensor._wants_grad = base._wants_grad
+    return tensor
+
+
+def set_metadata(tensor: Torchish, node: Storage | View, shape, strides, offset: int = 0) -> None:
+    """Makes `tensor` itself read `node`, with a new shape; PyTorch's metadata follows."""
+    geometry(torch.Tensor.as_strided_, tensor, shape, strides, offset)
+    tensor._node = node
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
+    if tensor.layout is not torch.strided:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True

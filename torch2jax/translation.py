@@ -1,0 +1,34 @@
+"""The state of one translated call, and how code that runs inside it finds it."""
+
+import threading
+from abc import ABC, abstractmethod
+
+__all__ = ["Call", "current"]
+
+_active = threading.local()
+
+
+class Call(ABC):
+    """One translated call in progress; calls nest, and every thread has its own."""
+
+    @abstractmethod
+    def dispatch(self, func, args: tuple, kwargs: dict):
+        """Runs a function of PyTorch's Python interface on JAX."""
+
+    @abstractmethod
+    def dispatch_aten(self, func, args: tuple, kwargs: dict):
+        """Runs an operator that reached PyTorch's dispatcher on JAX."""
+
+    def __enter__(self):
+        stack = _active.__dict__.setdefault("stack", [])
+        stack.append(self)
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        _active.stack.pop()
+
+
+def current() -> Call | None:
+    """The innermost translated call of this thread."""
+    stack = _active.__dict__.get("stack")
+    return stack[-1] if stack else None
