@@ -73,6 +73,8 @@ class Translation(TorchFunctionMode, Call):
         rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs)
+        if isinstance(func, torch._ops.OpOverload):
+            return self.dispatch_aten(func, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self._run_body(func, args, kwargs)
         return self._run_compiled(func, args, kwargs)
@@ -86,6 +88,9 @@ class Translation(TorchFunctionMode, Call):
         if decomposition is not None:
             with self.inside():
                 return decomposition(*args, **kwargs)
+        if func._can_decompose():
+            with torch._C.DisableTorchFunction(), self._aten_mode:
+                return func.decompose(*args, **kwargs)
         functional = _functional(func)
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
@@ -233,11 +238,7 @@ def _decomposition(func):
 
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None  # PyTorch's own generator must never be asked
-    if func in decomposition_table:
-        return decomposition_table[func]
-    if func._can_decompose():
-        return func.decompose
-    return None
+    return decomposition_table.get(func)
 
 
 @functools.cache
