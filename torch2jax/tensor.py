@@ -7,7 +7,7 @@ import torch
 from .storage import Storage, View, ViewKind
 from .translation import current
 
-__all__ = ["Torchish", "geometry", "is_dense", "make_view", "set_metadata", "wrap"]
+__all__ = ["Torchish", "geometry", "is_dense", "make_view", "set_metadata", "strides_of_copy", "wrap"]
 
 _CPU = torch.device("cpu")
 
@@ -108,6 +108,14 @@ def set_metadata(tensor: Torchish, node: Storage | View, shape, strides, offset:
     """Makes `tensor` itself read `node`, with a new shape; PyTorch's metadata follows."""
     geometry(torch.Tensor.as_strided_, tensor, shape, strides, offset)
     tensor._node = node
+
+
+def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -> tuple[int, ...]:
+    """The strides that ``clone`` or ``empty_like`` gives a copy of `tensor`."""
+    with torch._C.DisableTorchFunction():
+        if tensor.is_contiguous() and memory_format in (torch.preserve_format, torch.contiguous_format):
+            return tensor.stride()
+        return geometry(torch.empty_like, tensor, memory_format=memory_format, device="meta").stride()
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ from ..dtypes import canonical
 from ..registry import implements_tensors
 from ..rule import values_only
 from ..storage import ViewKind
-from ..tensor import Torchish, geometry, make_view, wrap
+from ..tensor import Torchish, geometry, make_view, strides_of_copy, wrap
 
 aten = torch.ops.aten
 
@@ -461,8 +461,8 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 
 @implements_tensors(aten.clone.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
-    with torch._C.DisableTorchFunction():
-        like = torch.empty_like(input, memory_format=memory_format, device="meta")
-        copied = wrap(input.read(), input.dtype, input.known, strides=like.stride(), device=input._label)
+    copied = wrap(
+        input.read(), input.dtype, input.known, strides=strides_of_copy(input, memory_format), device=input._label
+    )
     copied._wants_grad = input._wants_grad and torch.is_grad_enabled()
     return copied
