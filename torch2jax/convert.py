@@ -130,7 +130,7 @@ def _run(build: Callable, args, kwargs, rng, state: Callable = lambda: None):
 
     def leave(value):
         if not isinstance(value, torch.Tensor):
-            return value
+            return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
         return value if tensors and isinstance(value, Torchish) else call.lift(value).read()
 
     with Translation(rng) as call, torch.enable_grad():

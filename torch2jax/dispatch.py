@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import registry
 from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
-from .interop import tensor_to_array
+from .interop import is_dense, tensor_to_array
 from .rng import Stream
 from .rule import write_in_place
 from .storage import is_traced
-from .tensor import Torchish, is_dense, wrap
+from .tensor import Torchish, wrap
 from .translation import Call, current
 
 __all__ = ["Translation"]

@@ -9,7 +9,7 @@ import torch
 
 from .dtypes import canonical, dtype_j2t, dtype_t2j
 
-__all__ = ["array_to_tensor", "tensor_to_array"]
+__all__ = ["array_to_tensor", "is_dense", "tensor_to_array"]
 
 
 def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
@@ -28,7 +28,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
         return jnp.array(_to_numpy(tensor), dtype=wanted)
-    return jax.dlpack.from_dlpack(tensor)
+    return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
@@ -87,3 +87,15 @@ def array_to_tensor(array) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.from_dlpack(array)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
+    if tensor.layout is not torch.strided:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True

@@ -18,9 +18,10 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from .dtypes import canonical, logical
 from .errors import TracedValueError, user_location
+from .interop import is_dense
 from .promotion import Promotion, promoted
 from .storage import Deferred, evaluate, is_traced
-from .tensor import Torchish, geometry, is_dense, wrap
+from .tensor import Torchish, geometry, wrap
 from .translation import current
 
 __all__ = ["ArrayRule", "DtypeSpec", "InPlace", "PromoteSpec", "Reflected", "TensorRule", "WithFlag", "write_in_place"]

@@ -7,7 +7,7 @@ import torch
 from .storage import Storage, View, ViewKind
 from .translation import current
 
-__all__ = ["Torchish", "geometry", "is_dense", "make_view", "set_metadata", "strides_of_copy", "wrap"]
+__all__ = ["Torchish", "geometry", "make_view", "set_metadata", "strides_of_copy", "wrap"]
 
 _CPU = torch.device("cpu")
 
@@ -116,15 +116,3 @@ def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -
         if tensor.is_contiguous() and memory_format in (torch.preserve_format, torch.contiguous_format):
             return tensor.stride()
         return geometry(torch.empty_like, tensor, memory_format=memory_format, device="meta").stride()
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
-    if tensor.layout is not torch.strided:
-        return False
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return tensor.numel() == 0
-        expected *= size
-    return True

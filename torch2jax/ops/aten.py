@@ -1,0 +1,1 @@
+"""Leaf rules for ATen operators that no torch-level rule serves."""

@@ -1,0 +1,1 @@
+"""Tensors to another dtype, device or memory format."""

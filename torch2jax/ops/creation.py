@@ -1,0 +1,1 @@
+"""Tensors from nothing, from Python values, or like other tensors."""

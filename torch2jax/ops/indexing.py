@@ -1,0 +1,1 @@
+"""Gathers, scatters, masked and advanced indexing."""

@@ -1,0 +1,1 @@
+"""Convolutions and their transposes, folding and unfolding."""

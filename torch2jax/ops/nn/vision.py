@@ -1,0 +1,1 @@
+"""Interpolation, grids, padding and pixel shuffling."""

@@ -1,0 +1,1 @@
+"""Leaf rules for ``torch.ops.prims``, where PyTorch's reference decompositions end."""

@@ -1,0 +1,1 @@
+"""Reductions and scans: sums, means, extrema, norms, cumulative operators."""

@@ -1,0 +1,1 @@
+"""Joining, repeating, flipping and padding without weights: results that are no views."""
