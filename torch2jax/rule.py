@@ -20,7 +20,7 @@ from .dtypes import canonical, logical
 from .errors import TracedValueError, user_location
 from .interop import is_dense
 from .promotion import Promotion, promoted
-from .storage import Deferred, evaluate, is_traced
+from .storage import Deferred, Held, evaluate, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
 
@@ -149,31 +149,35 @@ class ArrayRule:
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         compute, result_dtype = promoted(kind, operands[self.unpromoted :])
         if self.dtype is not None:
-            result_dtype = self.dtype(*args, **kwargs) if isinstance(self.dtype, Callable) else self.dtype
-        shape = tensors[0].shape
-        if any(tensor.shape != shape for tensor in tensors):
-            shape = torch.Size(np.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+            result_dtype = self.dtype(*args, **kwargs) if callable(self.dtype) else self.dtype
+        shape = _common_shape(tensors)
         dtypes = (canonical(compute), canonical(result_dtype))
-        body = functools.partial(_elementwise, self.body, tuple(shape), self.unpromoted, dtypes, kwargs)
-        arrays = [x.read() if isinstance(x, torch.Tensor) else x for x in operands]
-        result = self._run(body, arrays, {}, tensors)
-        known = _Known(body, operands, {}, tensors, False)
-        wrapped = self._wrap_all(result, result_dtype, known, tensors, None, tuple(shape))
-        return wrapped
+        layout = _common_layout(tensors, shape)
+        result = self._run(
+            self._pointwise(shape, dtypes, kwargs, layout), [_in_layout(x, shape, layout) for x in operands], {}, tensors
+        )
+        known = _Known(self._pointwise(shape, dtypes, kwargs), operands, {}, tensors, False)
+        return self._wrap_all(result, result_dtype, known, tensors, None, shape, layout)
 
-    def _wrap_all(self, result, dtype, known, tensors, device, shape=None):
+    def _pointwise(self, shape, dtypes, kwargs, layout=None):
+        """The body with casts and broadcasts around it, on operands held in `layout`."""
+        if layout is not None:
+            shape = tuple(shape[dim] for dim in layout)
+        return functools.partial(_elementwise, self.body, shape, self.unpromoted, dtypes, kwargs)
+
+    def _wrap_all(self, result, dtype, known, tensors, device, shape=None, layout=None):
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                self._wrap(part, each, known.part(i), tensors, device, shape)
+                self._wrap(part, each, known.part(i), tensors, device, shape, layout)
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
                 return parts
             return self.result_type(parts) if self.result_type else tuple(parts)
-        return self._wrap(result, dtype, known, tensors, device, shape)
+        return self._wrap(result, dtype, known, tensors, device, shape, layout)
 
-    def _wrap(self, array, dtype, known, tensors, device, shape):
+    def _wrap(self, array, dtype, known, tensors, device, shape, layout):
         if array is None:
             return None
         if dtype is None:
@@ -182,12 +186,13 @@ class ArrayRule:
             array = lax.convert_element_type(array, canonical(dtype))
         grad = torch.is_grad_enabled()
         differentiable = dtype.is_floating_point or dtype.is_complex
+        known_value = None
         if is_traced(array):
-            known = known.find()
+            known_value = known.find()
             if not grad and differentiable:
                 array = lax.stop_gradient(array)
         strides = _strides(tensors, shape) if shape is not None else None
-        tensor = wrap(array, dtype, known, strides=strides)
+        tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
         if device is None:
             for operand in tensors:
                 if operand._label.type != "cpu":
@@ -197,6 +202,38 @@ class ArrayRule:
             tensor._label = device
         tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
         return tensor
+
+
+def _common_shape(tensors) -> tuple[int, ...]:
+    shape = tensors[0].shape
+    if all(tensor.shape == shape for tensor in tensors):
+        return tuple(shape)
+    return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+
+
+def _common_layout(tensors, shape) -> tuple[int, ...] | None:
+    """The layout in which all operands of the full shape are held, if there is one."""
+    layout = None
+    for tensor in tensors:
+        if tensor.shape == shape:
+            own = tensor._node.layout
+            if own is None or layout not in (None, own):
+                return None
+            layout = own
+    return layout
+
+
+def _in_layout(operand, shape, layout):
+    """An operand's array, with its dimensions in the order of the result's layout."""
+    if not isinstance(operand, torch.Tensor):
+        return operand
+    if layout is None or operand.ndim == 0:
+        return operand.read()  # pyright: ignore[reportAttributeAccessIssue]
+    if operand.shape == shape:
+        return operand.held.array  # pyright: ignore[reportAttributeAccessIssue]
+    array = operand.read()  # pyright: ignore[reportAttributeAccessIssue]
+    expanded = lax.expand_dims(array, range(len(shape) - array.ndim))
+    return lax.transpose(expanded, layout)
 
 
 class _Known:
@@ -386,7 +423,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             stacklevel=2,
         )
     dtype = canonical(tensor.dtype)
-    array, known = value.read(), value.known
+    (array, layout), known = value.held, value.known
     if array.dtype != dtype:
         cast = functools.partial(_cast, dtype=dtype)
         array = cast(array)
@@ -394,8 +431,8 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     if torch.is_grad_enabled():
         tensor._wants_grad = tensor._wants_grad or value._wants_grad
     elif is_traced(array) and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        array = values_only(tensor.read(), array)
-    tensor.write(array, known)
+        array = values_only(tensor.held.arranged(layout), array)
+    tensor.write(Held(array, layout), known)
 
 
 @jax.custom_jvp

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 
-__all__ = ["Deferred", "Storage", "View", "ViewKind", "evaluate", "is_traced", "known_result"]
+__all__ = ["Deferred", "Held", "Storage", "View", "ViewKind", "evaluate", "is_traced", "known_result"]
 
 _MAX_DEPTH = 100
 
@@ -70,20 +71,39 @@ def known_result(result, fn: Callable, args: tuple, kwargs: dict, knowns: list):
     return Deferred(fn, args, kwargs, depth)
 
 
+class Held(NamedTuple):
+    """An array as it is held: with its dimensions in another order than the tensor's, or in order.
+
+    Operators that do not care for the order of dimensions work on what is held, so that a transposition is emitted
+    only where one is needed: a convolution net stays in channels-last order from its first layer to its last.
+    """
+
+    array: Any
+    layout: tuple[int, ...] | None
+    """The tensor's dimension at each place of `array`, None if they are in order."""
+
+    def arranged(self, layout: tuple[int, ...] | None):
+        """The array with its dimensions in the order `layout` asks for."""
+        if layout == self.layout:
+            return self.array
+        own = self.layout or range(self.array.ndim)
+        wanted = range(self.array.ndim) if layout is None else layout
+        return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
+
+
 class Storage:
     """Memory: one array, replaced as a whole by every write.
 
     Args:
-        array: the values, in the shape of the tensor that the storage was made for.
+        held: the values, in the shape of the tensor that the storage was made for.
         known: the array or `Deferred` of the values if no traced input decides them.
-        order: the dimensions of `array` from the outermost to the innermost in memory, None if in order.
+        order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
     """
 
-    __slots__ = ("array", "foreign", "known", "order", "version")
+    __slots__ = ("_array", "foreign", "held", "known", "order", "version")
 
-    def __init__(self, array, known=None, order: tuple[int, ...] | None = None):
-        self.array = array
-        self.known = known if is_traced(array) else array
+    def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None):
+        self._hold(held, known)
         self.order = order
         self.version = 0
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
@@ -92,13 +112,23 @@ class Storage:
     def storage(self) -> "Storage":
         return self
 
-    def read(self):
-        return self.array
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        return self.held.layout
 
-    def write(self, array, known) -> None:
-        self.array = array
-        self.known = known if is_traced(array) else array
+    def read(self):
+        if self._array is None:
+            self._array = self.held.arranged(None)
+        return self._array
+
+    def write(self, held: Held, known) -> None:
+        self._hold(held, known)
         self.version += 1
+
+    def _hold(self, held: Held, known) -> None:
+        self.held = held
+        self._array = held.array if held.layout is None else None
+        self.known = known if is_traced(held.array) else self.read()
 
 
 class ViewKind(NamedTuple):
@@ -109,6 +139,8 @@ class ViewKind(NamedTuple):
     """``write(parent, value)`` is the parent's new array."""
     reads_back: bool = True
     """Whether a read after ``write(parent, value)`` gives `value` as it is."""
+    permutation: tuple[int, ...] | None = None
+    """The parent's dimension at each place of the view, if the view is a permutation of dimensions."""
 
 
 class View:
@@ -122,9 +154,27 @@ class View:
         self._array = None
         self._version = -1
 
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        permutation = self.kind.permutation
+        if permutation is None:
+            return None
+        below = self.parent.layout or range(len(permutation))
+        layout = tuple(permutation.index(dim) for dim in below)
+        return None if layout == tuple(range(len(layout))) else layout
+
+    @property
+    def held(self) -> Held:
+        if self.kind.permutation is None or self._version == self.storage.version:
+            return Held(self.read(), None)
+        return Held(self.parent.held.array, self.layout)
+
     def read(self):
         if self._version != self.storage.version:
-            self._array = self.kind.read(self.parent.read())
+            if self.kind.permutation is None:
+                self._array = self.kind.read(self.parent.read())
+            else:
+                self._array = self.held.arranged(None)
             self._version = self.storage.version
         return self._array
 
@@ -133,11 +183,13 @@ class View:
         parent = self.parent.known
         return None if parent is None else known_result(self.read(), self.kind.read, (parent,), {}, [parent])
 
-    def write(self, array, known) -> None:
+    def write(self, held: Held, known) -> None:
+        array = held.arranged(None)
         before, before_known = self.parent.read(), self.parent.known
         after = self.kind.write(before, array)
         self.parent.write(
-            after, known_result(after, self.kind.write, (before_known, known), {}, [before_known, known])
+            Held(after, None),
+            known_result(after, self.kind.write, (before_known, known), {}, [before_known, known]),
         )
         if self.kind.reads_back:
             self._array, self._version = array, self.storage.version

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .storage import Storage, View, ViewKind
+from .storage import Held, Storage, View, ViewKind
 from .translation import current
 
 __all__ = ["Torchish", "geometry", "make_view", "set_metadata", "strides_of_copy", "wrap"]
@@ -42,9 +42,14 @@ class Torchish(torch.Tensor):
         """The array or `Deferred` of the values if no traced input decides them, else None."""
         return self._node.known
 
-    def write(self, array, known=None) -> None:
-        """Replaces the values, for every tensor on the same storage; `array` has this tensor's shape and dtype."""
-        self._node.write(array, known)
+    @property
+    def held(self) -> Held:
+        """The values as they are held, perhaps with their dimensions in another order."""
+        return self._node.held
+
+    def write(self, held: Held, known=None) -> None:
+        """Replaces the values, for every tensor on the same storage; they have this tensor's shape and dtype."""
+        self._node.write(held, known)
 
 
 def _call(func):
@@ -62,12 +67,21 @@ def wrap(
     dtype: torch.dtype,
     known: Any = None,
     *,
+    layout: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
     device: torch.device = _CPU,
 ) -> Torchish:
-    """A tensor on a new storage that holds `array`, contiguous unless `strides` says otherwise."""
+    """A tensor on a new storage that holds `array`, contiguous unless `strides` says otherwise.
+
+    Args:
+        array: the values, with their dimensions in the order `layout`.
+        known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
+    """
+    shape = array.shape
+    if layout is not None:
+        shape = tuple(size for _, size in sorted(zip(layout, shape, strict=True)))
     order = None if strides is None else _memory_order(strides)
-    return _make(Storage(array, known, order), array.shape, dtype, strides, None, device)
+    return _make(Storage(Held(array, layout), known, order), shape, dtype, strides, None, device)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:

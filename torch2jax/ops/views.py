@@ -58,7 +58,9 @@ def transpose(array, permutation):
 
 def _permutation(permutation) -> ViewKind:
     inverse = tuple(int(i) for i in np.argsort(permutation))
-    return ViewKind(lambda array: transpose(array, permutation), lambda _, value: transpose(value, inverse))
+    return ViewKind(
+        lambda array: transpose(array, permutation), lambda _, value: transpose(value, inverse), permutation=permutation
+    )
 
 
 def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
@@ -224,7 +226,7 @@ def as_strided(self, size, stride, storage_offset=None):
         shape, strides, offset = tuple(like.shape), like.stride(), like.storage_offset()
         contiguous = like.is_contiguous()
     storage, dtype = self._node.storage, canonical(self.dtype)
-    size_in_memory = storage.array.size * storage.array.dtype.itemsize // dtype.itemsize
+    size_in_memory = storage.held.array.nbytes // dtype.itemsize
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + offset
     if math.prod(shape) and last >= size_in_memory:
         raise RuntimeError(
@@ -258,8 +260,8 @@ def _gathered(shape, strides, offset: int) -> ViewKind:
 
 def _through_memory(region: ViewKind, storage, dtype) -> ViewKind:
     """A region of flat memory in `dtype`, as a view of the storage's array."""
-    held, shape, order = storage.array.dtype, storage.array.shape, storage.order
-    size = storage.array.size * held.itemsize // dtype.itemsize
+    array, order = storage.read(), storage.order
+    held, shape, size = array.dtype, array.shape, array.nbytes // dtype.itemsize
 
     def flatten(array):
         array = array if order is None else transpose(array, order)
@@ -461,8 +463,7 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 
 @implements_tensors(aten.clone.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
-    copied = wrap(
-        input.read(), input.dtype, input.known, strides=strides_of_copy(input, memory_format), device=input._label
-    )
+    held, strides = input.held, strides_of_copy(input, memory_format)
+    copied = wrap(held.array, input.dtype, input.known, layout=held.layout, strides=strides, device=input._label)
     copied._wants_grad = input._wants_grad and torch.is_grad_enabled()
     return copied
