@@ -24,7 +24,7 @@ from .storage import Deferred, Held, evaluate, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
 
-__all__ = ["ArrayRule", "DtypeSpec", "InPlace", "PromoteSpec", "Reflected", "TensorRule", "WithFlag", "write_in_place"]
+__all__ = ["ArrayRule", "DtypeSpec", "InPlace", "PromoteSpec", "Reflected", "TensorRule", "WithFlag", "write_in_place", "write_out"]
 
 # Keywords of every factory function that mean nothing to JAX.
 _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")
@@ -88,7 +88,7 @@ class ArrayRule:
                 result = self._apply(args, kwargs, device)
             else:
                 result = self._apply_elementwise(args, kwargs)
-            return result if out is None else _write_out(result, out)
+            return result if out is None else write_out(result, out)
 
     def _keywords(self, kwargs: dict):
         if not kwargs:
@@ -482,7 +482,7 @@ def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     return first < second_end and second < first_end
 
 
-def _write_out(result, out):
+def write_out(result, out):
     if isinstance(result, (tuple, list)):
         for part, target in zip(result, out, strict=True):
             _write_one_out(part, target)
