@@ -10,6 +10,7 @@ from . import indexing as indexing
 from . import linalg as linalg
 from . import mutation as mutation
 from . import prims as prims
+from . import products as products
 from . import random as random
 from . import reduction as reduction
 from . import shape as shape

@@ -1,0 +1,298 @@
+"""Products of matrices and vectors: each is one ``lax.dot_general``, with no transposed copy of an operand."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..registry import implements
+
+Tensor = torch.Tensor
+
+
+@implements(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
+def matmul(input, other):
+    """The product of stacks of matrices (or vectors) under the broadcasting rules of ``torch.matmul``."""
+    if input.ndim == 0 or other.ndim == 0:
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D"
+        )
+    if input.ndim <= 2 and other.ndim <= 2:
+        return _product(input, other)
+    if other.ndim == 1:
+        _check_sizes(input, other)
+        return _contract(input, other, (input.ndim - 1,), (0,))
+    if input.ndim == 1:
+        _check_sizes(input, other)
+        return _contract(other, input, (other.ndim - 2,), (0,))
+    return _batched(input, other)
+
+
+def _batched(input, other):
+    batch = _broadcast_batch(input.shape[:-2], other.shape[:-2])
+    rows, columns = input.shape[-2], other.shape[-1]
+    if math.prod(other.shape[:-2]) == 1 and input.shape[:-2] == batch:
+        _check_sizes(input, other)
+        stacked = lax.reshape(input, (math.prod(batch) * rows, input.shape[-1]))
+        return lax.reshape(_product(stacked, lax.reshape(other, other.shape[-2:])), (*batch, rows, columns))
+    _check_batch_sizes(input, other)
+    operands = (_with_batch(operand, batch) for operand in (input, other))
+    dims = tuple(range(len(batch)))
+    return _contract(*operands, (len(batch) + 1,), (len(batch),), dims)
+
+
+def _broadcast_batch(first, second) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(first, second)
+    except ValueError:
+        raise RuntimeError(
+            f"matmul: the batch dimensions {list(first)} and {list(second)} of its arguments do not broadcast"
+        ) from None
+
+
+def _with_batch(array, batch):
+    shape = (*batch, *array.shape[-2:])
+    if array.shape == shape:
+        return array
+    return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
+
+
+def _contract(left, right, left_dims, right_dims, batch=()):
+    """``lax.dot_general`` for operands of one dtype that batch over the same dimensions."""
+    if left.dtype != right.dtype:
+        raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
+    if left.dtype == bool:
+        raise RuntimeError("matrix products are not implemented for 'Bool'; convert the operands to a number type")
+    return lax.dot_general(
+        left, right, ((left_dims, right_dims), (batch, batch)), preferred_element_type=left.dtype
+    )
+
+
+def _product(left, right):
+    """The product of two operands of one or two dimensions."""
+    _check_sizes(left, right)
+    return _contract(left, right, (left.ndim - 1,), (0,))
+
+
+def _check_sizes(left, right) -> None:
+    if left.shape[-1] == right.shape[-2 if right.ndim > 1 else 0]:
+        return
+    if left.ndim == right.ndim == 1:
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor {list(left.shape)} and src {list(right.shape)} to have the "
+            f"same number of elements, but got {left.size} and {right.size} elements respectively"
+        )
+    if right.ndim == 1:
+        raise RuntimeError(f"size mismatch, got input {list(left.shape)}, vec {list(right.shape)}")
+    raise RuntimeError(
+        f"mat1 and mat2 shapes cannot be multiplied ({_sizes(left)} and {'x'.join(map(str, right.shape[-2:]))})"
+    )
+
+
+def _sizes(array) -> str:
+    rows = (math.prod(array.shape[:-1]),) if array.ndim > 1 else (1,)
+    return "x".join(map(str, (*rows, array.shape[-1])))
+
+
+def _check_batch_sizes(batch1, batch2) -> None:
+    if batch1.shape[-1] != batch2.shape[-2]:
+        raise RuntimeError(
+            f"Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{math.prod(batch2.shape[:-2])}, {batch1.shape[-1]}] but got: "
+            f"[{math.prod(batch2.shape[:-2])}, {batch2.shape[-2]}]."
+        )
+
+
+def _check_ndim(function: str, **operands) -> None:
+    """Raises unless each operand, given as ``name=(array, ndim)``, has that many dimensions."""
+    for name, (array, ndim) in operands.items():
+        if array.ndim != ndim:
+            kind = {1: "a vector", 2: "a matrix", 3: "a 3D tensor"}[ndim]
+            raise RuntimeError(f"{function}: {name} must be {kind}, but got a {array.ndim}D tensor")
+
+
+@implements(torch.mm)
+def mm(input, mat2):
+    _check_ndim("mm", self=(input, 2), mat2=(mat2, 2))
+    return _product(input, mat2)
+
+
+@implements(torch.bmm)
+def bmm(input, mat2):
+    _check_ndim("bmm", batch1=(input, 3), batch2=(mat2, 3))
+    if input.shape[0] != mat2.shape[0] or input.shape[2] != mat2.shape[1]:
+        raise RuntimeError(
+            f"Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{input.shape[0]}, {input.shape[2]}] but got: [{mat2.shape[0]}, {mat2.shape[1]}]."
+        )
+    return _contract(input, mat2, (2,), (1,), (0,))
+
+
+@implements(torch.mv)
+def mv(input, vec):
+    _check_ndim("mv", input=(input, 2), vec=(vec, 1))
+    return _product(input, vec)
+
+
+@implements(torch.dot)
+def dot(input, tensor):
+    if input.ndim != 1 or tensor.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {input.ndim}D and {tensor.ndim}D tensors")
+    return _product(input, tensor)
+
+
+@implements(torch.vdot)
+def vdot(input, other):
+    return dot(lax.conj(input) if jnp.iscomplexobj(input) else input, other)
+
+
+@implements(torch.inner)
+def inner(input, other):
+    if input.ndim == 0 or other.ndim == 0:
+        return lax.mul(*(jnp.broadcast_to(x, np.broadcast_shapes(input.shape, other.shape)) for x in (input, other)))
+    if input.shape[-1] != other.shape[-1]:
+        raise RuntimeError(
+            f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and "
+            f"{list(other.shape)}"
+        )
+    return _contract(input, other, (input.ndim - 1,), (other.ndim - 1,))
+
+
+# Products that are added to something: beta * input + alpha * product. With beta 0 the input is not looked at.
+
+
+def _scaled(array, factor):
+    if factor == 1:
+        return array
+    if isinstance(factor, float) and not jnp.issubdtype(array.dtype, jnp.inexact):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    return lax.mul(array, np.asarray(factor).astype(array.dtype))
+
+
+def _added(input, product, beta, alpha):
+    product = _scaled(product, alpha)
+    if beta == 0:
+        return product
+    try:
+        np.broadcast_shapes(input.shape, product.shape)
+    except ValueError:
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(product.shape)} must match the existing size "
+            f"{list(input.shape)} at non-singleton dimensions"
+        ) from None
+    if input.dtype != product.dtype:
+        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {product.dtype}")
+    input = _scaled(input, beta)
+    if input.shape != product.shape:
+        input = lax.broadcast_in_dim(input, product.shape, range(product.ndim - input.ndim, product.ndim))
+    return lax.add(input, product)
+
+
+@implements(torch.addmm)
+def addmm(input, mat1, mat2, *, beta=1, alpha=1):
+    _check_ndim("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
+    return _added(input, _product(mat1, mat2), beta, alpha)
+
+
+@implements(torch.addmv)
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    _check_ndim("addmv", mat=(mat, 2), vec=(vec, 1))
+    return _added(input, _product(mat, vec), beta, alpha)
+
+
+@implements(torch.baddbmm)
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    return _added(input, bmm(batch1, batch2), beta, alpha)
+
+
+@implements(torch.addbmm)
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    _check_ndim("addbmm", batch1=(batch1, 3), batch2=(batch2, 3))
+    _check_batch_sizes(batch1, batch2)
+    if batch1.shape[0] != batch2.shape[0]:
+        raise RuntimeError(
+            f"batch1 and batch2 must have same number of batches, got {batch1.shape[0]} and {batch2.shape[0]}"
+        )
+    return _added(input, _contract(batch1, batch2, (0, 2), (0, 1)), beta, alpha)
+
+
+# Products named by their indices. Traced, jnp.einsum leaves its dot_generals and nothing around them.
+
+
+@implements(torch.einsum)
+def einsum(equation, *operands):
+    if not isinstance(equation, str):
+        return _einsum((equation, *operands), [operand for operand in (equation, *operands)[::2]])
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    return _einsum((equation.replace(" ", ""), *operands), operands)
+
+
+def _einsum(arguments, operands):
+    try:
+        return jnp.einsum(*arguments)
+    except (ValueError, TypeError, AssertionError) as error:
+        shapes = ", ".join(str(list(np.shape(operand))) for operand in operands)
+        raise RuntimeError(f"einsum(): operands of shapes {shapes} do not fit {arguments[0]!r}: {error}") from None
+
+
+@implements(torch.tensordot)
+def tensordot(a, b, dims=2):
+    """``torch.tensordot``: contracts the last dimensions of one with the first of the other, or the listed ones."""
+    if isinstance(dims, (jnp.ndarray, np.ndarray)):
+        dims = np.asarray(dims).tolist()
+    if isinstance(dims, int):
+        if dims < 0:
+            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+        if dims > min(a.ndim, b.ndim):
+            raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
+        dims = (range(a.ndim - dims, a.ndim), range(dims))
+    first, second = ([dim % array.ndim for dim in _as_list(given)] for given, array in zip(dims, (a, b), strict=True))
+    if len(first) != len(second):
+        raise RuntimeError("both dimension lists should have same length")
+    first_names, second_names = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
+    for dim, other in zip(first, second, strict=True):
+        if a.shape[dim] != b.shape[other] and 1 not in (a.shape[dim], b.shape[other]):
+            raise RuntimeError(
+                f"contracted dimensions need to match, but first has size {a.shape[dim]} in dim {dim} and second has "
+                f"size {b.shape[other]} in dim {other}"
+            )
+        second_names[other] = first_names[dim]
+    kept = [name for name in first_names + second_names if not (name in first_names and name in second_names)]
+    return jnp.einsum(a, first_names, b, second_names, kept)
+
+
+def _as_list(dims) -> list[int]:
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+# The cross product.
+
+
+@implements(torch.cross)
+def cross(input, other, dim=None):
+    if dim is None:
+        dim = next((i for i, size in enumerate(input.shape) if size == 3), None)
+        if dim is None:
+            raise RuntimeError(f"no dimension of size 3 in input, got a tensor of shape {list(input.shape)}")
+    return linalg_cross(input, other, dim=dim)
+
+
+@implements(torch.linalg.cross, torch.ops.aten.linalg_cross)
+def linalg_cross(input, other, *, dim=-1):
+    if input.ndim != other.ndim or input.shape[dim] != 3 or other.shape[dim] != 3:
+        raise RuntimeError(
+            f"linalg.cross: inputs must have the same number of dimensions and length 3 in dimension {dim}, got "
+            f"shapes {list(input.shape)} and {list(other.shape)}"
+        )
+    shape = np.broadcast_shapes(input.shape, other.shape)
+    dim %= len(shape)
+    a, b = jnp.broadcast_to(input, shape), jnp.broadcast_to(other, shape)
+    return lax.sub(lax.mul(_rolled(a, 1, dim), _rolled(b, 2, dim)), lax.mul(_rolled(a, 2, dim), _rolled(b, 1, dim)))
+
+
+def _rolled(array, shift: int, dim: int):
+    parts = lax.slice_in_dim(array, shift, None, axis=dim), lax.slice_in_dim(array, 0, shift, axis=dim)
+    return lax.concatenate(parts, dim)
