@@ -24,7 +24,17 @@ from .storage import Deferred, Held, evaluate, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
 
-__all__ = ["ArrayRule", "DtypeSpec", "InPlace", "PromoteSpec", "Reflected", "TensorRule", "WithFlag", "write_in_place", "write_out"]
+__all__ = [
+    "ArrayRule",
+    "DtypeSpec",
+    "InPlace",
+    "PromoteSpec",
+    "Reflected",
+    "TensorRule",
+    "WithFlag",
+    "write_in_place",
+    "write_out",
+]
 
 # Keywords of every factory function that mean nothing to JAX.
 _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")

@@ -1,1 +1,163 @@
-"""Tensors to another dtype, device or memory format."""
+"""Conversions of dtype, device label and memory format."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical
+from ..registry import implements_tensors
+from ..storage import is_traced, known_result
+from ..tensor import strides_of_copy, wrap
+from ..translation import current
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def convert(array, dtype: np.dtype):
+    """`array` in another dtype, with PyTorch's meaning: C's casts, the real part of a complex number."""
+    if array.dtype == dtype:
+        return array
+    if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        array = array if dtype == bool else lax.real(array)
+    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 4:
+        array = lax.convert_element_type(array, np.int32)  # wraps around, where XLA's own cast saturates
+    return lax.convert_element_type(array, dtype)
+
+
+def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None):
+    """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
+    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    dtype = dtype or input.dtype
+    label = input._label if device is None else torch.device(device)
+    memory_format = memory_format or torch.preserve_format
+    unchanged = dtype == input.dtype and label == input._label
+    if unchanged and not copy and _is_in(input, memory_format):
+        return input
+    body = functools.partial(convert, dtype=canonical(dtype))
+    held = input.held
+    result = body(held.array)
+    known = known_result(result, body, (input.known,), {}, [input.known])
+    grad = (dtype.is_floating_point or dtype.is_complex) and torch.is_grad_enabled()
+    if is_traced(result) and not grad:
+        result = _without_gradient(result)
+    strides = strides_of_copy(input, memory_format)
+    copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
+    copied._wants_grad = grad and input._wants_grad
+    return copied
+
+
+def _without_gradient(array):
+    differentiable = jnp.issubdtype(array.dtype, jnp.inexact)
+    return lax.stop_gradient(array) if differentiable else array
+
+
+def _is_in(tensor: Tensor, memory_format) -> bool:
+    return memory_format is torch.preserve_format or tensor.is_contiguous(memory_format=memory_format)
+
+
+@implements_tensors(Tensor.to)
+def to(self, *args, **kwargs):
+    copy = kwargs.pop("copy", False)
+    kwargs = {key: value for key, value in kwargs.items() if value is not None}
+    if isinstance(other := (args[0] if args else kwargs.get("other")), torch.Tensor):
+        target = {"dtype": other.dtype, "device": other.device}
+        args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "other"}
+        args = (target["dtype"], *args)
+    else:
+        target = {}
+    limit = 2 if args and isinstance(args[0], torch.dtype) else 3
+    if len(args) > limit:
+        copy, args = args[limit], args[:limit]
+    with torch._C.DisableTorchFunction():
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    return converted(self, dtype, target.get("device", device), copy, memory_format)
+
+
+@implements_tensors(aten._to_copy.default)
+def _to_copy(self, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
+    return converted(self, dtype, device, True, memory_format)
+
+
+@implements_tensors(torch.ops.prims.convert_element_type.default)
+def convert_element_type(a, dtype):
+    return converted(a, dtype, copy=True)
+
+
+@implements_tensors(torch.ops.prims.device_put.default)
+def device_put(a, device, non_blocking=False):
+    return converted(a, device=device, copy=True)
+
+
+@implements_tensors(Tensor.type_as, aten.type_as.default)
+def type_as(self, other):
+    return converted(self, other.dtype, other.device)
+
+
+def _named_conversion(name: str, dtype: torch.dtype) -> None:
+    def rule(self, memory_format=None):
+        return converted(self, dtype, memory_format=memory_format)
+
+    implements_tensors(getattr(Tensor, name))(rule)
+
+
+for _name, _dtype in (
+    ("float", torch.float32),
+    ("double", torch.float64),
+    ("half", torch.float16),
+    ("bfloat16", torch.bfloat16),
+    ("int", torch.int32),
+    ("long", torch.int64),
+    ("short", torch.int16),
+    ("char", torch.int8),
+    ("byte", torch.uint8),
+    ("bool", torch.bool),
+    ("cfloat", torch.complex64),
+    ("cdouble", torch.complex128),
+):
+    _named_conversion(_name, _dtype)
+
+
+@implements_tensors(Tensor.cpu)
+def cpu(self, memory_format=None):
+    return converted(self, device="cpu", memory_format=memory_format)
+
+
+@implements_tensors(Tensor.cuda)
+def cuda(self, device=None, non_blocking=False, memory_format=None):
+    return converted(self, device=_cuda(device), memory_format=memory_format)
+
+
+def _cuda(device) -> torch.device:
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+
+
+_LEGACY_TYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+@implements_tensors(Tensor.type)
+def type_(self, dtype=None, non_blocking=False, **kwargs):
+    if dtype is None:
+        names = {dtype: name for name, dtype in _LEGACY_TYPES.items()}
+        return ("torch.cuda." if self.device.type == "cuda" else "torch.") + names[self.dtype]
+    if isinstance(dtype, torch.dtype):
+        return converted(self, dtype)
+    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+    device = "cuda" if name.startswith("torch.cuda.") else "cpu"
+    if (wanted := _LEGACY_TYPES.get(name.rpartition(".")[2])) is None:
+        raise ValueError(f"invalid type: {name!r}; wanted a torch.dtype or one of {', '.join(_LEGACY_TYPES)}")
+    return converted(self, wanted, device)

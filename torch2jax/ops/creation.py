@@ -1,1 +1,428 @@
-"""Tensors from nothing, from Python values, or like other tensors."""
+"""Factories: tensors made from Python values, ranges and shapes.
+
+What they make depends on no input. In the graph it stays an operation (an iota, a broadcast), yet its values are known
+at trace time; see `Deferred`.
+"""
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical, is_integral
+from ..registry import implements_tensors
+from ..rule import write_out
+from ..storage import known_result
+from ..tensor import Torchish, strides_of_copy, wrap
+from ..translation import current
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def constant(
+    body: Callable,
+    *args,
+    dtype: torch.dtype,
+    device: Any = None,
+    requires_grad: bool = False,
+    strides: tuple[int, ...] | None = None,
+) -> Torchish:
+    """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values."""
+    array = body(*args)
+    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=_label(device))
+    return result.requires_grad_() if requires_grad else result
+
+
+def literal(value, dtype: torch.dtype, **options) -> Torchish:
+    """A tensor of given values."""
+    with jax.ensure_compile_time_eval():
+        array = jnp.asarray(value, canonical(dtype))
+    return constant(lambda: array, dtype=dtype, **options)
+
+
+def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
+    """A tensor of one value."""
+    array_dtype = canonical(dtype)
+    return constant(lax.full, tuple(shape), np.asarray(value).astype(array_dtype), array_dtype, dtype=dtype, **options)
+
+
+def _label(device) -> torch.device:
+    # A label only: no such device needs to exist here.
+    return torch.device("cpu" if device is None else device)
+
+
+_PLACEMENT = ("device", "requires_grad")
+_MEANINGLESS = ("layout", "pin_memory", "names")
+
+
+def factory(*functions) -> Callable[[Callable], Callable]:
+    """Declares a body to make new tensors: it need not know of ``out``, layouts and pinned memory.
+
+    It is called with PyTorch's arguments; ``device`` and ``requires_grad`` it hands on as `options`.
+    """
+
+    def register(body: Callable) -> Callable:
+        known = inspect.signature(body).parameters
+
+        def rule(*args, out=None, **kwargs):
+            for name in _MEANINGLESS:
+                kwargs.pop(name, None)
+            if "self" in kwargs and "input" in known:
+                kwargs["input"] = kwargs.pop("self")
+            if out is not None and kwargs.get("dtype") is None and "dtype" in known:
+                kwargs["dtype"] = out.dtype
+            result = body(*args, **kwargs)
+            return result if out is None else write_out(result, out)
+
+        implements_tensors(*functions)(rule)
+        return body
+
+    return register
+
+
+def _shape(size: tuple) -> tuple[int, ...]:
+    """The shape in ``(2, 3)`` or ``((2, 3),)``, whose entries may be tensors."""
+    if len(size) == 1 and isinstance(size[0], (Sequence, torch.Size)):
+        size = tuple(size[0])
+    shape = tuple(operator.index(n) for n in size)
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    return shape
+
+
+def _number(value):
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+# One value everywhere. Memory that PyTorch leaves uninitialised is zero.
+
+
+@factory(torch.zeros, aten.zeros.default)
+def zeros(*size, dtype=None, **options):
+    return filled(_shape(_size(size, options)), 0, dtype or torch.get_default_dtype(), **options)
+
+
+@factory(torch.ones, aten.ones.default)
+def ones(*size, dtype=None, **options):
+    return filled(_shape(_size(size, options)), 1, dtype or torch.get_default_dtype(), **options)
+
+
+def _size(size: tuple, options: dict) -> tuple:
+    return (options.pop("size"),) if "size" in options else size
+
+
+@factory(torch.empty, aten.empty.memory_format)
+def empty(*size, dtype=None, memory_format=None, **options):
+    shape = _shape(_size(size, options))
+    dtype = dtype or torch.get_default_dtype()
+    return filled(shape, 0, dtype, strides=_strides_in(memory_format, shape), **options)
+
+
+def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return None
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return torch.empty(shape, device="meta", memory_format=memory_format).stride()
+
+
+@factory(torch.empty_strided, aten.empty_strided.default)
+def empty_strided(size, stride, *, dtype=None, **options):
+    shape, dtype = _shape(size), dtype or torch.get_default_dtype()
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if 0 not in shape else 0
+    memory = filled((extent,), 0, dtype, **options)
+    return memory.as_strided(shape, tuple(stride), 0)
+
+
+@factory(torch.empty_permuted, aten.empty_permuted.default)
+def empty_permuted(size, physical_layout, *, dtype=None, **options):
+    order = tuple(physical_layout)
+    memory = filled(_shape(tuple(size[dim] for dim in order)), 0, dtype or torch.get_default_dtype(), **options)
+    return memory.permute([order.index(dim) for dim in range(len(order))])
+
+
+@factory(torch.full, aten.full.default)
+def full(size, fill_value, *, dtype=None, **options):
+    if isinstance(fill_value, torch.Tensor):
+        return _spread(fill_value, _shape(size), dtype, **options)
+    return filled(_shape(size), fill_value, dtype or _dtype_of_scalar(fill_value), **options)
+
+
+def _spread(value: Tensor, shape, dtype, device=None, requires_grad=False, memory_format=None) -> Tensor:
+    """A copy of a 0-d tensor everywhere, whatever it depends on."""
+    if value.ndim:
+        raise TypeError(f"full() got a fill_value of shape {tuple(value.shape)}; wanted a number or a 0-d tensor")
+    result = value.detach().to(dtype or value.dtype).expand(shape).clone()
+    if device is not None:
+        result = result.to(device)
+    return result.requires_grad_(requires_grad)
+
+
+def _dtype_of_scalar(value) -> torch.dtype:
+    if isinstance(value, (bool, np.bool_)):
+        return torch.bool
+    if isinstance(value, (int, np.integer)):
+        return torch.int64
+    if isinstance(value, (complex, np.complexfloating)):
+        return torch.promote_types(torch.get_default_dtype(), torch.complex32).to_complex()
+    return torch.get_default_dtype()
+
+
+# The same, like another tensor.
+
+
+def _like(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
+    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    strides = strides_of_copy(input, memory_format or torch.preserve_format)
+    return {
+        "dtype": dtype or input.dtype,
+        "strides": None if input.is_contiguous() and strides == input.stride() else strides,
+        "device": input.device if device is None else device,
+        **options,
+    }
+
+
+@factory(torch.zeros_like, torch.empty_like, aten.zeros_like.default, aten.empty_like.default)
+def zeros_like(input, *, dtype=None, memory_format=None, device=None, **options):
+    return filled(input.shape, 0, **_like(input, dtype, memory_format, device, options))
+
+
+@factory(torch.ones_like, aten.ones_like.default)
+def ones_like(input, *, dtype=None, memory_format=None, device=None, **options):
+    return filled(input.shape, 1, **_like(input, dtype, memory_format, device, options))
+
+
+@factory(torch.full_like, aten.full_like.default)
+def full_like(input, fill_value, *, dtype=None, memory_format=None, device=None, **options):
+    options = _like(input, dtype, memory_format, device, options)
+    if isinstance(fill_value, torch.Tensor):
+        del options["strides"]
+        return _spread(fill_value, input.shape, **options)
+    return filled(input.shape, fill_value, **options)
+
+
+def _new(self: Tensor, dtype, device) -> dict:
+    return {"dtype": dtype or self.dtype, "device": self.device if device is None else device}
+
+
+@factory(Tensor.new_zeros, Tensor.new_empty, aten.new_zeros.default, aten.new_empty.default)
+def new_zeros(self, *size, dtype=None, device=None, **options):
+    return zeros(*size, **_new(self, dtype, device), **options)
+
+
+@factory(Tensor.new_ones, aten.new_ones.default)
+def new_ones(self, *size, dtype=None, device=None, **options):
+    return ones(*size, **_new(self, dtype, device), **options)
+
+
+@factory(Tensor.new_full, aten.new_full.default)
+def new_full(self, size, fill_value, *, dtype=None, device=None, **options):
+    return full(size, fill_value, **_new(self, dtype, device), **options)
+
+
+@factory(Tensor.new_empty_strided, aten.new_empty_strided.default)
+def new_empty_strided(self, size, stride, *, dtype=None, device=None, **options):
+    return empty_strided(size, stride, **_new(self, dtype, device), **options)
+
+
+@factory(Tensor.new_tensor)
+def new_tensor(self, data, *, dtype=None, device=None, **options):
+    # As PyTorch: a tensor keeps its dtype, other data take that of `self`.
+    if not isinstance(data, torch.Tensor):
+        dtype = dtype or self.dtype
+    return tensor(data, dtype=dtype, device=self.device if device is None else device, **options)
+
+
+# From data.
+
+
+@factory(torch.tensor)
+def tensor(data, *, dtype=None, device=None, requires_grad=False):
+    result = _from_data(data, dtype)
+    if device is not None:
+        result = result.to(device)
+    return result.requires_grad_(requires_grad)
+
+
+def _from_data(data, dtype) -> Tensor:
+    """A new tensor of Python numbers, numpy arrays, or nested sequences of these and of tensors."""
+    if isinstance(data, (torch.Tensor, jax.Array)):
+        data = current().lift(data).detach()  # pyright: ignore[reportOptionalMemberAccess]
+        return data.to(dtype or data.dtype, copy=True)
+    if _holds_tensor(data):
+        parts = [_from_data(item, None) for item in data]
+        wanted = parts[0].dtype
+        for part in parts[1:]:
+            wanted = torch.promote_types(wanted, part.dtype)
+        return torch.stack([part.to(dtype or wanted) for part in parts])
+    with torch._C.DisableTorchFunction():
+        return _owned(torch.tensor(data, dtype=dtype))
+
+
+def _holds_tensor(data) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_holds_tensor(item) for item in data)
+    return isinstance(data, (torch.Tensor, jax.Array))
+
+
+def _owned(made: Tensor) -> Torchish:
+    """A tensor of this call with the values of a real one that PyTorch has just made."""
+    with torch._C.DisableTorchFunction():
+        array = made.view(torch.int16).numpy().view("bfloat16") if made.dtype == torch.bfloat16 else made.numpy()
+    return literal(array, made.dtype)
+
+
+@factory(torch.as_tensor)
+def as_tensor(data, dtype=None, device=None):
+    if not isinstance(data, (torch.Tensor, jax.Array)):
+        if not isinstance(data, np.ndarray):
+            return tensor(data, dtype=dtype, device=device)
+        with torch._C.DisableTorchFunction():
+            data = torch.as_tensor(data)
+    data = current().lift(data)  # pyright: ignore[reportOptionalMemberAccess]
+    return data.to(device=device, dtype=dtype)
+
+
+@factory(torch.asarray)
+def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
+    result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    return result.detach() if not requires_grad else result.requires_grad_()
+
+
+@factory(torch.from_numpy)
+def from_numpy(ndarray):
+    return as_tensor(ndarray)
+
+
+@factory(torch.scalar_tensor, aten.scalar_tensor.default)
+def scalar_tensor(s, *, dtype=None, **options):
+    return full((), s, dtype=dtype or torch.get_default_dtype(), **options)
+
+
+# Ranges.
+
+
+def _range(start, step, count: int, dtype) -> jax.Array:
+    """``start + step * i`` for ``i`` below `count`, computed in `dtype`."""
+    steps = lax.iota(dtype, count)
+    if step != 1:
+        steps = lax.mul(steps, np.asarray(step).astype(dtype))
+    return steps if start == 0 else lax.add(steps, np.asarray(start).astype(dtype))
+
+
+@factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(start, end=None, step=1, *, dtype=None, **options):
+    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    if dtype is None:
+        integral = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
+        dtype = torch.int64 if integral else torch.get_default_dtype()
+    if is_integral(dtype):
+        start, step = int(start), int(step)
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    count = math.ceil((end - start) / step)
+    return constant(_range, start, step, count, canonical(dtype), dtype=dtype, **options)
+
+
+@factory(torch.range, aten.range.default, aten.range.step)
+def range_(start=0, end=None, step=1, *, dtype=None, **options):
+    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    dtype = dtype or torch.get_default_dtype()
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    count = math.floor((end - start) / step) + 1
+    return constant(_range, start, step, count, canonical(dtype), dtype=dtype, **options)
+
+
+def _linspace(start, end, steps: int, dtype) -> jax.Array:
+    """`steps` values from `start` to `end`, computed from the nearer end, as PyTorch does."""
+    if steps < 2 or start == end:
+        return lax.full((steps,), start, dtype)
+    step = np.asarray((end - start) / (steps - 1)).astype(dtype)
+    start, end = np.asarray(start).astype(dtype), np.asarray(end).astype(dtype)
+    index = lax.iota(np.int32, steps)
+    upwards = lax.add(start, lax.mul(lax.convert_element_type(index, dtype), step))
+    left = lax.sub(np.int32(steps - 1), index)
+    downwards = lax.sub(end, lax.mul(lax.convert_element_type(left, dtype), step))
+    return lax.select(lax.lt(index, np.int32(steps // 2)), upwards, downwards)
+
+
+_LINSPACES = [getattr(aten.linspace, name) for name in aten.linspace.overloads() if not name.endswith("out")]
+_LOGSPACES = [getattr(aten.logspace, name) for name in aten.logspace.overloads() if not name.endswith("out")]
+
+
+@factory(torch.linspace, *_LINSPACES)
+def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False):
+    dtype = dtype or _linspace_dtype(start, end)
+    steps = operator.index(steps)
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    if any(isinstance(x, torch.Tensor) and not _is_known(x) for x in (start, end)):
+        wide = dtype if not is_integral(dtype) else torch.get_default_dtype()
+        start, end = (x.detach().to(wide) if isinstance(x, torch.Tensor) else x for x in (start, end))
+        return (start + (end - start) * linspace(0, 1, steps, dtype=wide)).to(dtype)
+    start, end = _number(start), _number(end)
+    if is_integral(dtype):  # in double precision, as PyTorch, which then rounds towards zero
+        return literal(_linspace_integers(start, end, steps), dtype, device=device)
+    made = constant(_linspace, start, end, steps, canonical(dtype), dtype=dtype, device=device)
+    return made.requires_grad_(requires_grad)
+
+
+def _linspace_dtype(start, end) -> torch.dtype:
+    is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (start, end))
+    return _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
+
+
+def _linspace_integers(start, end, steps: int) -> np.ndarray:
+    start, end = int(start), int(end)
+    if steps < 2:
+        return np.full(steps, start)
+    step, index = np.float32((end - start) / (steps - 1)), np.arange(steps)
+    return np.trunc(np.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step))
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return current().lift(tensor).known is not None  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@factory(torch.logspace, *_LOGSPACES)
+def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
+    dtype = dtype or _linspace_dtype(start, end)
+    exponents = linspace(start, end, steps, dtype=dtype if not is_integral(dtype) else torch.float64, device=device)
+    return torch.pow(base, exponents).to(dtype).requires_grad_(requires_grad)
+
+
+def _eye(rows: int, columns: int, dtype) -> jax.Array:
+    row, column = (lax.broadcasted_iota(np.int32, (rows, columns), dim) for dim in (0, 1))
+    return lax.convert_element_type(lax.eq(row, column), dtype)
+
+
+@factory(torch.eye, aten.eye.default, aten.eye.m)
+def eye(n, m=None, *, dtype=None, **options):
+    rows = operator.index(n)
+    columns = rows if m is None else operator.index(m)
+    if min(rows, columns) < 0:
+        raise RuntimeError(f"n and m must be greater or equal to 0, got {rows} and {columns}")
+    dtype = dtype or torch.get_default_dtype()
+    return constant(_eye, rows, columns, canonical(dtype), dtype=dtype, **options)
+
+
+@factory(torch.tril_indices, aten.tril_indices.default)
+def tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    return literal(np.stack(np.tril_indices(row, offset, col)), dtype, **options)
+
+
+@factory(torch.triu_indices, aten.triu_indices.default)
+def triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    return literal(np.stack(np.triu_indices(row, offset, col)), dtype, **options)
