@@ -1,1 +1,466 @@
-"""Reductions and scans: sums, means, extrema, norms, cumulative operators."""
+"""Reductions: sums, products, extrema, moments and norms over some of a tensor's dimensions."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+from torch._prims_common import canonicalize_dim, canonicalize_dims
+
+from ..dtypes import canonical, is_integral
+from ..registry import implements, implements_tensors
+from .elementwise import _is_complex, _is_float, _like, _truth, where
+
+aten = torch.ops.aten
+
+
+# Dimensions and dtypes, as every reduction reads them.
+
+
+def axes_of(array, dim) -> tuple[int, ...]:
+    """The dimensions that `dim` (an int, some, or None or none for all of them) names.
+
+    Raises:
+        IndexError: a dimension is out of range.
+        RuntimeError: a dimension appears twice.
+    """
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(array.ndim))
+    axes = canonicalize_dims(array.ndim, (dim,) if isinstance(dim, int) else tuple(dim))
+    for axis in axes:
+        if axes.count(axis) > 1:
+            raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
+    return axes if array.ndim else ()
+
+
+def axis_of(array, dim: int) -> int:
+    """The one dimension that `dim` names.
+
+    Raises:
+        IndexError: it is out of range.
+    """
+    return canonicalize_dim(array.ndim, dim)
+
+
+def at_least_1d(array):
+    """`array`, with a dimension to work along if it has none."""
+    return array if array.ndim else lax.reshape(array, (1,))
+
+
+def kept(result, axes: tuple[int, ...], keepdim: bool):
+    """A reduction's result, with its reduced dimensions kept as ones where asked for."""
+    return lax.expand_dims(result, axes) if keepdim and axes else result
+
+
+def widened(array):
+    """The array in the dtype that PyTorch accumulates in: half precision in float32."""
+    return lax.convert_element_type(array, np.float32) if _is_half(array) else array
+
+
+def cast(array, dtype):
+    """`array` in another dtype; nothing is emitted where it has that dtype already."""
+    return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
+
+
+def _is_half(array) -> bool:
+    return array.dtype in (np.float16, jax.numpy.bfloat16)
+
+
+def _like_real(array, value):
+    """A scalar literal of the dtype of an array's real part."""
+    return np.asarray(value, _real_dtype(array))
+
+
+def _real_dtype(array):
+    return jax.numpy.finfo(array.dtype).dtype
+
+
+def _size(array, axes) -> int:
+    return math.prod(array.shape[axis] for axis in axes)
+
+
+def _expect_elements(array, axes, name: str) -> None:
+    if _size(array, axes) or not axes or array.ndim == 0:
+        return
+    if len(axes) == array.ndim:
+        raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+                           "reduction dim with the 'dim' argument.")
+    empty = next(axis for axis in axes if array.shape[axis] == 0)
+    raise IndexError(f"{name}(): Expected reduction dim {empty} to have non-zero size.")
+
+
+def _expect_inexact(array, name: str) -> None:
+    if not (_is_float(array) or _is_complex(array)):
+        raise RuntimeError(f"{name}: Expected the input to be of a floating point or complex dtype, "
+                           f"but got {array.dtype}; convert the tensor first, for example with .float()")
+
+
+def integers_to_int64(input, *_, dtype=None, **__) -> torch.dtype | None:
+    """The dtype of sums and products: the one asked for, or int64 for integers."""
+    return dtype or (torch.int64 if is_integral(input.dtype) else None)
+
+
+def in_dtype(input, dtype: torch.dtype | None):
+    """The operand of a sum or product, in the dtype asked for, or int64 for integers."""
+    if dtype is None and not (_is_float(input) or _is_complex(input)):
+        dtype = torch.int64
+    return input if dtype is None else cast(input, canonical(dtype))
+
+
+# Sums and products.
+
+
+@implements(torch.sum, dtype=integers_to_int64)
+def sum(input, dim=None, keepdim=False, *, dtype=None):
+    axes, array = axes_of(input, dim), in_dtype(input, dtype)
+    return kept(cast(lax.reduce_sum(widened(array), axes), array.dtype), axes, keepdim)
+
+
+@implements(torch.mean, dtype=lambda *_, dtype=None, **__: dtype)
+def mean(input, dim=None, keepdim=False, *, dtype=None):
+    axes, array = axes_of(input, dim), input if dtype is None else cast(input, canonical(dtype))
+    if not (_is_float(array) or _is_complex(array)):
+        raise RuntimeError(
+            "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
+            f"Got: {array.dtype}"
+        )
+    return kept(cast(_mean(widened(array), axes), array.dtype), axes, keepdim)
+
+
+def _mean(array, axes):
+    return lax.div(lax.reduce_sum(array, axes), _like(array, _size(array, axes)))
+
+
+@implements(torch.nansum, dtype=integers_to_int64)
+def nansum(input, dim=None, keepdim=False, *, dtype=None):
+    array = in_dtype(input, dtype)
+    if _is_float(array):
+        array = where(lax.ne(array, array), _like(array, 0), array)
+    return sum(array, dim, keepdim)
+
+
+@implements(torch.prod, dtype=integers_to_int64)
+def prod(input, dim=None, keepdim=False, *, dtype=None):
+    axes, array = axes_of(input, dim), in_dtype(input, dtype)
+    return kept(cast(lax.reduce_prod(widened(array), axes), array.dtype), axes, keepdim)
+
+
+def _bool_or_uint8(input, *_, **__) -> torch.dtype:
+    return torch.uint8 if input.dtype == torch.uint8 else torch.bool
+
+
+@implements(torch.all, dtype=_bool_or_uint8)
+def all(input, dim=None, keepdim=False):
+    axes = axes_of(input, dim)
+    return kept(lax.reduce_and(_truth(input), axes), axes, keepdim)
+
+
+@implements(torch.any, dtype=_bool_or_uint8)
+def any(input, dim=None, keepdim=False):
+    axes = axes_of(input, dim)
+    return kept(lax.reduce_or(_truth(input), axes), axes, keepdim)
+
+
+@implements(torch.count_nonzero, dtype=torch.int64)
+def count_nonzero(input, dim=None):
+    return lax.reduce_sum(cast(_truth(input), canonical(torch.int64)), axes_of(input, dim))
+
+
+# Extrema. A full reduction shares its gradient among ties; one along a dimension gives it to the element it indexes.
+
+
+def _reduce_max(array, axes):
+    return (lax.reduce_or if array.dtype == bool else lax.reduce_max)(array, axes)
+
+
+def _reduce_min(array, axes):
+    return (lax.reduce_and if array.dtype == bool else lax.reduce_min)(array, axes)
+
+
+@implements(torch.amax)
+def amax(input, dim=(), keepdim=False):
+    axes = axes_of(input, dim)
+    _expect_elements(input, axes, "amax")
+    return kept(_reduce_max(input, axes), axes, keepdim)
+
+
+@implements(torch.amin)
+def amin(input, dim=(), keepdim=False):
+    axes = axes_of(input, dim)
+    _expect_elements(input, axes, "amin")
+    return kept(_reduce_min(input, axes), axes, keepdim)
+
+
+@implements(torch.aminmax)
+def aminmax(input, *, dim=None, keepdim=False):
+    axes = axes_of(input, dim)
+    _expect_elements(input, axes, "aminmax")
+    return kept(_reduce_min(input, axes), axes, keepdim), kept(_reduce_max(input, axes), axes, keepdim)
+
+
+def _arg_extremum(function, input, dim, name):
+    array = cast(input, np.int8) if input.dtype == bool else input
+    axis = 0 if dim is None else axis_of(array, dim)
+    array = lax.reshape(array, (array.size,)) if dim is None and array.ndim != 1 else at_least_1d(array)
+    _expect_elements(array, (axis,), name)
+    return function(array, axis, canonical(torch.int64))
+
+
+@implements(torch.argmax, dtype=torch.int64)
+def argmax(input, dim=None, keepdim=False):
+    indices = _arg_extremum(lax.argmax, input, dim, "argmax")
+    return _kept_index(indices, input, dim, keepdim)
+
+
+@implements(torch.argmin, dtype=torch.int64)
+def argmin(input, dim=None, keepdim=False):
+    indices = _arg_extremum(lax.argmin, input, dim, "argmin")
+    return _kept_index(indices, input, dim, keepdim)
+
+
+def _kept_index(indices, input, dim, keepdim):
+    return kept(indices, axes_of(input, dim), keepdim) if input.ndim else lax.reshape(indices, ())
+
+
+def at_index(array, indices, axis: int):
+    """The element of each line along `axis` at its index, as a sum over a mask: its gradient is a select."""
+    mask = lax.eq(lax.broadcasted_iota(indices.dtype, array.shape, axis), lax.expand_dims(indices, (axis,)))
+    return lax.reduce_sum(where(mask, array, _like(array, 0)), (axis,))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
+def _extremum(reduce, array, axis: int):
+    """The extremum along one dimension, and its index, which alone gets the gradient."""
+    find = lax.argmax if reduce is _reduce_max else lax.argmin
+    numbers = cast(array, np.int8) if array.dtype == bool else array
+    return reduce(array, (axis,)), find(numbers, axis, canonical(torch.int64))
+
+
+@_extremum.defjvp
+def _(reduce, axis, primals, tangents):
+    values, indices = _extremum(reduce, *primals, axis)
+    return (values, indices), (at_index(tangents[0], indices, axis), np.zeros(indices.shape, jax.dtypes.float0))
+
+
+def _along(reduce, input, dim, keepdim, name):
+    axis = axis_of(input, dim)
+    if input.ndim == 0:
+        return input, np.zeros((), canonical(torch.int64))
+    _expect_elements(input, (axis,), name)
+    values, indices = _extremum(reduce, input, axis)
+    return kept(values, (axis,), keepdim), kept(indices, (axis,), keepdim)
+
+
+@implements(aten.max.dim, aten.max.dim_max, dtype=(None, torch.int64))
+def max_dim(input, dim, keepdim=False):
+    return _along(_reduce_max, input, dim, keepdim, "max")
+
+
+@implements(aten.min.dim, aten.min.dim_min, dtype=(None, torch.int64))
+def min_dim(input, dim, keepdim=False):
+    return _along(_reduce_min, input, dim, keepdim, "min")
+
+
+@implements(aten.max.default)
+def max_all(input):
+    return amax(input)
+
+
+@implements(aten.min.default)
+def min_all(input):
+    return amin(input)
+
+
+def _overloaded(every, along, of_two):
+    """The three functions that PyTorch calls by one name: of everything, along a dimension, of two tensors."""
+
+    def rule(input, *args, **kwargs):
+        if isinstance(args[0] if args else kwargs.get("other"), torch.Tensor):
+            return of_two(input, *args, **kwargs)
+        return (along if args or "dim" in kwargs or "axis" in kwargs else every)(input, *args, **kwargs)
+
+    return rule
+
+
+implements_tensors(torch.max, torch.Tensor.max)(_overloaded(aten.max.default, aten.max.dim, torch.maximum))
+implements_tensors(torch.min, torch.Tensor.min)(_overloaded(aten.min.default, aten.min.dim, torch.minimum))
+
+
+# Moments.
+
+
+def _deviations(array, axes):
+    return lax.sub(array, lax.expand_dims(_mean(array, axes), axes))
+
+
+def _mean_square(array, axes, freedom):
+    return lax.div(lax.reduce_sum(_real_product(array, array), axes), _like_real(array, freedom))
+
+
+def _real_product(x, y):
+    """The real part of ``conj(x) * y``."""
+    if _is_complex(x):
+        return lax.add(lax.mul(lax.real(x), lax.real(y)), lax.mul(lax.imag(x), lax.imag(y)))
+    return lax.square(x) if x is y else lax.mul(x, y)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _variance(array, axes, freedom):
+    return _mean_square(_deviations(array, axes), axes, freedom)
+
+
+@_variance.defjvp
+def _(axes, freedom, primals, tangents):
+    # The derivative through the mean is zero, since deviations sum to zero.
+    deviations = _deviations(*primals, axes)
+    slope = lax.div(lax.reduce_sum(_real_product(deviations, tangents[0]), axes), _like_real(deviations, freedom / 2))
+    return _mean_square(deviations, axes, freedom), slope
+
+
+@jax.custom_jvp
+def _root(array):
+    """The square root, with PyTorch's derivative of zero at zero."""
+    return lax.sqrt(array)
+
+
+@_root.defjvp
+def _(primals, tangents):
+    root = _root(*primals)
+    return root, where(lax.eq(root, _like(root, 0)), _like(root, 0), lax.div(tangents[0], lax.mul(root, _like(root, 2))))
+
+
+def _moment(input, dim, unbiased, keepdim, correction):
+    """The variance and the mean, in the dtype that PyTorch accumulates in."""
+    if isinstance(dim, bool):  # var(input, unbiased)
+        dim, unbiased = None, dim
+    if not (_is_float(input) or _is_complex(input)):
+        raise RuntimeError(f"std and var only support floating point and complex dtypes, but got {input.dtype}")
+    if correction is None:
+        correction = 1 if unbiased is None else int(unbiased)
+    axes, array = axes_of(input, dim), widened(input)
+    freedom = max(0, _size(array, axes) - correction)
+    return kept(_variance(array, axes, freedom), axes, keepdim), axes
+
+
+def _dtype_of_moment(input, *_, **__):
+    return input.dtype.to_real()
+
+
+@implements(torch.var, aten.var, dtype=_dtype_of_moment)
+def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    return _moment(input, dim, unbiased, keepdim, correction)[0]
+
+
+@implements(torch.std, aten.std, dtype=_dtype_of_moment)
+def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    return _root(_moment(input, dim, unbiased, keepdim, correction)[0])
+
+
+def _dtypes_of_moments(input, *_, **__):
+    return input.dtype.to_real(), input.dtype
+
+
+@implements(torch.var_mean, aten.var_mean, dtype=_dtypes_of_moments)
+def var_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    variance, axes = _moment(input, dim, unbiased, keepdim, correction)
+    return variance, kept(_mean(widened(input), axes), axes, keepdim)
+
+
+@implements(torch.std_mean, aten.std_mean, dtype=_dtypes_of_moments)
+def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    variance, mean = var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return _root(variance), mean
+
+
+# Logarithms of sums, and norms.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _logsumexp(array, axes):
+    real = lax.real(array) if _is_complex(array) else array
+    top = lax.expand_dims(lax.reduce_max(real, axes), axes)
+    top = lax.stop_gradient(where(lax.is_finite(top), top, _like(top, 0)))
+    total = lax.reduce_sum(lax.exp(lax.sub(array, cast(top, array.dtype))), axes)
+    return lax.add(lax.log(total), cast(lax.squeeze(top, axes), array.dtype))
+
+
+@_logsumexp.defjvp
+def _(axes, primals, tangents):
+    result = _logsumexp(*primals, axes)
+    top = lax.expand_dims(where(_is_minus_infinity(result), _like(result, 0), result), axes)
+    return result, lax.reduce_sum(lax.mul(lax.exp(lax.sub(primals[0], top)), tangents[0]), axes)
+
+
+def _is_minus_infinity(array):
+    return lax.eq(lax.real(array) if _is_complex(array) else array, -math.inf)
+
+
+@implements(torch.logsumexp, torch.special.logsumexp, dtype=lambda input, *_, **__: _inexact(input.dtype))
+def logsumexp(input, dim, keepdim=False):
+    axes = axes_of(input, dim)
+    array = widened(input if _is_float(input) or _is_complex(input) else cast(input, canonical(torch.get_default_dtype())))
+    if _size(array, axes) == 0:
+        return kept(lax.log(lax.reduce_sum(array, axes)), axes, keepdim)
+    return kept(_logsumexp(array, axes), axes, keepdim)
+
+
+def _inexact(dtype: torch.dtype) -> torch.dtype:
+    return torch.get_default_dtype() if is_integral(dtype) else dtype
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _power_norm(array, order: float, axes):
+    """The norm of an order other than 0, 1 and infinity; its derivative is zero where the norm or an element is."""
+    if order == 2:
+        return lax.sqrt(lax.reduce_sum(_real_product(array, array), axes))
+    return lax.pow(lax.reduce_sum(lax.pow(lax.abs(array), _like_real(array, order)), axes), _like_real(array, 1 / order))
+
+
+@_power_norm.defjvp
+def _(order, axes, primals, tangents):
+    (array,), (tangent,) = primals, tangents
+    norm = _power_norm(array, order, axes)
+    zero = _like(norm, 0)
+    slope = _real_product(array, tangent)
+    if order == 2:
+        scale = norm
+    else:
+        size = lax.abs(array)
+        power = lax.pow(where(lax.eq(size, zero), _like(size, 1), size), _like(size, order - 2))
+        slope = lax.mul(slope, where(lax.eq(size, zero), zero, power))
+        scale = lax.pow(norm, _like(norm, order - 1))
+    slope = lax.div(lax.reduce_sum(slope, axes), where(lax.eq(norm, zero), _like(norm, 1), scale))
+    return norm, where(lax.eq(norm, zero), zero, slope)
+
+
+def _norm(array, order: float, axes):
+    if order == 0:
+        return lax.reduce_sum(cast(_truth(array), _real_dtype(array)), axes)
+    if order == 1:
+        return lax.reduce_sum(lax.abs(array), axes)
+    if order == math.inf:
+        return lax.reduce_max(lax.abs(array), axes)
+    if order == -math.inf:
+        return lax.reduce_min(lax.abs(array), axes)
+    return _power_norm(array, order, axes)
+
+
+def _dtype_of_norm(input, *_, dtype=None, **__):
+    return (dtype or input.dtype).to_real()
+
+
+@implements(torch.linalg.vector_norm, aten.linalg_vector_norm, dtype=_dtype_of_norm)
+def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
+    if not (_is_float(x) or _is_complex(x)):
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {x.dtype}"
+        )
+    axes, array = axes_of(x, dim), widened(x if dtype is None else cast(x, canonical(dtype)))
+    if _size(array, axes) == 0 and (ord < 0 or ord == math.inf):
+        raise RuntimeError(
+            f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor because the operation does not have "
+            "an identity"
+        )
+    return kept(_norm(array, float(ord), axes), axes, keepdim)
