@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .rule import ArrayRule, DtypeSpec, InPlace, PromoteSpec, Reflected, TensorRule, WithFlag
+from .rule import ArrayRule, ChannelsLast, DtypeSpec, InPlace, PromoteSpec, Reflected, TensorRule, WithFlag
 
 __all__ = ["implements", "implements_tensors", "lookup", "lookup_aten", "rules"]
 
@@ -54,6 +54,7 @@ def implements(
     dtype: DtypeSpec = None,
     concrete: bool = False,
     random: bool = False,
+    channels_last: ChannelsLast = None,
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -65,12 +66,20 @@ def implements(
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
         concrete: the rule needs values, since the shape of its result depends on them.
         random: the rule takes a JAX key as its first argument.
+        channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see `ArrayRule`.
     """
 
     def register(body: Callable) -> Callable:
         name = _name(functions[0])
         rule = ArrayRule(
-            body, name, promote=promote, unpromoted=unpromoted, dtype=dtype, concrete=concrete, random=random
+            body,
+            name,
+            promote=promote,
+            unpromoted=unpromoted,
+            dtype=dtype,
+            concrete=concrete,
+            random=random,
+            channels_last=channels_last,
         )
         for function in functions:
             _register_family(function, rule)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -42,6 +42,7 @@ _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format"
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "x1": "input", "x2": "other"}
 
 PromoteSpec = Promotion | Callable[[dict], Promotion] | None
+ChannelsLast = Literal["prefer", "follow"] | None
 DtypeSpec = torch.dtype | tuple | Callable[..., Any] | None
 
 
@@ -69,6 +70,9 @@ class ArrayRule:
             or a function of the call's arguments that gives one of these). By default the operands decide.
         concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
         random: the body takes a JAX key before its other arguments.
+        channels_last: the body can take its first operand, batched and with its channels last, and gives results of
+            that rank likewise, when called with ``channels_last=True``. With "prefer" it always is; with "follow" if
+            the operand is held so.
     """
 
     def __init__(
@@ -81,10 +85,11 @@ class ArrayRule:
         dtype: DtypeSpec = None,
         concrete: bool = False,
         random: bool = False,
+        channels_last: ChannelsLast = None,
     ):
         self.body, self.name = body, name
         self.promote, self.unpromoted, self.dtype = promote, unpromoted, dtype
-        self.concrete, self.random = concrete, random
+        self.concrete, self.random, self.channels_last = concrete, random, channels_last
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
         self.open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
@@ -114,12 +119,18 @@ class ArrayRule:
 
     def _apply(self, args, kwargs, device):
         tensors: list[Torchish] = []
-        arrays, array_kwargs = _arrays(args, tensors), _arrays(kwargs, tensors)
+        layout = self._layout(args) if self.channels_last else None
+        if layout is None:
+            arrays, array_kwargs = _arrays(args, tensors), _arrays(kwargs, tensors)
+        else:
+            tensors.append(_lift(args[0]))
+            arrays = (tensors[0].held.arranged(layout), *_arrays(args[1:], tensors))
+            array_kwargs = {**_arrays(kwargs, tensors), "channels_last": True}
         if self.random:
             key = current().next_key(kwargs.get("generator"))  # pyright: ignore[reportOptionalMemberAccess]
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (None if is_traced(key) else key, *args)
-        if self.concrete and any(is_traced(tensor.read()) for tensor in tensors):
+        if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
             result = self._run_concrete(args, kwargs)
         else:
             result = self._run(self.body, arrays, array_kwargs, tensors)
@@ -128,10 +139,17 @@ class ArrayRule:
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
         # When nothing is traced, or a traced input is an operand, there is no need to look for known values.
         known = _Known(self.body, args, kwargs, tensors, self.random and is_traced(arrays[0]))
-        return self._wrap_all(result, dtype, known, tensors, device)
+        return self._wrap_all(result, dtype, known, tensors, device, layout=layout)
+
+    def _layout(self, args) -> tuple[int, ...] | None:
+        """The channels-last order for the first operand, if the body is to take it so."""
+        if not args or not isinstance(args[0], torch.Tensor) or args[0].ndim < 4:
+            return None
+        layout = (0, *range(2, args[0].ndim), 1)
+        return layout if self.channels_last == "prefer" or _lift(args[0])._node.layout == layout else None
 
     def _run(self, body, args, kwargs, tensors):
-        if any(is_traced(tensor.read()) for tensor in tensors):
+        if any(is_traced(tensor.held.array) for tensor in tensors):
             with jax.named_scope(self.name):
                 return body(*args, **kwargs)
         return body(*args, **kwargs)
@@ -202,6 +220,8 @@ class ArrayRule:
             if not grad and differentiable:
                 array = lax.stop_gradient(array)
         strides = _strides(tensors, shape) if shape is not None else None
+        if layout is not None and array.ndim != len(layout):
+            layout = None
         tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
         if device is None:
             for operand in tensors:
