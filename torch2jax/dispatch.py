@@ -10,6 +10,8 @@
 import contextlib
 import functools
 import types
+from collections.abc import Callable
+from contextvars import ContextVar
 
 import jax
 import numpy as np
@@ -27,7 +29,19 @@ from .storage import is_traced
 from .tensor import Torchish, wrap
 from .translation import Call, current
 
-__all__ = ["Translation"]
+__all__ = ["Translation", "decomposition_of", "functional_of", "observing"]
+
+_observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
+
+
+@contextlib.contextmanager
+def observing(observer: Callable):
+    """Calls `observer` with every function that translated calls begun within dispatch, at either level."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
 
 
 class Translation(TorchFunctionMode, Call):
@@ -46,6 +60,7 @@ class Translation(TorchFunctionMode, Call):
         self._stream = Stream(rng) if rng is not None or not isinstance(outer, Translation) else outer._stream
         self._aten_mode = _AtenMode(self)
         self._bodies: list = []
+        self._observer = _observer.get()
 
     def __enter__(self):
         Call.__enter__(self)
@@ -70,28 +85,32 @@ class Translation(TorchFunctionMode, Call):
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func, args: tuple, kwargs: dict):
+        if isinstance(func, torch._ops.OpOverload):
+            return self.dispatch_aten(func, args, kwargs)
+        if self._observer is not None:
+            self._observer(func)
         rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs)
-        if isinstance(func, torch._ops.OpOverload):
-            return self.dispatch_aten(func, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self._run_body(func, args, kwargs)
         return self._run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
+        if self._observer is not None:
+            self._observer(func)
         args = tuple(self._lift_argument(x) for x in args)
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs)
-        decomposition = _decomposition(func)
+        decomposition = decomposition_of(func)
         if decomposition is not None:
             with self.inside():
                 return decomposition(*args, **kwargs)
         if func._can_decompose():
             with torch._C.DisableTorchFunction(), self._aten_mode:
                 return func.decompose(*args, **kwargs)
-        functional = _functional(func)
+        functional = functional_of(func)
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
         raise NoRuleError(f"torch.ops.{func}")
@@ -147,7 +166,10 @@ class Translation(TorchFunctionMode, Call):
         if isinstance(value, torch.Tensor):
             entry = self._constants.get(id(value))
             return entry[1] if entry is not None else self._lift_constant(value)
-        return wrap(jax.numpy.asarray(value), dtype_j2t(value.dtype))
+        if not isinstance(value, jax.Array):
+            with jax.ensure_compile_time_eval():  # a known value, also while JAX traces
+                value = jax.numpy.asarray(value)
+        return wrap(value, dtype_j2t(value.dtype))
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -233,7 +255,8 @@ def _body(func: types.FunctionType):
 
 
 @functools.cache
-def _decomposition(func):
+def decomposition_of(func):
+    """The Python decomposition that PyTorch has of an operator, or None."""
     from torch._decomp import decomposition_table  # slow to import, and seldom needed
 
     if torch.Tag.nondeterministic_seeded in func.tags:
@@ -242,7 +265,7 @@ def _decomposition(func):
 
 
 @functools.cache
-def _functional(func):
+def functional_of(func):
     """The operator whose result an in-place operator writes, or None."""
     name = func.overloadpacket.__name__
     if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
