@@ -1,1 +1,306 @@
 """Activation functions."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.nn.functional as F
+from jax import lax
+from torch._prims_common import canonicalize_dim
+
+from ...dtypes import canonical
+from ...promotion import Promotion
+from ...registry import implements, implements_tensors
+from ..elementwise import _like as like
+from ..elementwise import where
+
+aten = torch.ops.aten
+exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
+
+
+def activation(*functions, promote: Promotion = Promotion.DEFAULT):
+    """Declares a rule on floating-point and complex operands; integers are refused, as PyTorch does."""
+
+    def register(body):
+        @functools.wraps(body)
+        def checked(input, *args, **kwargs):
+            require_inexact(input, body.__name__)
+            return body(input, *args, **kwargs)
+
+        implements(*functions, promote=promote)(checked)
+        return body
+
+    return register
+
+
+def require_inexact(array, name: str) -> None:
+    """Refuses integers and booleans.
+
+    Raises:
+        NotImplementedError: `array` holds them.
+    """
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        raise NotImplementedError(f"{name} needs a floating-point tensor, got {array.dtype}; convert it with .float()")
+
+
+# Rectifiers. Their derivative at a kink is PyTorch's: zero where two pieces meet, unless said otherwise.
+
+
+@jax.custom_jvp
+def _relu(x):
+    return lax.max(x, like(x, 0))
+
+
+@_relu.defjvp
+def _(primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    return _relu(x), lax.select(lax.gt(x, lax.full_like(x, 0)), tangent, lax.full_like(tangent, 0))
+
+
+@exact(torch.relu, F.relu)
+def relu(input):
+    if input.dtype == bool:
+        raise RuntimeError("Boolean inputs not supported for relu")
+    return _relu(input)
+
+
+def _clamp(x, low, high):
+    # The derivative of lax.clamp is zero at both bounds.
+    return lax.clamp(like(x, low), x, like(x, high))
+
+
+@implements(F.relu6)
+def relu6(input):
+    return hardtanh(input, 0, 6)
+
+
+@implements(F.hardtanh)
+def hardtanh(input, min_val=-1.0, max_val=1.0):
+    if input.dtype == bool:
+        raise RuntimeError("Bool inputs not supported for hardtanh")
+    return _clamp(input, min_val, max_val)
+
+
+@activation(F.hardsigmoid)
+def hardsigmoid(input):
+    return lax.div(_clamp(lax.add(input, like(input, 3)), 0, 6), like(input, 6))
+
+
+@activation(F.hardswish)
+def hardswish(input):
+    return lax.mul(input, hardsigmoid(input))
+
+
+@activation(F.leaky_relu)
+def leaky_relu(input, negative_slope=0.01):
+    return _rectify(input, lambda x: lax.mul(x, like(x, negative_slope)))
+
+
+def _rectify(x, negative):
+    """`x` where it is positive, a function of it elsewhere."""
+    return where(lax.gt(x, like(x, 0)), x, negative(x))
+
+
+def _expm1_below(x):
+    """``expm1`` of the values below zero; elsewhere it could overflow, and make the derivative NaN."""
+    return lax.expm1(where(lax.gt(x, like(x, 0)), like(x, 0), x))
+
+
+@activation(F.elu)
+def elu(input, alpha=1.0, scale=1, input_scale=1):
+    negative = lax.mul(_expm1_below(_times(input, input_scale)), like(input, alpha))
+    return _times(where(lax.gt(input, like(input, 0)), input, negative), scale)
+
+
+def _times(x, factor):
+    return lax.mul(x, like(x, factor)) if factor != 1 else x
+
+
+@activation(torch.selu, F.selu)
+def selu(input):
+    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@activation(torch.celu, F.celu)
+def celu(input, alpha=1.0):
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return elu(input, alpha, input_scale=1 / alpha)
+
+
+@implements(torch.prelu)
+def prelu(input, weight):
+    if input.dtype != weight.dtype:
+        raise RuntimeError(f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}")
+    if weight.ndim > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.size not in (1, channels):
+        raise RuntimeError(
+            f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.size} and "
+            f"channel size = {channels}."
+        )
+    slope = lax.reshape(weight, (weight.size,) + (1,) * (input.ndim - 2) if input.ndim > 1 else (1,) * input.ndim)
+    return _prelu_kernel(input, slope)
+
+
+@exact(aten._prelu_kernel)
+def _prelu_kernel(input, weight):
+    weight = jnp.broadcast_to(weight, input.shape)
+    return _rectify(input, lambda x: lax.mul(x, weight))
+
+
+@exact(torch.threshold, F.threshold)
+def threshold(input, threshold, value):
+    return where(lax.le(input, threshold), value, input)
+
+
+@activation(F.hardshrink, torch.hardshrink)
+def hardshrink(input, lambd=0.5):
+    return where(lax.le(lax.abs(input), like(input, lambd)), like(input, 0), input)
+
+
+@activation(F.softshrink)
+def softshrink(input, lambd=0.5):
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    lambd = like(input, lambd)
+    shrunk = where(lax.gt(input, lambd), lax.sub(input, lambd), lax.add(input, lambd))
+    return where(lax.le(lax.abs(input), lambd), like(input, 0), shrunk)
+
+
+@implements_tensors(F.rrelu, torch.rrelu)
+def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False):
+    if lower > upper:
+        raise RuntimeError(f"Lower bound should be less than or equal to the upper bound, got {lower} and {upper}")
+    slope = torch.empty_like(input).uniform_(lower, upper) if training else (lower + upper) / 2
+    result = torch.where(input > 0, input, input * slope)
+    return input.copy_(result) if inplace else result
+
+
+@implements_tensors(torch.rrelu_)
+def rrelu_(input, lower=1 / 8, upper=1 / 3, training=False):
+    return rrelu(input, lower, upper, training, inplace=True)
+
+
+# Smooth functions.
+
+
+@activation(F.gelu)
+def gelu(input, *, approximate="none"):
+    half = lax.mul(input, like(input, 0.5))
+    if approximate == "none":
+        return lax.mul(half, lax.add(lax.erf(lax.mul(input, like(input, math.sqrt(0.5)))), like(input, 1)))
+    if approximate == "tanh":
+        cubic = lax.add(input, lax.mul(lax.integer_pow(input, 3), like(input, 0.044715)))
+        return lax.mul(half, lax.add(lax.tanh(lax.mul(cubic, like(input, math.sqrt(2 / math.pi)))), like(input, 1)))
+    raise RuntimeError(f"approximate argument must be either none or tanh, got {approximate!r}.")
+
+
+@activation(F.silu)
+def silu(input):
+    return lax.mul(input, lax.logistic(input))
+
+
+@activation(F.mish)
+def mish(input):
+    return lax.mul(input, lax.tanh(softplus(input)))
+
+
+@activation(F.softplus)
+def softplus(input, beta=1, threshold=20):
+    scaled = _times(input, beta)
+    is_linear = lax.gt(scaled, like(input, threshold))
+    # The unused branch must stay finite, for its derivative is multiplied by zero.
+    curved = lax.log1p(lax.exp(where(is_linear, like(input, 0), scaled)))
+    return where(is_linear, input, _times(curved, 1 / beta))
+
+
+@activation(F.logsigmoid, aten.log_sigmoid)
+def logsigmoid(input):
+    # Beyond the threshold the two branches are the same number.
+    return lax.neg(softplus(lax.neg(input), 1, -math.log(jnp.finfo(input.dtype).eps)))
+
+
+@implements(F.glu)
+def glu(input, dim=-1):
+    require_inexact(input, "glu")
+    dim = canonicalize_dim(input.ndim, dim)
+    if input.ndim == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    half, odd = divmod(input.shape[dim], 2)
+    if odd:
+        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {input.shape[dim]}")
+    value, gate = (lax.slice_in_dim(input, start, start + half, axis=dim) for start in (0, half))
+    return lax.mul(value, lax.logistic(gate))
+
+
+# Softmax, in float32 for half precision.
+
+
+def softmax_input(input, dim: int, dtype: torch.dtype | None, name: str):
+    """The array to take a softmax of in a dtype to compute in, the reduced axes, and the dtype of the result."""
+    if dtype is not None:
+        input = lax.convert_element_type(input, canonical(dtype))
+    require_inexact(input, name)
+    dim = canonicalize_dim(input.ndim, dim)
+    axes = (dim,) if input.ndim else ()
+    compute = jnp.promote_types(input.dtype, jnp.float32)
+    return lax.convert_element_type(input, compute), axes, input.dtype
+
+
+def _reduced(reduction, x, axes):
+    return lax.expand_dims(reduction(x, axes), axes)
+
+
+def shifted(x, axes):
+    """`x` less its maximum, which has no part in the derivative."""
+    return lax.sub(x, lax.stop_gradient(_reduced(lax.reduce_max, x, axes)))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def softmax_over(x, axes):
+    """Softmax, whose derivative needs the result alone."""
+    exponentials = lax.exp(shifted(x, axes))
+    return lax.div(exponentials, _reduced(lax.reduce_sum, exponentials, axes))
+
+
+@softmax_over.defjvp
+def _(axes, primals, tangents):
+    y = softmax_over(*primals, axes)
+    tangent = lax.mul(y, *tangents)
+    return y, lax.sub(tangent, lax.mul(y, _reduced(lax.reduce_sum, tangent, axes)))
+
+
+def log_softmax_over(x, axes):
+    """Logarithm of the softmax."""
+    x = shifted(x, axes)
+    return lax.sub(x, lax.log(_reduced(lax.reduce_sum, lax.exp(x), axes)))
+
+
+def _softmax_dtype(input, dim, dtype=None):
+    return dtype
+
+
+@implements(torch.softmax, torch.special.softmax, aten.softmax.int, dtype=_softmax_dtype)
+def softmax(input, dim, dtype=None):
+    x, axes, dtype = softmax_input(input, dim, dtype, "softmax")
+    return lax.convert_element_type(softmax_over(x, axes), dtype)
+
+
+@implements(torch.log_softmax, torch.special.log_softmax, aten.log_softmax.int, dtype=_softmax_dtype)
+def log_softmax(input, dim, dtype=None):
+    x, axes, dtype = softmax_input(input, dim, dtype, "log_softmax")
+    return lax.convert_element_type(log_softmax_over(x, axes), dtype)
+
+
+@implements(aten._softmax)
+def _softmax(input, dim, half_to_float):
+    return softmax(input, dim, torch.float32 if half_to_float else None)
+
+
+@implements(aten._log_softmax)
+def _log_softmax(input, dim, half_to_float):
+    return log_softmax(input, dim, torch.float32 if half_to_float else None)
