@@ -42,7 +42,7 @@ _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format"
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "x1": "input", "x2": "other"}
 
 PromoteSpec = Promotion | Callable[[dict], Promotion] | None
-ChannelsLast = Literal["prefer", "follow"] | None
+ChannelsLast = tuple[Literal["prefer", "follow"], int] | None
 DtypeSpec = torch.dtype | tuple | Callable[..., Any] | None
 
 
@@ -70,9 +70,9 @@ class ArrayRule:
             or a function of the call's arguments that gives one of these). By default the operands decide.
         concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
         random: the body takes a JAX key before its other arguments.
-        channels_last: the body can take its first operand, batched and with its channels last, and gives results of
-            that rank likewise, when called with ``channels_last=True``. With "prefer" it always is; with "follow" if
-            the operand is held so.
+        channels_last: the body can take its first operand, of the given rank, with its channels last, and gives
+            results of that rank likewise, when called with ``channels_last=True``: always with ``("prefer", rank)``,
+            if the operand is held so with ``("follow", rank)``.
     """
 
     def __init__(
@@ -143,10 +143,11 @@ class ArrayRule:
 
     def _layout(self, args) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, if the body is to take it so."""
-        if not args or not isinstance(args[0], torch.Tensor) or args[0].ndim < 4:
+        when, rank = self.channels_last  # pyright: ignore[reportGeneralTypeIssues]
+        if not args or not isinstance(args[0], torch.Tensor) or args[0].ndim != rank:
             return None
-        layout = (0, *range(2, args[0].ndim), 1)
-        return layout if self.channels_last == "prefer" or _lift(args[0])._node.layout == layout else None
+        layout = (0, *range(2, rank), 1)
+        return layout if when == "prefer" or _lift(args[0])._node.layout == layout else None
 
     def _run(self, body, args, kwargs, tensors):
         if any(is_traced(tensor.held.array) for tensor in tensors):
