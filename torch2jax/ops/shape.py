@@ -1,1 +1,231 @@
-"""Joining, repeating, flipping and padding without weights: results that are no views."""
+"""Joining, repeating, rearranging and padding. Views are in `views.py`."""
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical, dtype_j2t
+from ..promotion import Promotion, promoted
+from ..registry import implements
+from .elementwise import where
+from .views import reshape
+
+aten = torch.ops.aten
+
+
+def common_dtype(tensors) -> torch.dtype:
+    """The dtype of what tensors, or their arrays, are joined into."""
+    dtypes = [x.dtype if isinstance(x, torch.Tensor) else dtype_j2t(x.dtype) for x in tensors]
+    if all(dtype == dtypes[0] for dtype in dtypes):
+        return dtypes[0]
+    examples = [
+        torch.empty((1,) * min(x.ndim, 1), dtype=dtype, device="meta") for x, dtype in zip(tensors, dtypes, strict=True)
+    ]
+    return promoted(Promotion.NO_OPMATH, examples)[1]
+
+
+def _cast_to_common(arrays) -> list:
+    dtype = canonical(common_dtype(arrays))
+    return [array if array.dtype == dtype else lax.convert_element_type(array, dtype) for array in arrays]
+
+
+def wrap_dim(dim: int, ndim: int) -> int:
+    """`dim` counted from the front; a 0-d tensor counts as having one dimension."""
+    bound = max(ndim, 1)
+    if not -bound <= dim < bound:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
+    return int(dim) % bound
+
+
+def _dims(dims, ndim: int) -> tuple[int, ...]:
+    """Dimensions given one by one or as one sequence, counted from the front."""
+    if len(dims) == 1 and not isinstance(dims[0], int):
+        dims = dims[0]
+    return tuple(wrap_dim(dim, ndim) for dim in dims)
+
+
+# Joining.
+
+
+def _joined_dtype(tensors, dim=0, **_):
+    return common_dtype(tensors) if tensors else None
+
+
+@implements(torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype)
+def cat(tensors, dim=0):
+    if not tensors:
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
+    arrays = _cast_to_common(tensors)
+    for i, array in enumerate(arrays):
+        if array.ndim == 0:
+            raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
+    arrays = [array for array in arrays if array.shape != (0,)] or arrays[:1]  # PyTorch passes over these
+    dim = wrap_dim(dim, arrays[0].ndim)
+    _check_joinable(arrays, dim)
+    return arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
+
+
+def _check_joinable(arrays, dim: int) -> None:
+    first = arrays[0].shape
+    for i, array in enumerate(arrays):
+        if array.ndim != len(first):
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {len(first)} and {array.ndim}")
+        for d, (wanted, got) in enumerate(zip(first, array.shape, strict=True)):
+            if d != dim and got != wanted:
+                raise RuntimeError(
+                    f"Sizes of tensors must match except in dimension {dim}. Expected size {wanted} but got size "
+                    f"{got} for tensor number {i} in the list."
+                )
+
+
+@implements(torch.stack, dtype=_joined_dtype)
+def stack(tensors, dim=0):
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    arrays = _cast_to_common(tensors)
+    for i, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(arrays[0].shape)} at entry 0 and "
+                f"{list(array.shape)} at entry {i}"
+            )
+    dim = wrap_dim(dim, arrays[0].ndim + 1)
+    arrays = [lax.expand_dims(array, (dim,)) for array in arrays]
+    return arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
+
+
+# Repeating.
+
+
+@implements(torch.Tensor.repeat, aten.repeat)
+def repeat(input, *repeats, **named):
+    counts = repeats or tuple(named.values())
+    counts = counts[0] if len(counts) == 1 and not isinstance(counts[0], int) else counts
+    counts = tuple(int(count) for count in counts)
+    if len(counts) < input.ndim:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    shape = (1,) * (len(counts) - input.ndim) + input.shape
+    result = tuple(count * size for count, size in zip(counts, shape, strict=True))
+    if any(count < 0 for count in counts):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(result)}: {list(result)}")
+    # One broadcast along new dimensions, each before the one it repeats; a size of one is broadcast where it is.
+    expanded, kept = [], []
+    for i, (count, size) in enumerate(zip(counts, shape, strict=True)):
+        if count != 1 and size != 1:
+            expanded.append(count)
+        if i >= len(shape) - input.ndim:
+            kept.append(len(expanded))
+        expanded.append(count if size == 1 else size)
+    if tuple(expanded) == input.shape:
+        return input
+    return reshape(lax.broadcast_in_dim(input, expanded, kept), result)
+
+
+# Rearranging.
+
+
+@implements(torch.roll)
+def roll(input, shifts, dims=()):
+    shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    if not dims and len(shifts) == 1:
+        return reshape(_roll_one(reshape(input, (input.size,)), shifts[0], 0), input.shape)
+    if not shifts:
+        raise RuntimeError("`shifts` required")
+    if len(shifts) != len(dims):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
+    for shift, dim in zip(shifts, dims, strict=True):
+        input = _roll_one(input, shift, wrap_dim(dim, input.ndim))
+    return input
+
+
+def _roll_one(array, shift: int, dim: int):
+    size = array.shape[dim]
+    shift = shift % size if size else 0
+    if shift == 0:
+        return array
+    last = lax.slice_in_dim(array, size - shift, size, axis=dim)
+    return lax.concatenate([last, lax.slice_in_dim(array, 0, size - shift, axis=dim)], dim)
+
+
+@implements(torch.flip, torch.Tensor.flip, aten.flip)
+def flip(input, *dims, **named):
+    dims = _dims(dims or tuple(named.values()), input.ndim)
+    if len(set(dims)) != len(dims):
+        raise RuntimeError(f"dim {dims} appears multiple times in the list of dims")
+    return lax.rev(input, dims) if input.ndim and dims else input
+
+
+# Triangles and diagonals.
+
+
+def _difference(rows: int, columns: int):
+    """Column minus row, of every element of a matrix."""
+    shape = (rows, columns)
+    return lax.sub(lax.broadcasted_iota(np.int32, shape, 1), lax.broadcasted_iota(np.int32, shape, 0))
+
+
+def _keep(input, keep):
+    """`input` where the mask of its last two dimensions is true, zero elsewhere."""
+    return where(keep, input, np.zeros((), input.dtype))
+
+
+def _check_matrix(input, name: str) -> None:
+    if input.ndim < 2:
+        raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions, got {input.ndim}")
+
+
+@implements(torch.tril)
+def tril(input, diagonal=0):
+    _check_matrix(input, "tril")
+    return _keep(input, lax.le(_difference(*input.shape[-2:]), np.int32(diagonal)))
+
+
+@implements(torch.triu)
+def triu(input, diagonal=0):
+    _check_matrix(input, "triu")
+    return _keep(input, lax.ge(_difference(*input.shape[-2:]), np.int32(diagonal)))
+
+
+@implements(torch.diag_embed)
+def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+    if input.ndim == 0:
+        raise RuntimeError("diag_embed: expected a tensor of at least one dimension, but got a 0-d tensor")
+    dim1, dim2 = wrap_dim(dim1, input.ndim + 1), wrap_dim(dim2, input.ndim + 1)
+    if dim1 == dim2:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    size = input.shape[-1] + abs(offset)
+    if offset:  # each value to the column it stands in
+        input = lax.pad(
+            input, np.zeros((), input.dtype), [(0, 0, 0)] * (input.ndim - 1) + [(max(offset, 0), max(-offset, 0), 0)]
+        )
+    shape = (*input.shape[:-1], size, size)
+    spread = lax.broadcast_in_dim(input, shape, (*range(input.ndim - 1), input.ndim))
+    matrix = _keep(spread, lax.eq(_difference(size, size), np.int32(offset)))
+    return matrix if (dim1, dim2) == (input.ndim - 1, input.ndim) else jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
+
+
+# Padding.
+
+
+@implements(torch.constant_pad_nd, aten.constant_pad_nd)
+def constant_pad_nd(input, pad, value=0):
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise RuntimeError(
+            f"Length of pad must be even and no more than twice the number of dimensions of the input; got "
+            f"{len(pad)} for {input.ndim} dimensions"
+        )
+    config = [(0, 0, 0)] * input.ndim
+    for i in range(len(pad) // 2):
+        low, high = int(pad[2 * i]), int(pad[2 * i + 1])
+        size = input.shape[-1 - i] + low + high
+        if size < 0:
+            raise RuntimeError(
+                f"The input size {input.shape[-1 - i]}, plus negative padding {low} and {high}, resulted in a "
+                f"negative output size, which is invalid. Check dimension {input.ndim - 1 - i} of your input."
+            )
+        config[-1 - i] = (low, high, 0)
+    if not any(low or high for low, high, _ in config):
+        return input
+    return lax.pad(input, np.asarray(value).astype(input.dtype), config)
