@@ -1,1 +1,14 @@
 """Leaf rules for ATen operators that no torch-level rule serves."""
+
+import torch
+from jax import lax
+
+from ..promotion import Promotion
+from ..registry import implements
+
+aten = torch.ops.aten
+
+
+@implements(torch.conj_physical, aten._conj_physical, torch._conj_physical, promote=Promotion.NO_OPMATH)
+def conj_physical(input):
+    return lax.conj(input) if input.dtype.kind == "c" else input
