@@ -1,0 +1,71 @@
+"""Which level of the translation serves a function of PyTorch, as `dispatch` will decide it."""
+
+import enum
+import types
+from collections.abc import Callable
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from . import registry
+from .dispatch import decomposition_of, functional_of
+
+__all__ = ["Level", "level_of", "operator_of"]
+
+
+class Level(enum.Enum):
+    """How a function reaches JAX; the values are how reports spell it."""
+
+    RULE = "torch-level rule"
+    BODY = "Python body"
+    COMPILED = "ATen calls"
+    ATEN_RULE = "ATen rule"
+    LEAF = "leaf rule"
+    DECOMPOSITION = "decomposition"
+    IN_PLACE = "in-place form"
+    NONE = "no rule"
+
+
+def level_of(function: Callable) -> Level:
+    """The level that serves a function, method or operator of PyTorch.
+
+    A function without a rule that is compiled is asked for the ATen operator of its name.
+    """
+    if isinstance(function, OpOverload):
+        return _level_of_overload(function)
+    if isinstance(function, OpOverloadPacket):
+        return _level_of_packet(function)
+    if registry.lookup(function) is not None:
+        return Level.RULE
+    if isinstance(function, types.FunctionType):
+        return Level.BODY
+    operator = operator_of(function)
+    return Level.COMPILED if operator is None else level_of(operator)
+
+
+def operator_of(function: Callable) -> OpOverloadPacket | None:
+    """The ATen operator that a compiled function or method of PyTorch's Python interface calls, as its name says."""
+    name = getattr(function, "__name__", "")
+    return next(filter(None, (getattr(torch.ops.aten, alias, None) for alias in (name, name.strip("_")))), None)
+
+
+def _level_of_packet(packet: OpOverloadPacket) -> Level:
+    """The level of its most direct overload that does not write to ``out=``."""
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overloads = [overload for overload in overloads if torch._C._dispatch_has_kernel(overload.name())]
+    plain = [overload for overload in overloads if not any(arg.is_out for arg in overload._schema.arguments)]
+    order = list(Level)
+    return min((_level_of_overload(overload) for overload in plain or overloads), key=order.index, default=Level.NONE)
+
+
+def _level_of_overload(overload: OpOverload) -> Level:
+    if registry.lookup(overload) is not None or registry.lookup(overload.overloadpacket) is not None:
+        return Level.LEAF
+    if registry.lookup_aten(overload) is not None:
+        return Level.ATEN_RULE
+    if decomposition_of(overload) is not None or overload._can_decompose():
+        return Level.DECOMPOSITION
+    functional = functional_of(overload)
+    if functional is not None and _level_of_overload(functional) is not Level.NONE:
+        return Level.IN_PLACE
+    return Level.NONE
