@@ -1,1 +1,133 @@
 """Attention."""
+
+import functools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ...registry import implements_tensors
+from ...rule import ArrayRule
+from ..views import reshape
+from .dropout import keep_some
+
+
+def _attention(query, key, value, mask, is_causal: bool, scale, drop=None):
+    """``softmax(query @ key.T * scale + mask) @ value``; `drop` is applied to the weights.
+
+    The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
+    and in the gradient.
+    """
+    batch, length = query.shape[:-2], query.shape[-2]
+    query = lax.mul(query, np.asarray(1 / math.sqrt(query.shape[-1]) if scale is None else scale, query.dtype))
+    query, heads_shape = _share_heads(query, key)
+    scores = _batched_dot(query, key, contract=-1, accumulate=_accumulator(query))
+    scores = reshape(scores, (*batch, length, key.shape[-2]))
+    scores = _masked(scores, mask, is_causal)
+    weights, total = _exponentials(scores, may_be_empty=mask is not None)
+    if drop is not None:
+        weights = drop(weights)
+    weights = reshape(weights.astype(value.dtype), (*heads_shape, key.shape[-2]))
+    output = reshape(_batched_dot(weights, value, contract=-2, accumulate=total.dtype), (*batch, length, value.shape[-1]))
+    return lax.div(output, lax.broadcast_in_dim(total, output.shape, range(output.ndim - 1))).astype(query.dtype)
+
+
+def _accumulator(array):
+    return np.dtype(np.float32) if array.dtype.itemsize < 4 else array.dtype
+
+
+def _batched_dot(left, right, contract: int, accumulate):
+    """A matrix product over the last dimension of `left`; the result is ``(*batch, left rows, right rest)``."""
+    batch = tuple(range(left.ndim - 2))
+    dimensions = (((left.ndim - 1,), (right.ndim + contract,)), (batch, batch))
+    return lax.dot_general(left, right, dimensions, preferred_element_type=accumulate)
+
+
+def _share_heads(query, key):
+    """Puts the query heads that share a key head in one matrix; also the leading shape of its rows."""
+    *batch, length, size = query.shape
+    if query.shape[:-2] != key.shape[:-2]:
+        groups = batch[-1] // key.shape[-3]
+        batch, length = [*batch[:-1], key.shape[-3]], groups * length
+    return reshape(query, (*batch, length, size)), (*batch, length)
+
+
+def _masked(scores, mask, is_causal: bool):
+    lowest = np.asarray(-np.inf, scores.dtype)
+    if is_causal:
+        rows, columns = (lax.broadcasted_iota(np.int32, scores.shape[-2:], i) for i in (0, 1))
+        mask = lax.ge(rows, columns)
+    if mask is None:
+        return scores
+    mask = lax.broadcast_in_dim(mask, scores.shape, range(scores.ndim - mask.ndim, scores.ndim))
+    if mask.dtype == bool:
+        return lax.select(mask, scores, lax.full_like(scores, lowest))
+    return lax.add(scores, mask.astype(scores.dtype))
+
+
+def _exponentials(scores, may_be_empty: bool):
+    """The exponentials of a softmax over the last dimension, and their sum."""
+    most = lax.stop_gradient(lax.reduce_max(scores, (scores.ndim - 1,)))
+    if may_be_empty:  # a row that attends to nothing gives zeros
+        most = lax.max(most, np.asarray(jnp.finfo(scores.dtype).min, scores.dtype))
+    exponentials = lax.exp(lax.sub(scores, lax.broadcast_in_dim(most, scores.shape, range(most.ndim))))
+    total = lax.reduce_sum(exponentials, (scores.ndim - 1,))
+    if may_be_empty:
+        total = lax.max(total, np.asarray(jnp.finfo(scores.dtype).tiny, scores.dtype))
+    return exponentials, total
+
+
+def _grown(array, batch):
+    """Broadcasts the leading dimensions."""
+    shape = (*batch, *array.shape[-2:])
+    if array.shape == shape:
+        return array
+    return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
+
+
+def _prepared(query, key, value, enable_gqa: bool):
+    """The operands with equal leading dimensions, but for heads that share a key."""
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        if array.ndim < 2:
+            raise RuntimeError(f"scaled_dot_product_attention expected {name} to be at least 2 dimensional, got {array.ndim}")
+        if array.dtype != query.dtype:
+            raise RuntimeError(
+                "scaled_dot_product_attention expected query, key, and value to have the same dtype, but got "
+                f"query.dtype: {query.dtype} and {name}.dtype: {array.dtype}"
+            )
+    if enable_gqa:
+        if query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]:
+            raise RuntimeError(
+                "number of heads in key and value must be equal and divide the number of heads in query, but got "
+                f"query: {query.shape[-3]}, key: {key.shape[-3]}, value: {value.shape[-3]}"
+            )
+        return query, key, value
+    batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    return tuple(_grown(array, batch) for array in (query, key, value))
+
+
+def _attend(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    return _attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale)
+
+
+def _attend_dropping(rng, query, key, value, attn_mask, is_causal, scale, enable_gqa, dropout_p):
+    drop = functools.partial(keep_some, rng, p=dropout_p)
+    return _attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop)
+
+
+_ATTEND = ArrayRule(_attend, "scaled_dot_product_attention")
+_ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", random=True)
+
+
+@implements_tensors(torch.nn.functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
+):
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("scaled_dot_product_attention: explicit attn_mask should not be set when is_causal=True")
+    operands = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    if dropout_p == 0:
+        return _ATTEND(operands, {})
+    return _ATTEND_DROPPING((*operands, dropout_p), {})

@@ -1,1 +1,271 @@
 """Convolutions and their transposes, folding and unfolding."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from ...registry import implements
+from ..views import reshape
+
+aten = torch.ops.aten
+
+
+def per_dimension(value, count: int, what: str) -> tuple[int, ...]:
+    """A layer's argument (``stride=2``, ``kernel_size=(3, 5)``) as one integer for each spatial dimension."""
+    values = (value,) if isinstance(value, int) or not hasattr(value, "__len__") else tuple(value)
+    if len(values) not in (1, count):
+        raise RuntimeError(f"expected {what} to be a single integer or a list of {count} values, but got {values}")
+    values = tuple(int(v) for v in values)
+    return values * count if len(values) == 1 else values
+
+
+class _Layout(NamedTuple):
+    """Where a convolution's input and output hold their channels: the one place that decides how it is laid out."""
+
+    channels_last: bool
+
+    def numbers(self, ndim: int, transposed: bool) -> tuple[str, str, str]:
+        """The dimension numbers of ``lax.conv_general_dilated``."""
+        spatial = "DHW"[5 - ndim :]
+        images = f"N{spatial}C" if self.channels_last else f"NC{spatial}"
+        return images, ("IO" if transposed else "OI") + spatial, images
+
+    def channels(self, array) -> int:
+        return array.shape[self.axis(array)]
+
+    def axis(self, array) -> int:
+        return array.ndim - 1 if self.channels_last else 1
+
+    def sizes(self, array) -> tuple[int, ...]:
+        """The spatial sizes."""
+        return array.shape[1:-1] if self.channels_last else array.shape[2:]
+
+    def add_bias(self, output, bias):
+        if bias is None:
+            return output
+        return lax.add(output, lax.broadcast_in_dim(bias, output.shape, (self.axis(output),)))
+
+
+def _with_batch(function):
+    """Lets a layer on ``(batch, channels, *spatial)`` take input without the batch as well."""
+
+    @functools.wraps(function)
+    def layer(input, weight, *args, channels_last=False):
+        if input.ndim == weight.ndim - 1:
+            return lax.squeeze(layer(lax.expand_dims(input, (0,)), weight, *args), (0,))
+        if input.ndim != weight.ndim:
+            raise RuntimeError(
+                f"expected {weight.ndim - 1}D (unbatched) or {weight.ndim}D (batched) input to a convolution with "
+                f"weight of shape {list(weight.shape)}, but got input of shape {list(input.shape)}"
+            )
+        if input.dtype != weight.dtype:
+            raise RuntimeError(f"input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
+        return function(_Layout(channels_last), input, weight, *args)
+
+    return layer
+
+
+@_with_batch
+def _forward(layout, input, weight, bias, stride, padding, dilation, groups):
+    _check_channels(layout, input, weight, weight.shape[1] * groups, f"groups={groups}")
+    count = input.ndim - 2
+    stride, dilation = per_dimension(stride, count, "stride"), per_dimension(dilation, count, "dilation")
+    reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+    margins = _margins(padding, stride, reach)
+    for size, (low, high), span in zip(layout.sizes(input), margins, reach, strict=True):
+        if size + low + high <= span:
+            raise RuntimeError(
+                f"calculated padded input size {size + low + high} is smaller than the kernel's extent {span + 1}"
+            )
+    output = lax.conv_general_dilated(
+        input,
+        weight,
+        stride,
+        margins,
+        rhs_dilation=dilation,
+        dimension_numbers=layout.numbers(input.ndim, transposed=False),
+        feature_group_count=groups,
+    )
+    return layout.add_bias(output, bias)
+
+
+def _check_channels(layout, input, weight, expected: int, given: str) -> None:
+    if layout.channels(input) != expected:
+        raise RuntimeError(
+            f"given {given} and weight of size {list(weight.shape)}, expected input to have {expected} channels, but "
+            f"got {layout.channels(input)} channels instead"
+        )
+
+
+def _margins(padding, stride, reach) -> list[tuple[int, int]]:
+    if padding == "valid":
+        return [(0, 0)] * len(reach)
+    if padding == "same":
+        if any(step != 1 for step in stride):
+            raise RuntimeError("padding='same' is not supported for strided convolutions")
+        return [(span // 2, span - span // 2) for span in reach]
+    if isinstance(padding, str):
+        raise RuntimeError(f"invalid padding string: {padding!r}; expected 'same' or 'valid'")
+    return [(size, size) for size in per_dimension(padding, len(reach), "padding")]
+
+
+@_with_batch
+def _transposed(layout, input, weight, bias, stride, padding, output_padding, groups, dilation):
+    _check_channels(layout, input, weight, weight.shape[0], "transposed=1")
+    count = input.ndim - 2
+    stride, padding = per_dimension(stride, count, "stride"), per_dimension(padding, count, "padding")
+    dilation, extra = per_dimension(dilation, count, "dilation"), per_dimension(output_padding, count, "output_padding")
+    if any(more >= max(step, spread) for more, step, spread in zip(extra, stride, dilation, strict=True)):
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got output_padding={extra}, "
+            f"stride={stride}, dilation={dilation}"
+        )
+    reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+    margins = [(span - low, span - low + more) for span, low, more in zip(reach, padding, extra, strict=True)]
+    output = lax.conv_general_dilated(
+        input,
+        _grouped(lax.rev(weight, range(2, weight.ndim)), groups),
+        (1,) * count,
+        margins,
+        lhs_dilation=stride,
+        rhs_dilation=dilation,
+        dimension_numbers=layout.numbers(input.ndim, transposed=True),
+        feature_group_count=groups,
+    )
+    return layout.add_bias(output, bias)
+
+
+def _grouped(weight, groups: int):
+    """The weight ``(in, out / groups, ...)`` of a transposed convolution as ``(in / groups, out, ...)``."""
+    if groups == 1:
+        return weight
+    inputs, outputs, *window = weight.shape
+    split = reshape(weight, (groups, inputs // groups, outputs, *window))
+    return reshape(jnp.moveaxis(split, 0, 1), (inputs // groups, groups * outputs, *window))
+
+
+@implements(torch.conv1d, torch.nn.functional.conv1d, channels_last=("prefer", 3))
+def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
+    return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
+
+
+@implements(torch.conv2d, torch.nn.functional.conv2d, channels_last=("prefer", 4))
+def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
+    return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
+
+
+@implements(torch.conv3d, torch.nn.functional.conv3d, channels_last=("prefer", 5))
+def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
+    return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
+
+
+@implements(torch.conv_transpose1d, torch.nn.functional.conv_transpose1d, channels_last=("prefer", 3))
+def conv_transpose1d(
+    input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
+):
+    return _transposed(
+        input, weight, bias, stride, padding, output_padding, groups, dilation, channels_last=channels_last
+    )
+
+
+@implements(torch.conv_transpose2d, torch.nn.functional.conv_transpose2d, channels_last=("prefer", 4))
+def conv_transpose2d(
+    input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
+):
+    return _transposed(
+        input, weight, bias, stride, padding, output_padding, groups, dilation, channels_last=channels_last
+    )
+
+
+@implements(torch.conv_transpose3d, torch.nn.functional.conv_transpose3d, channels_last=("prefer", 5))
+def conv_transpose3d(
+    input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
+):
+    return _transposed(
+        input, weight, bias, stride, padding, output_padding, groups, dilation, channels_last=channels_last
+    )
+
+
+@implements(torch.convolution, aten.convolution_overrideable)
+def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+    if transposed:
+        return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _forward(input, weight, bias, stride, padding, dilation, groups)
+
+
+@implements(torch._convolution, aten._convolution)
+def _convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *_backend):
+    return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+# Folding and unfolding.
+
+
+def _unfold(images, kernel_size, dilation, padding, stride):
+    """The windows of ``(batch, channels, height, width)`` as ``(batch, channels * window, places)``."""
+    margins = [(0, 0, 0), (0, 0, 0), *((size, size, 0) for size in padding)]
+    images = lax.pad(images, jnp.zeros((), images.dtype), margins) if any(padding) else images
+    batch, channels, *sizes = images.shape
+    counts = _places(sizes, kernel_size, dilation, stride)
+    windows = []
+    for row in range(kernel_size[0]):
+        for column in range(kernel_size[1]):
+            start = [offset * step for offset, step in zip((row, column), dilation, strict=True)]
+            end = [s + (n - 1) * step + 1 for s, n, step in zip(start, counts, stride, strict=True)]
+            part = lax.slice(images, (0, 0, *start), (batch, channels, *end), (1, 1, *stride))
+            windows.append(reshape(part, (batch, channels, 1, math.prod(counts))))
+    return reshape(lax.concatenate(windows, 2), (batch, channels * len(windows), math.prod(counts)))
+
+
+def _places(sizes, kernel_size, dilation, stride) -> list[int]:
+    counts = [
+        (size - spread * (window - 1) - 1) // step + 1
+        for size, window, spread, step in zip(sizes, kernel_size, dilation, stride, strict=True)
+    ]
+    if any(count < 1 for count in counts):
+        raise RuntimeError(
+            f"expected a padded image at least as large as the dilated kernel, got size {tuple(sizes)} for "
+            f"kernel_size={kernel_size}, dilation={dilation}"
+        )
+    return counts
+
+
+def _pairs(kernel_size, dilation, padding, stride):
+    named = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
+    return [per_dimension(value, 2, name) for name, value in named.items()]
+
+
+@implements(torch._C._nn.im2col, torch.nn.functional.unfold)
+def im2col(input, kernel_size, dilation=1, padding=0, stride=1):
+    if input.ndim not in (3, 4):
+        raise RuntimeError(f"expected 3D (unbatched) or 4D (batched) input to unfold, but got shape {input.shape}")
+    images = input if input.ndim == 4 else lax.expand_dims(input, (0,))
+    columns = _unfold(images, *_pairs(kernel_size, dilation, padding, stride))
+    return columns if input.ndim == 4 else lax.squeeze(columns, (0,))
+
+
+@implements(torch._C._nn.col2im, torch.nn.functional.fold)
+def col2im(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+    if input.ndim not in (2, 3):
+        raise RuntimeError(f"expected 2D (unbatched) or 3D (batched) input to fold, but got shape {input.shape}")
+    columns = input if input.ndim == 3 else lax.expand_dims(input, (0,))
+    arguments = _pairs(kernel_size, dilation, padding, stride)
+    height, width = per_dimension(output_size, 2, "output_size")
+    if columns.shape[1] % math.prod(arguments[0]):
+        raise RuntimeError(
+            f"expected size of input's dimension 1 to be divisible by the product of kernel_size={arguments[0]}, "
+            f"but got {columns.shape[1]}"
+        )
+    channels = columns.shape[1] // math.prod(arguments[0])
+    images = jax.ShapeDtypeStruct((columns.shape[0], channels, height, width), columns.dtype)
+    unfold = functools.partial(_unfold, **dict(zip(("kernel_size", "dilation", "padding", "stride"), arguments)))
+    expected = jax.eval_shape(unfold, images).shape
+    if expected != columns.shape:
+        raise RuntimeError(f"expected input of shape {expected} for output_size={(height, width)}, got {columns.shape}")
+    (output,) = jax.linear_transpose(unfold, images)(columns)
+    return output if input.ndim == 3 else lax.squeeze(output, (0,))

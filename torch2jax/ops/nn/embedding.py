@@ -1,1 +1,167 @@
 """Embeddings."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ...registry import implements, implements_tensors
+from ...rule import ArrayRule
+from ...storage import is_traced
+from ..values import values
+from ..views import reshape
+
+aten = torch.ops.aten
+
+
+def take_rows(table, indices):
+    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced.
+
+    Raises:
+        IndexError: an index is out of range, and the indices are known.
+    """
+    mode = lax.GatherScatterMode.FILL_OR_DROP
+    if not is_traced(indices):
+        held = np.asarray(indices)
+        if held.size and not (0 <= held.min() and held.max() < table.shape[0]):
+            raise IndexError(
+                f"index out of range in self: got indices from {held.min()} to {held.max()} for {table.shape[0]} rows"
+            )
+        mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(indices.ndim, indices.ndim + table.ndim - 1)),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+    )
+    places = lax.expand_dims(indices, (indices.ndim,))
+    return lax.gather(table, places, dimensions, (1, *table.shape[1:]), mode=mode)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _embed(weight, indices, padding_idx, scale_grad_by_freq):
+    del padding_idx, scale_grad_by_freq  # they change the gradient alone
+    return take_rows(weight, indices)
+
+
+@_embed.defjvp
+def _(padding_idx, scale_grad_by_freq, primals, tangents):
+    (weight, indices), (d_weight, _) = primals, tangents
+    factor = jnp.ones(indices.shape, weight.dtype)
+    if scale_grad_by_freq:
+        counts = jnp.zeros(weight.shape[:1], weight.dtype).at[indices].add(1)
+        factor = lax.div(factor, lax.max(take_rows(counts, indices), factor))
+    if padding_idx is not None:
+        factor = lax.mul(factor, lax.ne(indices, np.asarray(padding_idx, indices.dtype)).astype(weight.dtype))
+    tangent = take_rows(d_weight, indices)
+    factor = lax.broadcast_in_dim(factor, tangent.shape, range(indices.ndim))
+    return take_rows(weight, indices), lax.mul(tangent, factor)
+
+
+@implements(torch.embedding)
+def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    del sparse  # about how PyTorch holds the gradient
+    if weight.ndim != 2:
+        raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim}-D")
+    if padding_idx < 0 and not scale_grad_by_freq:
+        return take_rows(weight, indices)
+    return _embed(weight, indices, padding_idx if padding_idx >= 0 else None, scale_grad_by_freq)
+
+
+@implements(aten.embedding_renorm)
+def embedding_renorm(input, indices, max_norm, norm_type):
+    """Scales down the rows that are used and too long."""
+    norms = jnp.linalg.norm(input, ord=norm_type, axis=1, keepdims=True)
+    used = jnp.zeros((input.shape[0], 1), bool).at[indices.ravel()].set(True)
+    scaled = lax.mul(input, jnp.broadcast_to(max_norm / (norms + 1e-7), input.shape).astype(input.dtype))
+    return lax.select(jnp.broadcast_to(used & (norms > max_norm), input.shape), scaled, input)
+
+
+@implements_tensors(torch.nn.functional.one_hot, aten.one_hot.default)
+def one_hot(tensor, num_classes=-1):
+    if tensor.dtype != torch.int64:
+        raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.dtype}")
+    if num_classes == -1:
+        held = values(tensor, "one_hot without num_classes")
+        if held.size == 0:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+        num_classes = int(held.max()) + 1
+    return _ONE_HOT((tensor, num_classes), {})
+
+
+def _one_hot(input, num_classes):
+    if not is_traced(input) and input.size:
+        least, most = int(input.min()), int(input.max())
+        if least < 0:
+            raise RuntimeError("Class values must be non-negative.")
+        if most >= num_classes:
+            raise RuntimeError(f"Class values must be smaller than num_classes, but got {most} for {num_classes}")
+    shape = (*input.shape, num_classes)
+    classes = lax.broadcasted_iota(input.dtype, shape, input.ndim)
+    return lax.eq(lax.broadcast_in_dim(input, shape, range(input.ndim)), classes).astype(input.dtype)
+
+
+_ONE_HOT = ArrayRule(_one_hot, "one_hot", dtype=torch.int64)
+
+
+# Bags: embeddings that are summed, averaged, or reduced to their largest.
+
+
+@implements(
+    torch.embedding_bag,
+    aten._embedding_bag,
+    aten._embedding_bag_forward_only,
+    dtype=(None, torch.int64, torch.int64, torch.int64),
+)
+def embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=None,
+):
+    """Gives the bags, the bag of each index, the size of each bag, and for mode 2 (max) the winning indices."""
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx = padding_idx + weight.shape[0] if padding_idx != -1 else None
+    count = offsets.shape[0] - (1 if include_last_offset else 0)
+    # Index i lies in the last bag that starts at or before it.
+    starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
+    bag = jnp.cumsum(starts)[:-1].astype(indices.dtype) - 1
+    rows = _embed(weight, indices, padding_idx, scale_grad_by_freq)
+    if per_sample_weights is not None:
+        rows = lax.mul(rows, lax.broadcast_in_dim(per_sample_weights, rows.shape, (0,)))
+    kept = jnp.ones(indices.shape, bool) if padding_idx is None else lax.ne(indices, np.asarray(padding_idx, indices.dtype))
+    sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))
+    if mode == 2:
+        output, winners = _largest(rows, indices, bag, kept, count)
+    else:
+        rows = lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, jnp.zeros_like(rows))
+        output = jnp.zeros((count, weight.shape[1]), rows.dtype).at[bag].add(rows)
+        if mode == 1:
+            output = lax.div(output, lax.broadcast_in_dim(lax.max(sizes, 1).astype(rows.dtype), output.shape, (0,)))
+        winners = jnp.zeros((0,), indices.dtype)
+    return output, bag, sizes, winners
+
+
+def _largest(rows, indices, bag, kept, count: int):
+    """The largest of each column in each bag, the first one where several are."""
+    values = lax.select(
+        lax.broadcast_in_dim(kept, rows.shape, (0,)), lax.stop_gradient(rows), jnp.full_like(rows, -jnp.inf)
+    )
+    most = jnp.full((count, rows.shape[1]), -jnp.inf, rows.dtype).at[bag].max(values)
+    places = lax.broadcasted_iota(bag.dtype, rows.shape, 0)
+    wins = (values == most[bag]) & kept[:, None]
+    last = rows.shape[0]
+    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(lax.select(wins, places, jnp.full_like(places, last)))
+    empty = lax.eq(first, jnp.full_like(first, last))
+    at = lax.min(first, jnp.full_like(first, max(last - 1, 0)))
+    if last == 0:
+        return jnp.zeros_like(most), jnp.full(most.shape, -1, indices.dtype)
+    taken = jnp.take_along_axis(rows, at, axis=0)
+    return lax.select(empty, jnp.zeros_like(taken), taken), lax.select(empty, jnp.full_like(at, -1), indices[at])

@@ -1,1 +1,55 @@
 """Linear and bilinear layers."""
+
+import math
+
+import torch
+from jax import lax
+
+from ...registry import implements
+from ..views import reshape
+
+
+@implements(torch.nn.functional.linear)
+def linear(input, weight, bias=None):
+    _check_linear(input, weight)
+    rows = input if input.ndim <= 2 else _rows(input)
+    output = lax.dot_general(rows, weight, (((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())))
+    if bias is not None:  # added to the matrix: XLA fuses it there, and not with what follows the reshape
+        output = lax.add(output, lax.broadcast_in_dim(bias, output.shape, _last(bias.ndim, output.ndim)))
+    return reshape(output, (*input.shape[:-1], *weight.shape[:-1]))
+
+
+def _rows(array):
+    return reshape(array, (math.prod(array.shape[:-1]), array.shape[-1]))
+
+
+def _last(count: int, ndim: int) -> range:
+    return range(ndim - count, ndim)
+
+
+def _check_linear(input, weight) -> None:
+    if input.dtype != weight.dtype:
+        raise RuntimeError(
+            f"linear expected input and weight to have the same dtype, but got {input.dtype} and {weight.dtype}"
+        )
+    if input.ndim == 0 or input.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(
+            f"linear expected the last dimension of input and of weight to be equal, but got input of shape "
+            f"{input.shape} and weight of shape {weight.shape}"
+        )
+
+
+@implements(torch.bilinear, torch.nn.functional.bilinear)
+def bilinear(input1, input2, weight, bias=None):
+    if input1.shape[:-1] != input2.shape[:-1]:
+        raise RuntimeError(f"bilinear expected inputs of equal leading sizes, got {input1.shape} and {input2.shape}")
+    if weight.shape[1:] != (input1.shape[-1], input2.shape[-1]):
+        raise RuntimeError(
+            f"bilinear expected weight of shape (out, {input1.shape[-1]}, {input2.shape[-1]}), got {weight.shape}"
+        )
+    first, second = _rows(input1), _rows(input2)
+    partial = lax.dot_general(first, weight, (((1,), (1,)), ((), ())))  # rows, out, in2
+    output = lax.dot_general(partial, second, (((2,), (1,)), ((0,), (0,))))
+    if bias is not None:
+        output = lax.add(output, lax.broadcast_in_dim(bias, output.shape, (1,)))
+    return reshape(output, (*input1.shape[:-1], weight.shape[0]))

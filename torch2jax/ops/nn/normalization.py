@@ -1,1 +1,187 @@
 """Normalization layers."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ...registry import implements, implements_tensors
+from ...rule import write_in_place
+from ..views import reshape
+
+aten = torch.ops.aten
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def standardize(x, axes: tuple[int, ...], eps: float):
+    """``(x - mean) / sqrt(variance + eps)`` over `axes`, with the mean and the variance."""
+    mean = _mean(x, axes)
+    centred = lax.sub(x, _spread(mean, x, axes))
+    var = _mean(lax.square(centred), axes)
+    return lax.mul(centred, _spread(_inverse(var, eps), x, axes)), mean, var
+
+
+@standardize.defjvp
+def _(axes, eps, primals, tangents):
+    # Written out so that the gradient takes two reductions, and reads nothing but the result.
+    (x,), (dx,) = primals, tangents
+    y, mean, var = standardize(x, axes, eps)
+    inverse = _inverse(var, eps)
+    d_mean, slope = _mean(dx, axes), _mean(lax.mul(y, dx), axes)
+    d_y = lax.sub(lax.sub(dx, _spread(d_mean, x, axes)), lax.mul(y, _spread(slope, x, axes)))
+    d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), inverse)
+    return (y, mean, var), (lax.mul(d_y, _spread(inverse, x, axes)), d_mean, d_var)
+
+
+def _inverse(var, eps):
+    return lax.rsqrt(lax.add(var, _scalar(var, eps)))
+
+
+def _scalar(array, value):
+    return np.asarray(value, array.dtype)
+
+
+def _mean(array, axes):
+    count = math.prod(array.shape[axis] for axis in axes)
+    return lax.div(lax.reduce_sum(array, axes), _scalar(array, count))
+
+
+def _spread(reduced, like, axes):
+    """Broadcasts what was reduced over `axes` back over them."""
+    return lax.broadcast_in_dim(reduced, like.shape, [i for i in range(like.ndim) if i not in axes])
+
+
+def _wide(array):
+    """Half precision is computed in float32, and rounded once."""
+    return array.astype(np.float32) if array is not None and array.dtype.itemsize < 4 else array
+
+
+def _scaled(y, weight, bias, dimensions):
+    """``y * weight + bias``, whose dimensions are those dimensions of `y`."""
+    if weight is not None:
+        y = lax.mul(y, lax.broadcast_in_dim(_wide(weight).astype(y.dtype), y.shape, dimensions))
+    if bias is not None:
+        y = lax.add(y, lax.broadcast_in_dim(_wide(bias).astype(y.dtype), y.shape, dimensions))
+    return y
+
+
+def _trailing(input, normalized_shape) -> tuple[int, ...]:
+    """The last dimensions of `input`, which must be of `normalized_shape`."""
+    shape = tuple(int(size) for size in normalized_shape)
+    if not shape or input.shape[-len(shape) :] != shape:
+        raise RuntimeError(
+            f"given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but "
+            f"got input of size {list(input.shape)}"
+        )
+    return tuple(range(input.ndim - len(shape), input.ndim))
+
+
+def _check_affine(normalized_shape, **parameters) -> None:
+    for name, parameter in parameters.items():
+        if parameter is not None and parameter.shape != tuple(normalized_shape):
+            raise RuntimeError(
+                f"expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(parameter.shape)} and normalized_shape = {list(normalized_shape)}"
+            )
+
+
+@implements(torch.native_layer_norm)
+def native_layer_norm(input, normalized_shape, weight, bias, eps):
+    axes = _trailing(input, normalized_shape)
+    _check_affine(normalized_shape, weight=weight, bias=bias)
+    y, mean, var = standardize(_wide(input), axes, eps)
+    output = _scaled(y, weight, bias, axes).astype(input.dtype)
+    return output, lax.expand_dims(mean, axes), lax.expand_dims(_inverse(var, eps), axes)
+
+
+@implements(torch.layer_norm, torch.nn.functional.layer_norm)
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
+    axes = _trailing(input, normalized_shape)
+    _check_affine(normalized_shape, weight=weight, bias=bias)
+    y, _, _ = standardize(_wide(input), axes, eps)
+    return _scaled(y, weight, bias, axes).astype(input.dtype)
+
+
+@implements(torch.rms_norm, torch.nn.functional.rms_norm)
+def rms_norm(input, normalized_shape, weight=None, eps=None):
+    axes = _trailing(input, normalized_shape)
+    _check_affine(normalized_shape, weight=weight)
+    x = _wide(input)
+    eps = jnp.finfo(input.dtype).eps if eps is None else eps
+    inverse = _inverse(_mean(lax.square(x), axes), eps)
+    return _scaled(lax.mul(x, _spread(inverse, x, axes)), weight, None, axes).astype(input.dtype)
+
+
+@implements(torch.group_norm, channels_last=("follow", 4))
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True, *, channels_last=False):
+    at = input.ndim - 1 if channels_last else 1
+    channels = input.shape[at]
+    if channels % num_groups:
+        raise RuntimeError(
+            f"expected number of channels in input to be divisible by num_groups, but got {channels} channels and "
+            f"num_groups={num_groups}"
+        )
+    shape = (*input.shape[:at], num_groups, channels // num_groups, *input.shape[at + 1 :])
+    y, _, _ = standardize(reshape(_wide(input), shape), tuple(i for i in range(1, len(shape)) if i != at), eps)
+    return _scaled(reshape(y, input.shape), weight, bias, (at,)).astype(input.dtype)
+
+
+# Batch norm and instance norm: they also write the running statistics.
+
+
+@implements(aten._native_batch_norm_legit_functional, channels_last=("follow", 4))
+def normalize_batch(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, *, channels_last=False
+):
+    """Also gives the mean and inverse deviation of the batch, and the new running statistics."""
+    at = input.ndim - 1 if channels_last else 1
+    if training:
+        y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps)
+        output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
+        updated = _updated(running_mean, running_var, mean, var, input.size // input.shape[at], momentum)
+        return output, mean, _inverse(var, eps), *updated
+    output = _with_statistics(input, weight, bias, running_mean, running_var, eps, at)
+    empty = jnp.zeros((0,), _wide(input).dtype)
+    return output, empty, empty, running_mean, running_var
+
+
+def _with_statistics(input, weight, bias, mean, var, eps, at: int):
+    """One multiplication and one addition by what depends on the channel alone."""
+    x = _wide(input)
+    scale = _inverse(_wide(var).astype(x.dtype), eps)
+    scale = scale if weight is None else lax.mul(scale, _wide(weight).astype(x.dtype))
+    shift = lax.neg(lax.mul(_wide(mean).astype(x.dtype), scale))
+    shift = shift if bias is None else lax.add(shift, _wide(bias).astype(x.dtype))
+    return _scaled(x, scale, shift, (at,)).astype(input.dtype)
+
+
+def _updated(running_mean, running_var, mean, var, count: int, momentum):
+    """The running statistics after a batch; gradients do not flow into them."""
+    mean, var = lax.stop_gradient((mean, var))
+    unbiased = lax.mul(var, _scalar(var, count / max(count - 1, 1)))
+    return _moved(running_mean, mean, momentum), _moved(running_var, unbiased, momentum)
+
+
+def _moved(running, value, momentum):
+    if running is None:
+        return None
+    kept = lax.mul(running, _scalar(running, 1 - momentum))
+    return lax.add(kept, lax.mul(value.astype(running.dtype), _scalar(running, momentum)))
+
+
+@implements_tensors(torch.batch_norm, aten.batch_norm.default, aten.cudnn_batch_norm.default)
+def batch_norm(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True
+):
+    training = training or running_mean is None
+    output, _, _, mean, var = aten._native_batch_norm_legit_functional(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    if training and running_mean is not None:
+        write_in_place(running_mean, mean)
+        write_in_place(running_var, var)
+    return output
