@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import torch
 import torch.nn.functional as F
 from jax import lax
-from torch._prims_common import canonicalize_dim
 
 from ...dtypes import canonical
 from ...promotion import Promotion
 from ...registry import implements, implements_tensors
-from ..elementwise import _like as like
-from ..elementwise import where
+from ..arrays import axis_of, cast, is_inexact, like, where, widened
 
 aten = torch.ops.aten
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
@@ -41,7 +39,7 @@ def require_inexact(array, name: str) -> None:
     Raises:
         NotImplementedError: `array` holds them.
     """
-    if not jnp.issubdtype(array.dtype, jnp.inexact):
+    if not is_inexact(array):
         raise NotImplementedError(f"{name} needs a floating-point tensor, got {array.dtype}; convert it with .float()")
 
 
@@ -71,12 +69,12 @@ def _clamp(x, low, high):
     return lax.clamp(like(x, low), x, like(x, high))
 
 
-@implements(F.relu6)
+@exact(F.relu6)
 def relu6(input):
     return hardtanh(input, 0, 6)
 
 
-@implements(F.hardtanh)
+@exact(F.hardtanh, dtype=lambda input, *bounds, **named_bounds: input.dtype)
 def hardtanh(input, min_val=-1.0, max_val=1.0):
     if input.dtype == bool:
         raise RuntimeError("Bool inputs not supported for hardtanh")
@@ -227,7 +225,7 @@ def logsigmoid(input):
 @implements(F.glu)
 def glu(input, dim=-1):
     require_inexact(input, "glu")
-    dim = canonicalize_dim(input.ndim, dim)
+    dim = axis_of(input, dim)
     if input.ndim == 0:
         raise RuntimeError("glu does not support 0-dimensional tensors")
     half, odd = divmod(input.shape[dim], 2)
@@ -240,15 +238,13 @@ def glu(input, dim=-1):
 # Softmax, in float32 for half precision.
 
 
-def softmax_input(input, dim: int, dtype: torch.dtype | None, name: str):
-    """The array to take a softmax of in a dtype to compute in, the reduced axes, and the dtype of the result."""
+def softmax_operands(input, dim: int, dtype: torch.dtype | None, name: str):
+    """The array to take a softmax of, in a dtype to compute in; the axes to reduce; the dtype of the result."""
     if dtype is not None:
-        input = lax.convert_element_type(input, canonical(dtype))
+        input = cast(input, canonical(dtype))
     require_inexact(input, name)
-    dim = canonicalize_dim(input.ndim, dim)
-    axes = (dim,) if input.ndim else ()
-    compute = jnp.promote_types(input.dtype, jnp.float32)
-    return lax.convert_element_type(input, compute), axes, input.dtype
+    dim = axis_of(input, dim)
+    return widened(input), (dim,) if input.ndim else (), input.dtype
 
 
 def _reduced(reduction, x, axes):
@@ -286,14 +282,14 @@ def _softmax_dtype(input, dim, dtype=None):
 
 @implements(torch.softmax, torch.special.softmax, aten.softmax.int, dtype=_softmax_dtype)
 def softmax(input, dim, dtype=None):
-    x, axes, dtype = softmax_input(input, dim, dtype, "softmax")
-    return lax.convert_element_type(softmax_over(x, axes), dtype)
+    x, axes, dtype = softmax_operands(input, dim, dtype, "softmax")
+    return cast(softmax_over(x, axes), dtype)
 
 
 @implements(torch.log_softmax, torch.special.log_softmax, aten.log_softmax.int, dtype=_softmax_dtype)
 def log_softmax(input, dim, dtype=None):
-    x, axes, dtype = softmax_input(input, dim, dtype, "log_softmax")
-    return lax.convert_element_type(log_softmax_over(x, axes), dtype)
+    x, axes, dtype = softmax_operands(input, dim, dtype, "log_softmax")
+    return cast(log_softmax_over(x, axes), dtype)
 
 
 @implements(aten._softmax)
