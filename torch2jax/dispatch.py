@@ -57,7 +57,8 @@ class Translation(TorchFunctionMode, Call):
         self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._copies_constants = is_traced(jax.numpy.zeros(()))
-        self._stream = Stream(rng) if rng is not None or not isinstance(outer, Translation) else outer._stream
+        self._owns_stream = rng is not None or not isinstance(outer, Translation)
+        self.stream = Stream(rng) if self._owns_stream else outer.stream
         self._aten_mode = _AtenMode(self)
         self._bodies: list = []
         self._observer = _observer.get()
@@ -69,6 +70,8 @@ class Translation(TorchFunctionMode, Call):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         Call.__exit__(self, *exc_info)
+        if self._owns_stream:
+            self.stream.close()
 
     @contextlib.contextmanager
     def inside(self):
@@ -94,7 +97,7 @@ class Translation(TorchFunctionMode, Call):
             return rule(args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self._run_body(func, args, kwargs)
-        return self._run_compiled(func, args, kwargs)
+        return self.run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
         if self._observer is not None:
@@ -117,7 +120,7 @@ class Translation(TorchFunctionMode, Call):
 
     def _is_own_body(self, func, args) -> bool:
         # A function whose body asks for overrides by another way than _body() answers would come back for ever.
-        return any(func is running and args is given for running, given in self._bodies)
+        return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
     def _run_body(self, func, args, kwargs):
         self._bodies.append((func, args))
@@ -127,14 +130,15 @@ class Translation(TorchFunctionMode, Call):
         finally:
             self._bodies.pop()
 
-    def _run_compiled(self, func, args, kwargs):
+    def run_compiled(self, func, args, kwargs):
+        """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = [self._lift_argument(x) for x in args]
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
         with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), self._aten_mode:
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
             result = self.lift(result)
-            result._node.storage.foreign = False  # PyTorch made it just now
+            result._node.storage.memory.foreign = False  # PyTorch made it just now
         return result
 
     def _lift_argument(self, value):
@@ -146,11 +150,7 @@ class Translation(TorchFunctionMode, Call):
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next JAX key of this call's stream, or of a generator's."""
-        return self._stream.next_key(generator)
-
-    def reseed(self, seed: int) -> None:
-        """Starts this call's stream anew, as ``torch.manual_seed`` does."""
-        self._stream.reseed(seed)
+        return self.stream.next_key(generator)
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
@@ -158,6 +158,11 @@ class Translation(TorchFunctionMode, Call):
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
+
+    def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
+        entry = self._constants.get(id(tensor))
+        return tensor if entry is None else entry[1]
 
     def lift(self, value) -> Torchish:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
@@ -178,12 +183,13 @@ class Translation(TorchFunctionMode, Call):
                 array = tensor_to_array(tensor, copy=self._copies_constants)
                 strides = tensor.stride() if is_dense(tensor) else None
                 lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
-                lifted._node.storage.foreign = True
+                lifted._node.storage.memory.foreign = True
             else:
                 lifted = None
+                geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
         if lifted is None:
             with self.inside():
-                lifted = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+                lifted = base.as_strided(*geometry)
         return self._remember(tensor, lifted)
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
@@ -220,6 +226,10 @@ class _AtenMode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         del types
         return self._call.dispatch_aten(func, args, kwargs or {})
+
+
+def _same_first(args: tuple, given: tuple) -> bool:
+    return len(args) == len(given) and all(a is b for a, b in zip(args[:1], given[:1], strict=True))
 
 
 def _spans(base: torch.Tensor, tensor: torch.Tensor) -> bool:

@@ -1,9 +1,18 @@
-"""The keys that random operators take."""
+"""The keys that random operators take, and what PyTorch's own random state means meanwhile."""
+
+import contextlib
+import secrets
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
+from jax import lax
 
 from .errors import user_location
+from .storage import evaluate, is_traced
+from .tensor import wrap
+from .translation import current
 
 __all__ = ["Stream"]
 
@@ -13,12 +22,16 @@ class Stream:
 
     Args:
         rng: a JAX key, old-style (``jax.random.PRNGKey``) or new-style (``jax.random.key``), or None.
+
+    Raises:
+        TypeError: `rng` is something else.
     """
 
     def __init__(self, rng):
-        self._key = rng
+        self._key = None if rng is None else _checked(rng)
         self._taken = 0
-        self._generators: dict[int, tuple[torch.Generator, Stream]] = {}
+        self.seed: int | None = None
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next key.
@@ -26,25 +39,132 @@ class Stream:
         Raises:
             RuntimeError: there is no key to derive one from.
         """
-        if generator is not None:
-            return self._of(generator).next_key()
+        if generator is not None and generator is not torch.default_generator:
+            return self._next_of(generator)
         if self._key is None:
             raise RuntimeError(
                 f"a random operator needs a key, at {user_location()}. Pass one: fn(..., rng=jax.random.key(0)); "
                 "or call module.eval() if the randomness is dropout"
             )
-        key = jax.random.fold_in(self._key, self._taken)
         self._taken += 1
-        return key
+        return _fold_in(self._key, self._taken - 1)
 
     def reseed(self, seed: int) -> None:
-        """Starts anew from a seed."""
-        self._key, self._taken = jax.random.key(seed % 2**32), 0
+        """Starts anew from a seed of 64 bits."""
+        self.seed = seed
+        self._key, self._taken = _key_of(seed), 0
 
-    def _of(self, generator: torch.Generator) -> "Stream":
-        entry = self._generators.get(id(generator))
-        if entry is None:
-            stream = Stream(None)
-            stream.reseed(generator.initial_seed())
-            entry = self._generators[id(generator)] = (generator, stream)
-        return entry[1]
+    def get_state(self) -> torch.Tensor:
+        """The state as bytes, from which `set_state` goes on; without a key there are none."""
+        if self._key is None:
+            return current().lift(np.zeros(0, np.uint8))  # pyright: ignore[reportOptionalMemberAccess]
+        if self._taken:
+            self._key, self._taken = _fold_in(self._key, self._taken), 0
+        return wrap(_bytes_of(self._key), torch.uint8)
+
+    def set_state(self, state) -> None:
+        """Goes on from what `get_state` gave."""
+        state = current().lift(state)  # pyright: ignore[reportOptionalMemberAccess]
+        array = state.read() if state.known is None else evaluate(state.known)
+        self._key, self._taken = _key_from(array, self._key) if array.size else None, 0
+
+    def close(self) -> None:
+        """Puts the generators back into the states in which the call found them."""
+        for generator, state in self._generators.values():
+            generator.set_state(state)
+
+    def _next_of(self, generator: torch.Generator):
+        # The generator is really drawn from, so that its own seeding and states mean what they do in PyTorch.
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            self._generators.setdefault(id(generator), (generator, generator.get_state()))
+            drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
+            return _key_of(int(drawn))
+
+
+def _checked(rng):
+    dtype, shape = getattr(rng, "dtype", None), getattr(rng, "shape", None)
+    new_style = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    if (new_style and shape == ()) or (dtype == np.uint32 and shape in ((2,), (4,))):
+        return rng
+    got = f"an array of {dtype}{list(shape)}" if shape is not None else repr(rng)
+    raise TypeError(f"rng got {got}; wanted one JAX key, as jax.random.key(0) gives it")
+
+
+def _fold_in(key, data: int):
+    with _evaluating(key):
+        return jax.random.fold_in(key, data)
+
+
+def _evaluating(array):
+    """Evaluates at trace time what is made of a known array: what a known key draws is known."""
+    return contextlib.nullcontext() if is_traced(array) else jax.ensure_compile_time_eval()
+
+
+def _key_of(seed: int):
+    low, high = seed % 2**32, seed // 2**32 % 2**32
+    with jax.ensure_compile_time_eval():
+        key = jax.random.key(low)
+        return jax.random.fold_in(key, high) if high else key
+
+
+def _bytes_of(key):
+    with _evaluating(key):
+        data = jax.random.key_data(key)
+        return lax.reshape(lax.bitcast_convert_type(data, jnp.uint8), (data.size * 4,))
+
+
+def _key_from(array, like):
+    with _evaluating(array):
+        data = lax.bitcast_convert_type(lax.reshape(array, (array.size // 4, 4)), jnp.uint32)
+        if like is not None and like.dtype == np.uint32:
+            return data
+        return jax.random.wrap_key_data(data, impl=None if like is None else jax.random.key_impl(like))
+
+
+class _DefaultGenerator(torch.Generator):
+    """PyTorch's default generator, but for code in a translated call, which gets the call's own stream.
+
+    `torch.manual_seed` and its kin cannot be intercepted in another way: PyTorch does not offer them to overrides.
+    """
+
+    def manual_seed(self, seed):
+        call = current()
+        if call is None:
+            return torch.default_generator.manual_seed(seed)
+        call.stream.reseed(int(seed))
+        return torch.default_generator
+
+    def seed(self):
+        if current() is None:
+            return torch.default_generator.seed()
+        seed = secrets.randbits(63)
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self):
+        call = current()
+        if call is None:
+            return torch.default_generator.initial_seed()
+        if call.stream.seed is None:
+            raise RuntimeError("the random stream of a translated call starts from the key `rng`, not from a seed")
+        return call.stream.seed
+
+    def get_state(self):
+        call = current()
+        return torch.default_generator.get_state() if call is None else call.stream.get_state()
+
+    def set_state(self, new_state):
+        call = current()
+        if call is None:
+            return torch.default_generator.set_state(new_state)
+        call.stream.set_state(new_state)
+        return torch.default_generator
+
+
+def _manual_seed(seed):
+    return torch.random.default_generator.manual_seed(seed) if current() is not None else _seed_all_devices(seed)
+
+
+torch.random.default_generator = _DefaultGenerator()
+_seed_all_devices = torch.random._manual_seed_impl
+torch.random._manual_seed_impl = _manual_seed

@@ -88,6 +88,11 @@ def factory(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
+def new_shape(size: tuple, options: dict) -> tuple[int, ...]:
+    """The shape that a factory is asked for, by place or as ``size=`` among its keywords."""
+    return _shape((options.pop("size"),) if "size" in options else size)
+
+
 def _shape(size: tuple) -> tuple[int, ...]:
     """The shape in ``(2, 3)`` or ``((2, 3),)``, whose entries may be tensors."""
     if len(size) == 1 and isinstance(size[0], (Sequence, torch.Size)):
@@ -107,21 +112,17 @@ def _number(value):
 
 @factory(torch.zeros, aten.zeros.default)
 def zeros(*size, dtype=None, **options):
-    return filled(_shape(_size(size, options)), 0, dtype or torch.get_default_dtype(), **options)
+    return filled(new_shape(size, options), 0, dtype or torch.get_default_dtype(), **options)
 
 
 @factory(torch.ones, aten.ones.default)
 def ones(*size, dtype=None, **options):
-    return filled(_shape(_size(size, options)), 1, dtype or torch.get_default_dtype(), **options)
-
-
-def _size(size: tuple, options: dict) -> tuple:
-    return (options.pop("size"),) if "size" in options else size
+    return filled(new_shape(size, options), 1, dtype or torch.get_default_dtype(), **options)
 
 
 @factory(torch.empty, aten.empty.memory_format)
 def empty(*size, dtype=None, memory_format=None, **options):
-    shape = _shape(_size(size, options))
+    shape = new_shape(size, options)
     dtype = dtype or torch.get_default_dtype()
     return filled(shape, 0, dtype, strides=_strides_in(memory_format, shape), **options)
 
@@ -178,7 +179,8 @@ def _dtype_of_scalar(value) -> torch.dtype:
 # The same, like another tensor.
 
 
-def _like(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
+def like_options(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
+    """The dtype, strides and device of a tensor made like another one, and the other `options`."""
     input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
     strides = strides_of_copy(input, memory_format or torch.preserve_format)
     return {
@@ -191,17 +193,17 @@ def _like(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
 
 @factory(torch.zeros_like, torch.empty_like, aten.zeros_like.default, aten.empty_like.default)
 def zeros_like(input, *, dtype=None, memory_format=None, device=None, **options):
-    return filled(input.shape, 0, **_like(input, dtype, memory_format, device, options))
+    return filled(input.shape, 0, **like_options(input, dtype, memory_format, device, options))
 
 
 @factory(torch.ones_like, aten.ones_like.default)
 def ones_like(input, *, dtype=None, memory_format=None, device=None, **options):
-    return filled(input.shape, 1, **_like(input, dtype, memory_format, device, options))
+    return filled(input.shape, 1, **like_options(input, dtype, memory_format, device, options))
 
 
 @factory(torch.full_like, aten.full_like.default)
 def full_like(input, fill_value, *, dtype=None, memory_format=None, device=None, **options):
-    options = _like(input, dtype, memory_format, device, options)
+    options = like_options(input, dtype, memory_format, device, options)
     if isinstance(fill_value, torch.Tensor):
         del options["strides"]
         return _spread(fill_value, input.shape, **options)

@@ -1,1 +1,407 @@
-"""Random numbers."""
+"""Random numbers: factories, fills in place, and draws from distributions.
+
+Each draw takes the next key of the call, or of a generator. A draw with a known key (after ``torch.manual_seed`` in the
+code, from a ``torch.Generator``) is known itself.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical, is_integral
+from ..registry import implements_tensors
+from ..rule import write_in_place
+from ..storage import is_traced, known_result
+from ..tensor import strides_of_copy, wrap
+from ..translation import current
+from .creation import factory, like_options, new_shape
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def sample(
+    body: Callable,
+    shape,
+    dtype: torch.dtype,
+    *operands,
+    generator: torch.Generator | None = None,
+    device=None,
+    requires_grad: bool = False,
+    strides: tuple[int, ...] | None = None,
+    differentiable: bool = False,
+) -> Tensor:
+    """The tensor of ``body(key, shape, array dtype, *operands)``, where `operands` are numbers and tensors."""
+    call = current()
+    key = call.next_key(generator)  # pyright: ignore[reportOptionalMemberAccess]
+    lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
+    tensors = [x for x in lifted if isinstance(x, torch.Tensor)]
+    arrays = [x.read() if isinstance(x, torch.Tensor) else x for x in lifted]
+    if not differentiable:
+        arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
+    given = (tuple(shape), canonical(dtype))
+    array = body(key, *given, *arrays)
+    knowns = [None if is_traced(key) else key, *(x.known for x in tensors)]
+    values = [x.known if isinstance(x, torch.Tensor) else x for x in lifted]
+    known = known_result(array, body, (key, *given, *values), {}, knowns)
+    label = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
+    result = wrap(array, dtype, known, strides=strides, device=label)
+    result._wants_grad = differentiable and any(x.requires_grad for x in tensors)
+    return result.requires_grad_() if requires_grad else result
+
+
+# Distributions, as functions of a key. Those of floating-point type also take the integer dtypes that PyTorch allows.
+
+
+def coin(key, shape, probability: float):
+    """True with a probability: the cheapest form of it, one comparison of random bits."""
+    if probability >= 1:
+        return lax.full(shape, True)
+    threshold = np.uint32(min(round(probability * 2**32), 2**32 - 1))
+    return lax.lt(jax.random.bits(key, shape, np.uint32), threshold)
+
+
+def _uniform(key, shape, dtype, low=0.0, high=1.0):
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        parts = jax.random.uniform(key, (2, *shape), np.finfo(dtype).dtype)
+        return lax.complex(parts[0], parts[1])
+    return jax.random.uniform(key, shape, dtype, low, high)
+
+
+def _normal(key, shape, dtype, mean=0.0, std=1.0):
+    draw = jax.random.normal(key, shape, dtype)
+    if isinstance(std, jax.Array) or std != 1:
+        draw = lax.mul(draw, jnp.asarray(std, dtype))
+    return draw if not isinstance(mean, jax.Array) and mean == 0 else lax.add(draw, jnp.asarray(mean, dtype))
+
+
+def _integers(key, shape, dtype, low: int, high: int):
+    """Whole numbers from `low` up to, but without, `high`, in any dtype."""
+    if dtype == bool:
+        return jax.random.randint(key, shape, low, high, np.int32).astype(bool)
+    drawn = dtype if jnp.issubdtype(dtype, jnp.integer) else jax.dtypes.canonicalize_dtype(np.int64)
+    limits = jnp.iinfo(drawn)
+    if low < limits.min or high - 1 > limits.max:
+        raise ValueError(
+            f"got random integers from {low} to {high - 1}; wanted a range within {drawn.name}. "
+            'With 64-bit integers larger ranges work: jax.config.update("jax_enable_x64", True)'
+        )
+    draw = _up_to_the_last if high - 1 == limits.max else jax.random.randint
+    return lax.convert_element_type(draw(key, shape, low, high, drawn), dtype)
+
+
+def _up_to_the_last(key, shape, low: int, high: int, dtype):
+    """As ``jax.random.randint``, where `high` itself is too large for `dtype`: counted from `low` without a sign."""
+    unsigned = np.dtype(f"uint{dtype.itemsize * 8}")
+    if high - low == 2 ** (dtype.itemsize * 8):
+        return lax.bitcast_convert_type(jax.random.bits(key, shape, unsigned), dtype)
+    above = jax.random.randint(key, shape, unsigned.type(0), unsigned.type(high - low), unsigned)
+    return lax.add(lax.bitcast_convert_type(above, dtype), dtype.type(low))
+
+
+def _permutation(key, shape, dtype):
+    return jax.random.permutation(key, shape[0]).astype(dtype)
+
+
+def _bernoulli(key, shape, dtype, probability):
+    if not isinstance(probability, jax.Array):
+        return coin(key, shape, probability).astype(dtype)
+    wide = jnp.promote_types(probability.dtype, np.float32)
+    return lax.lt(jax.random.uniform(key, shape, wide), jnp.broadcast_to(probability, shape).astype(wide)).astype(dtype)
+
+
+def _exponential(key, shape, dtype, rate=1.0):
+    return lax.div(jax.random.exponential(key, shape, dtype), np.asarray(rate).astype(dtype))
+
+
+def _geometric(key, shape, dtype, probability):
+    wide = dtype if jnp.issubdtype(dtype, jnp.floating) else np.dtype(np.float32)
+    return jax.random.geometric(key, probability, shape, np.int32).astype(wide).astype(dtype)
+
+
+def _log_normal(key, shape, dtype, mean=1.0, std=2.0):
+    return lax.exp(_normal(key, shape, dtype, mean, std))
+
+
+def _cauchy(key, shape, dtype, median=0.0, sigma=1.0):
+    draw = lax.mul(jax.random.cauchy(key, shape, dtype), np.asarray(sigma).astype(dtype))
+    return lax.add(draw, np.asarray(median).astype(dtype))
+
+
+def _threefry(key):
+    """A key of the kind that JAX's rejection samplers need."""
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), np.uint32), impl="threefry2x32")
+
+
+def _poisson(key, shape, dtype, rate):
+    return jax.random.poisson(_threefry(key), rate.astype(np.float32), shape).astype(dtype)
+
+
+def _binomial(key, shape, dtype, count, probability):
+    wide = jnp.promote_types(count.dtype, np.float32)
+    return jax.random.binomial(key, count.astype(wide), probability.astype(wide), shape, wide).astype(dtype)
+
+
+def _gamma(key, shape, dtype, concentration):
+    return jax.random.gamma(key, concentration, shape, dtype)
+
+
+def _dirichlet(key, shape, dtype, concentration):
+    return jax.random.dirichlet(key, concentration, shape[:-1], dtype)
+
+
+def _logits(weights):
+    return lax.log(weights.astype(jnp.promote_types(weights.dtype, np.float32)))
+
+
+def _multinomial(key, shape, dtype, weights):
+    # The largest k of logits + Gumbel noise are k draws without replacement, in the order they are drawn.
+    logits = _logits(weights)
+    noisy = lax.add(logits, jax.random.gumbel(key, logits.shape, logits.dtype))
+    return lax.top_k(noisy, shape[-1])[1].astype(dtype)
+
+
+def _multinomial_with_replacement(key, shape, dtype, weights):
+    logits = _logits(weights)
+    draws = jax.random.categorical(key, logits, shape=(shape[-1], *logits.shape[:-1]))
+    return jnp.moveaxis(draws, 0, -1).astype(dtype)
+
+
+# Factories.
+
+
+def _floating(dtype: torch.dtype | None) -> torch.dtype:
+    dtype = dtype or torch.get_default_dtype()
+    if is_integral(dtype):
+        raise NotImplementedError(f"got dtype={dtype} for random numbers; wanted a floating-point or complex dtype")
+    return dtype
+
+
+@factory(torch.rand, aten.rand.default, aten.rand.generator)
+def rand(*size, dtype=None, **options):
+    return sample(_uniform, new_shape(size, options), _floating(dtype), **options)
+
+
+@factory(torch.randn, aten.randn.default, aten.randn.generator)
+def randn(*size, dtype=None, **options):
+    return sample(_normal, new_shape(size, options), _floating(dtype), **options)
+
+
+@factory(torch.rand_like, aten.rand_like.default, aten.rand_like.generator)
+def rand_like(input, *, dtype=None, memory_format=None, device=None, **options):
+    options = like_options(input, dtype, memory_format, device, options)
+    return sample(_uniform, input.shape, _floating(options.pop("dtype")), **options)
+
+
+@factory(torch.randn_like, aten.randn_like.default, aten.randn_like.generator)
+def randn_like(input, *, dtype=None, memory_format=None, device=None, **options):
+    options = like_options(input, dtype, memory_format, device, options)
+    return sample(_normal, input.shape, _floating(options.pop("dtype")), **options)
+
+
+def _draw_integers(shape, dtype, low, high, **options) -> Tensor:
+    low, high = int(low), int(high)
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    return sample(_integers, shape, dtype, low, high, **options)
+
+
+_OVERLOADS = ("default", "generator", "low", "low_generator")
+
+
+@factory(torch.randint, *(getattr(aten.randint, name) for name in _OVERLOADS))
+def randint(*args, low=0, high=None, size=None, dtype=None, **options):
+    bounds = list(args)
+    if bounds and not isinstance(bounds[-1], (int, torch.Tensor)):
+        size = bounds.pop()
+    low, high = (*bounds, high)[:2] if len(bounds) + (high is not None) > 1 else (low, *bounds, high)[:2]
+    return _draw_integers(new_shape((size,), {}), dtype or torch.int64, low, high, **options)
+
+
+_OVERLOADS = ("default", "generator", "low_dtype", "low_generator_dtype", "Tensor", "Tensor_generator")
+
+
+@factory(torch.randint_like, *(getattr(aten.randint_like, name) for name in _OVERLOADS))
+def randint_like(input, *bounds, low=0, high=None, dtype=None, memory_format=None, device=None, **options):
+    low, high = (*bounds, high)[:2] if len(bounds) + (high is not None) > 1 else (low, *bounds, high)[:2]
+    options = like_options(input, dtype, memory_format, device, options)
+    return _draw_integers(input.shape, options.pop("dtype"), low, high, **options)
+
+
+@factory(torch.randperm, aten.randperm.default, aten.randperm.generator)
+def randperm(n, *, dtype=torch.int64, **options):
+    return sample(_permutation, new_shape((n,), {}), dtype, **options)
+
+
+# Fills in place, and their functional forms.
+
+
+def _fills(functional, in_place) -> Callable[[Callable], Callable]:
+    """Declares ``draw(tensor, ..., generator)`` to be what an in-place operator writes, and its functional form."""
+
+    def register(draw: Callable) -> Callable:
+        def fill(self, *args, generator=None):
+            return write_in_place(self, draw(self, *args, generator=generator))
+
+        implements_tensors(functional)(draw)
+        implements_tensors(in_place)(fill)
+        return draw
+
+    return register
+
+
+def _drawn(input: Tensor, body: Callable, *args, generator) -> Tensor:
+    strides = None if input.is_contiguous() else strides_of_copy(input)
+    return sample(
+        body, input.shape, input.dtype, *args, generator=generator, device=input.device, strides=strides
+    )
+
+
+def _check(holds: bool, name: str, wanted: str, **got) -> None:
+    if not holds:
+        values = ", ".join(f"{key}={value}" for key, value in got.items())
+        raise RuntimeError(f"{name} expects {wanted}, but got {values}")
+
+
+@_fills(aten.uniform, aten.uniform_)
+def uniform(input, low=0.0, high=1.0, *, generator=None):
+    _check(low <= high, "uniform_", "to return a [from, to) range with from <= to", **{"from": low, "to": high})
+    _floating(input.dtype)
+    return _drawn(input, _uniform, low, high, generator=generator)
+
+
+@_fills(aten.normal_functional, aten.normal_)
+def normal_functional(input, mean=0.0, std=1.0, *, generator=None):
+    _check(std >= 0.0, "normal", "std >= 0.0", std=std)
+    _floating(input.dtype)
+    return _drawn(input, _normal, mean, std, generator=generator)
+
+
+@_fills(aten.exponential, aten.exponential_)
+def exponential(input, lambd=1.0, *, generator=None):
+    _check(lambd > 0.0, "exponential_", "lambda > 0.0", **{"lambda": lambd})
+    _floating(input.dtype)
+    return _drawn(input, _exponential, lambd, generator=generator)
+
+
+@_fills(aten.geometric, aten.geometric_)
+def geometric(input, p, *, generator=None):
+    _check(0 < p < 1, "geometric_", "p to be in (0, 1)", p=p)
+    return _drawn(input, _geometric, p, generator=generator)
+
+
+@_fills(aten.log_normal, aten.log_normal_)
+def log_normal(input, mean=1.0, std=2.0, *, generator=None):
+    _check(std > 0.0, "log_normal_", "std > 0.0", std=std)
+    _floating(input.dtype)
+    return _drawn(input, _log_normal, mean, std, generator=generator)
+
+
+@_fills(aten.cauchy, aten.cauchy_)
+def cauchy(input, median=0.0, sigma=1.0, *, generator=None):
+    _check(sigma > 0.0, "cauchy_", "sigma > 0.0", sigma=sigma)
+    _floating(input.dtype)
+    return _drawn(input, _cauchy, median, sigma, generator=generator)
+
+
+@_fills(aten.random, aten.random_)
+def random(input, *bounds, generator=None):
+    low, high = (0, *bounds) if len(bounds) == 1 else bounds or (0, None)
+    high = _limit(input.dtype) if high is None else high
+    _check(low < high, "random_", "'from' to be less than 'to'", **{"from": low, "to": high})
+    return _drawn(input, _integers, low, high, generator=generator)
+
+
+def _limit(dtype: torch.dtype) -> int:
+    """One more than the largest number that ``random_()`` draws: a float counts up to its mantissa's precision."""
+    if dtype == torch.bool:
+        return 2
+    if is_integral(dtype):
+        return int(jnp.iinfo(canonical(dtype)).max) + 1
+    return min(2 ** (jnp.finfo(canonical(dtype)).nmant + 1), int(jnp.iinfo(canonical(torch.int64)).max)) + 1
+
+
+@_fills(aten.bernoulli.p, aten.bernoulli_.float)
+def bernoulli_p(input, p=0.5, *, generator=None):
+    _check(0 <= p <= 1, "bernoulli_", "p to be in [0, 1]", p=p)
+    return _drawn(input, _bernoulli, p, generator=generator)
+
+
+@_fills(aten.bernoulli.Tensor, aten.bernoulli_.Tensor)
+def bernoulli_tensor(input, p, *, generator=None):
+    return _drawn(input, _bernoulli, p, generator=generator)
+
+
+# Draws whose parameters are tensors.
+
+
+@factory(torch.bernoulli, Tensor.bernoulli, aten.bernoulli.default)
+def bernoulli(input, p=None, *, generator=None):
+    if p is not None:
+        return bernoulli_p(input, p, generator=generator)
+    _floating(input.dtype)
+    return _drawn(input, _bernoulli, input, generator=generator)
+
+
+_OVERLOADS = ("Tensor_float", "float_Tensor", "Tensor_Tensor", "float_float")
+
+
+@factory(torch.normal, *(getattr(aten.normal, name) for name in _OVERLOADS))
+def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
+    if not isinstance(std, torch.Tensor):
+        _check(std >= 0.0, "normal", "std >= 0.0", std=std)
+    tensors = [x.detach() for x in (mean, std) if isinstance(x, torch.Tensor)]
+    if not tensors:
+        dtype = _floating(dtype)
+        return sample(_normal, new_shape((size,), {}), dtype, mean, std, generator=generator, **options)
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    dtype = tensors[0].dtype if len(tensors) == 1 else torch.promote_types(mean.dtype, std.dtype)
+    mean, std = (x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (mean, std))
+    return sample(_normal, shape, dtype, mean, std, generator=generator)
+
+
+@factory(torch.poisson, aten.poisson.default)
+def poisson(input, generator=None):
+    _floating(input.dtype)
+    return _drawn(input, _poisson, input, generator=generator)
+
+
+@factory(torch.binomial, aten.binomial.default)
+def binomial(count, prob, generator=None):
+    shape = torch.broadcast_shapes(count.shape, prob.shape)
+    return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
+
+
+@factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
+def multinomial(input, num_samples, replacement=False, *, generator=None):
+    if input.ndim not in (1, 2):
+        raise RuntimeError(f"prob_dist must be 1 or 2 dim, got shape {tuple(input.shape)}")
+    if num_samples <= 0:
+        raise RuntimeError(f"cannot sample n_sample <= 0 samples, got {num_samples}")
+    if not replacement and num_samples > input.shape[-1]:
+        raise RuntimeError(
+            f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of "
+            f"{input.shape[-1]}"
+        )
+    _floating(input.dtype)
+    body = _multinomial_with_replacement if replacement else _multinomial
+    return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)
+
+
+@factory(torch._standard_gamma, aten._standard_gamma.default)
+def _standard_gamma(input, generator=None):
+    return sample(_gamma, input.shape, input.dtype, input, generator=generator, differentiable=True)
+
+
+@factory(torch._sample_dirichlet, aten._sample_dirichlet.default)
+def _sample_dirichlet(input, generator=None):
+    return sample(_dirichlet, input.shape, input.dtype, input, generator=generator, differentiable=True)
+
+
+@factory(torch.ops.prims.normal.default)
+def prims_normal(shape, *, mean, std, dtype, **options):
+    return sample(_normal, shape, dtype, mean, std, **options)

@@ -165,7 +165,7 @@ def _reduce_ex(self, protocol):
 @implements_tensors(Tensor.data_ptr)
 def data_ptr(self):
     # Only equality is meaningful: tensors on the same memory answer alike.
-    return id(current().lift(self)._node.storage) + self.storage_offset() * self.element_size()  # pyright: ignore[reportOptionalMemberAccess]
+    return id(current().lift(self)._node.storage.memory) + self.storage_offset() * self.element_size()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @implements_tensors(Tensor.device.__get__)
@@ -220,18 +220,7 @@ def _no_graph(self):
     return None
 
 
-@implements_tensors(Tensor.data.__set__)
-def _set_data(self, value):
-    self.set_(value)
-
-
 @implements_tensors(torch._C._set_grad_enabled)
 def _set_grad_enabled(mode):
     with torch._C.DisableTorchFunction():
         torch._C._set_grad_enabled(mode)
-
-
-@implements_tensors(torch.manual_seed, torch.random.manual_seed)
-def manual_seed(seed):
-    current().reseed(int(seed))  # pyright: ignore[reportOptionalMemberAccess]
-    return torch.default_generator
