@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .rule import ArrayRule, ChannelsLast, DtypeSpec, InPlace, PromoteSpec, Reflected, TensorRule, WithFlag
+from .rule import ArrayRule, ChannelsLast, DtypeSpec, InPlace, MetadataRule, PromoteSpec, Reflected, TensorRule, WithFlag
 
-__all__ = ["implements", "implements_tensors", "lookup", "lookup_aten", "rules"]
+__all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten", "rules"]
 
 _rules: dict[Any, Any] = {}
 _by_aten_name: dict[str, ArrayRule] = {}
@@ -55,6 +55,7 @@ def implements(
     concrete: bool = False,
     random: bool = False,
     channels_last: ChannelsLast = None,
+    prepare: Callable[..., tuple[tuple, dict]] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -67,6 +68,7 @@ def implements(
         concrete: the rule needs values, since the shape of its result depends on them.
         random: the rule takes a JAX key as its first argument.
         channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see `ArrayRule`.
+        prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
     """
 
     def register(body: Callable) -> Callable:
@@ -80,6 +82,7 @@ def implements(
             concrete=concrete,
             random=random,
             channels_last=channels_last,
+            prepare=prepare,
         )
         for function in functions:
             _register_family(function, rule)
@@ -98,6 +101,12 @@ def implements_tensors(*functions) -> Callable[[Callable], Callable]:
         return body
 
     return register
+
+
+def implements_metadata(*functions) -> None:
+    """Declares that PyTorch itself answers these functions of a tensor's metadata."""
+    for function in functions:
+        _rules[function] = MetadataRule(function, _name(function))
 
 
 def lookup(function):

@@ -20,14 +20,15 @@ from .dtypes import canonical, logical
 from .errors import TracedValueError, user_location
 from .interop import is_dense
 from .promotion import Promotion, promoted
-from .storage import Deferred, Held, evaluate, is_traced
-from .tensor import Torchish, geometry, wrap
+from .storage import Deferred, Held, evaluate, is_traced, known_result, values_only
+from .tensor import Torchish, geometry, resize, wrap
 from .translation import current
 
 __all__ = [
     "ArrayRule",
     "DtypeSpec",
     "InPlace",
+    "MetadataRule",
     "PromoteSpec",
     "Reflected",
     "TensorRule",
@@ -57,6 +58,19 @@ class TensorRule:
             return self.body(*args, **kwargs)
 
 
+class MetadataRule:
+    """A function that PyTorch itself answers, since it needs no values: ``x.shape``, ``x.stride()``."""
+
+    def __init__(self, function: Callable, name: str):
+        self.function, self.name = function, name
+
+    def __call__(self, args: tuple, kwargs: dict):
+        tensor = args[0] if args else kwargs["input"]
+        if not isinstance(tensor, Torchish):
+            args = (current().standing_for(tensor), *args[1:])  # pyright: ignore[reportOptionalMemberAccess]
+        return geometry(self.function, *args, **kwargs)
+
+
 class ArrayRule:
     """A rule on arrays.
 
@@ -73,6 +87,8 @@ class ArrayRule:
         channels_last: the body can take its first operand, of the given rank, with its channels last, and gives
             results of that rank likewise, when called with ``channels_last=True``: always with ``("prefer", rank)``,
             if the operand is held so with ``("follow", rank)``.
+        prepare: gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the
+            tensors themselves: their strides, their known values.
     """
 
     def __init__(
@@ -86,8 +102,9 @@ class ArrayRule:
         concrete: bool = False,
         random: bool = False,
         channels_last: ChannelsLast = None,
+        prepare: Callable[..., tuple[tuple, dict]] | None = None,
     ):
-        self.body, self.name = body, name
+        self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.dtype = promote, unpromoted, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
@@ -99,11 +116,13 @@ class ArrayRule:
     def __call__(self, args: tuple, kwargs: dict):
         with torch._C.DisableTorchFunction():
             kwargs, out, device = self._keywords(kwargs)
+            if self.prepare is not None:
+                args, kwargs = self.prepare(*args, **kwargs)
             if self.promote is None:
                 result = self._apply(args, kwargs, device)
             else:
                 result = self._apply_elementwise(args, kwargs)
-            return result if out is None else write_out(result, out)
+            return result if out is None else write_out(result, out, (*args, *kwargs.values()))
 
     def _keywords(self, kwargs: dict):
         if not kwargs:
@@ -215,15 +234,15 @@ class ArrayRule:
             array = lax.convert_element_type(array, canonical(dtype))
         grad = torch.is_grad_enabled()
         differentiable = dtype.is_floating_point or dtype.is_complex
-        known_value = None
-        if is_traced(array):
-            known_value = known.find()
-            if not grad and differentiable:
-                array = lax.stop_gradient(array)
+        known_value = known.find() if is_traced(array) else None
+        if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
+            array = lax.stop_gradient(array)
         strides = _strides(tensors, shape) if shape is not None else None
         if layout is not None and array.ndim != len(layout):
             layout = None
         tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
+        if not grad:
+            tensor._node.storage.differentiable = False
         if device is None:
             for operand in tensors:
                 if operand._label.type != "cpu":
@@ -402,7 +421,7 @@ class InPlace:
 
     def __call__(self, args: tuple, kwargs: dict):
         target = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        return write_in_place(target, self.rule(args, kwargs), args[1:])
+        return write_in_place(target, self.rule(args, kwargs), (*args[1:], *kwargs.values()))
 
 
 class WithFlag:
@@ -422,8 +441,14 @@ class WithFlag:
         return (self._in_place if inplace else self.rule)(args, kwargs)
 
 
-def write_in_place(target: torch.Tensor, value: Torchish, operands=()) -> Torchish:
+def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills: bool = False) -> Torchish:
     """Writes `value` into `target` and returns `target`, with PyTorch's checks.
+
+    Args:
+        target: the tensor; everything on its memory sees the write.
+        value: of the same shape, and of a dtype that casts to that of `target`.
+        operands: what `value` was computed from; arguments that are no tensors are passed over.
+        fills: all of `value` is one number, so that it does not matter whether `target` overlaps itself.
 
     Raises:
         RuntimeError: `target` overlaps itself or an operand, has another shape, or cannot hold the values' dtype.
@@ -439,15 +464,16 @@ def write_in_place(target: torch.Tensor, value: Torchish, operands=()) -> Torchi
                 f"result type {_type_name(value.dtype)} can't be cast to the desired output type "
                 f"{_type_name(tensor.dtype)}"
             )
-        _check_overlap(tensor, operands)
+        if not fills:
+            _check_overlap(tensor, operands)
         _store(tensor, value)
         return tensor
 
 
 def _store(tensor: Torchish, value: Torchish) -> None:
     storage = tensor._node.storage
-    if storage.foreign:
-        storage.foreign = False
+    if storage.memory.foreign:
+        storage.memory.foreign = False
         warnings.warn(
             f"translated code writes in place to a tensor from outside the call, at {user_location()}. The write is "
             "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
@@ -458,24 +484,18 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     if array.dtype != dtype:
         cast = functools.partial(_cast, dtype=dtype)
         array = cast(array)
-        known = None if known is None else Deferred(cast, (known,), {}, getattr(known, "depth", 0) + 1)
+        known = known_result(array, cast, (known,), {}, [known])
     if torch.is_grad_enabled():
         tensor._wants_grad = tensor._wants_grad or value._wants_grad
-    elif is_traced(array) and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        tensor.write(Held(array, layout), known)
+        return
+    differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
+    if differentiable:
         array = values_only(tensor.held.arranged(layout), array)
+    elif value._node.storage.differentiable:
+        array = lax.stop_gradient(array)
     tensor.write(Held(array, layout), known)
-
-
-@jax.custom_jvp
-def values_only(before, after):
-    """`after` with the derivatives of `before`: a write that autograd does not see."""
-    del before
-    return after
-
-
-@values_only.defjvp
-def _(primals, tangents):
-    return primals[1], tangents[0]
+    storage.differentiable = differentiable
 
 
 def _type_name(dtype: torch.dtype) -> str:
@@ -487,7 +507,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def _check_overlap(target: Torchish, operands) -> None:
-    if any(stride == 0 and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)):
+    if target._node.overlaps and geometry(torch._debug_has_internal_overlap, target):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
@@ -502,7 +522,7 @@ def _check_overlap(target: Torchish, operands) -> None:
 
 def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     # As PyTorch: only dense tensors are compared, and the same region is no partial overlap.
-    if a._node.storage is not b._node.storage or a.numel() == 0 or b.numel() == 0:
+    if a._node.storage.memory is not b._node.storage.memory or a.numel() == 0 or b.numel() == 0:
         return False
     if not (is_dense(a) and is_dense(b)):
         return False
@@ -513,20 +533,25 @@ def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     return first < second_end and second < first_end
 
 
-def write_out(result, out):
+def write_out(result, out, operands=()):
+    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that."""
     if isinstance(result, (tuple, list)):
         for part, target in zip(result, out, strict=True):
-            _write_one_out(part, target)
+            _write_one_out(part, target, operands)
         return type(result)(out) if hasattr(type(result), "n_fields") else out
-    return _write_one_out(result, out)
+    return _write_one_out(result, out, operands)
 
 
-def _write_one_out(result: Torchish, out: torch.Tensor):
-    if out.shape != result.shape:
-        target = _lift(out)
-        geometry(torch.Tensor.as_strided_, target, result.shape, result.stride(), 0)
-        target._node = wrap(result.read(), result.dtype, result.known)._node
-        if target.dtype != result.dtype:
-            _store(target, result)
-        return target
-    return write_in_place(out, result)
+def _write_one_out(result: Torchish, out: torch.Tensor, operands):
+    target = _lift(out)
+    if target.shape != result.shape:
+        if target.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does "
+                f"not match the required output shape {list(result.shape)}. This behavior is deprecated, and in a "
+                "future PyTorch release outputs will not be resized unless they have zero elements. You can "
+                "explicitly reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+                stacklevel=2,
+            )
+        resize(target, result.shape, result.stride())
+    return write_in_place(target, result, operands)

@@ -8,6 +8,7 @@ from . import elementwise as elementwise
 from . import fft as fft
 from . import indexing as indexing
 from . import linalg as linalg
+from . import metadata as metadata
 from . import mutation as mutation
 from . import prims as prims
 from . import products as products
@@ -16,5 +17,6 @@ from . import reduction as reduction
 from . import shape as shape
 from . import sorting as sorting
 from . import special as special
+from . import subscript as subscript
 from . import values as values
 from . import views as views

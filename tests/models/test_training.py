@@ -1,0 +1,87 @@
+"""Training with optax, against PyTorch where nothing is random."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from torch import nn
+
+from torch2jax import t2j
+
+torchvision = pytest.importorskip("torchvision")
+
+
+def batches(steps: int, shape: tuple[int, ...], classes: int):
+    generator = np.random.default_rng(0)
+    for _ in range(steps):
+        labels = generator.integers(0, classes, shape[0])
+        noise = generator.standard_normal(shape).astype(np.float32)
+        yield noise + labels.reshape(-1, *[1] * (len(shape) - 1)).astype(np.float32) / classes, labels
+
+
+def split(model):
+    state = t2j({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    names = {name for name, _ in model.named_parameters()}
+    return {n: a for n, a in state.items() if n in names}, {n: a for n, a in state.items() if n not in names}
+
+
+def cross_entropy(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def trainer(model, optimizer):
+    translated = t2j(model)
+
+    @jax.jit
+    def step(params, buffers, opt_state, x, y, rng):
+        def loss_fn(params):
+            logits, state = translated(x, state_dict={**buffers, **params}, rng=rng, return_state_dict=True)
+            return cross_entropy(logits, y), {name: state[name] for name in buffers}
+
+        (loss, buffers), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        return optax.apply_updates(params, updates), buffers, opt_state, loss
+
+    return step
+
+
+def test_resnet18_follows_pytorch_sgd():
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18(num_classes=10).train()
+    reference = copy.deepcopy(model)
+    params, buffers = split(model)
+    optimizer = optax.sgd(0.01)
+    step, opt_state = trainer(model, optimizer), optimizer.init(params)
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.01)
+    actual, expected = [], []
+    for x, y in batches(100, (8, 3, 32, 32), 10):
+        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), None)
+        actual.append(float(loss))
+        sgd.zero_grad()
+        want = nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y))
+        want.backward()
+        sgd.step()
+        expected.append(want.item())
+    # Rounding differs between the two and training amplifies it; the first steps are exact to float32.
+    np.testing.assert_allclose(actual[:10], expected[:10], rtol=1e-3)
+    np.testing.assert_allclose(actual, expected, rtol=0.1, atol=0.05)
+    assert buffers["bn1.num_batches_tracked"] == 100
+    assert np.mean(actual[-10:]) < np.mean(actual[:10])
+
+
+def test_a_model_with_dropout_learns():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4)).train()
+    params, buffers = split(model)
+    optimizer = optax.adam(1e-2)
+    step, opt_state = trainer(model, optimizer), optimizer.init(params)
+    losses = []
+    for i, (x, y) in enumerate(batches(100, (64, 8), 4)):
+        key = jax.random.key(i)
+        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), key)
+        losses.append(float(loss))
+    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
