@@ -26,7 +26,7 @@ from .interop import is_dense, tensor_to_array
 from .rng import Stream
 from .rule import write_in_place
 from .storage import is_traced
-from .tensor import Torchish, wrap
+from .tensor import Torchish, make_region, wrap
 from .translation import Call, current
 
 __all__ = ["Translation", "decomposition_of", "functional_of", "observing"]
@@ -177,20 +177,24 @@ class Translation(TorchFunctionMode, Call):
         return wrap(value, dtype_j2t(value.dtype))
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            base = self._storages.get(tensor.untyped_storage()._cdata)
-            if base is None or base.dtype != tensor.dtype or not _spans(base, tensor):
-                array = tensor_to_array(tensor, copy=self._copies_constants)
-                strides = tensor.stride() if is_dense(tensor) else None
-                lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
-                lifted._node.storage.memory.foreign = True
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or _covers_storage(tensor):
+                lifted = self._constant(tensor)
             else:
-                lifted = None
-                geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
-        if lifted is None:
-            with self.inside():
-                lifted = base.as_strided(*geometry)
+                key = tensor.untyped_storage()._cdata
+                if key not in self._storages:
+                    memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
+                    self._remember(memory, self._constant(memory))
+                lifted = _region_of(self._storages[key], tensor)
+                lifted = self._constant(tensor) if lifted is None else lifted
         return self._remember(tensor, lifted)
+
+    def _constant(self, tensor: torch.Tensor) -> Torchish:
+        array = tensor_to_array(tensor, copy=self._copies_constants)
+        strides = tensor.stride() if is_dense(tensor) else None
+        lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
+        lifted._node.storage.memory.foreign = True
+        return lifted
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -198,7 +202,7 @@ class Translation(TorchFunctionMode, Call):
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
             lifted._wants_grad = tensor.requires_grad
-            if is_dense(tensor) and tensor.storage_offset() == 0:
+            if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
             self._constants[id(tensor)] = (tensor, lifted)
         return lifted
@@ -232,9 +236,20 @@ def _same_first(args: tuple, given: tuple) -> bool:
     return len(args) == len(given) and all(a is b for a, b in zip(args[:1], given[:1], strict=True))
 
 
-def _spans(base: torch.Tensor, tensor: torch.Tensor) -> bool:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.numel() > 0 and tensor.storage_offset() + last < base.numel()
+def _covers_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage, as most are, so that its array can stand for that memory."""
+    if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
+        return False
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _region_of(base: Torchish, tensor: torch.Tensor) -> Torchish | None:
+    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them."""
+    storage = base._node.storage
+    size = storage.memory.size * storage.dtype.itemsize
+    if base.dtype != tensor.dtype and size != tensor.untyped_storage().nbytes():
+        return None
+    return make_region(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
 class _Overlay(dict):

@@ -5,13 +5,28 @@ replaces the storage's array, so that every tensor on that storage sees it. Read
 changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 
-__all__ = ["Deferred", "Held", "Storage", "View", "ViewKind", "evaluate", "is_traced", "known_result"]
+__all__ = [
+    "Deferred",
+    "Held",
+    "Memory",
+    "Storage",
+    "View",
+    "ViewKind",
+    "evaluate",
+    "is_traced",
+    "known_result",
+    "reshape",
+    "transpose",
+    "values_only",
+]
 
 _MAX_DEPTH = 100
 
@@ -82,6 +97,13 @@ class Held(NamedTuple):
     layout: tuple[int, ...] | None
     """The tensor's dimension at each place of `array`, None if they are in order."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        if self.layout is None:
+            return self.array.shape
+        return tuple(size for _, size in sorted(zip(self.layout, self.array.shape, strict=True)))
+
     def arranged(self, layout: tuple[int, ...] | None):
         """The array with its dimensions in the order `layout` asks for."""
         if layout == self.layout:
@@ -91,44 +113,26 @@ class Held(NamedTuple):
         return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
 
 
-class Storage:
-    """Memory: one array, replaced as a whole by every write.
+def reshape(array, shape):
+    """`array` in another shape; nothing is emitted where it has that shape already."""
+    return array if array.shape == tuple(shape) else lax.reshape(array, shape)
 
-    Args:
-        held: the values, in the shape of the tensor that the storage was made for.
-        known: the array or `Deferred` of the values if no traced input decides them.
-        order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
-    """
 
-    __slots__ = ("_array", "foreign", "held", "known", "order", "version")
+def transpose(array, permutation):
+    """`array` with its dimensions permuted; nothing is emitted for the identity."""
+    return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
 
-    def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None):
-        self._hold(held, known)
-        self.order = order
-        self.version = 0
-        self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
 
-    @property
-    def storage(self) -> "Storage":
-        return self
+@jax.custom_jvp
+def values_only(before, after):
+    """`after` with the derivatives of `before`: a write that autograd does not see."""
+    del before
+    return after
 
-    @property
-    def layout(self) -> tuple[int, ...] | None:
-        return self.held.layout
 
-    def read(self):
-        if self._array is None:
-            self._array = self.held.arranged(None)
-        return self._array
-
-    def write(self, held: Held, known) -> None:
-        self._hold(held, known)
-        self.version += 1
-
-    def _hold(self, held: Held, known) -> None:
-        self.held = held
-        self._array = held.array if held.layout is None else None
-        self.known = known if is_traced(held.array) else self.read()
+@values_only.defjvp
+def _(primals, tangents):
+    return primals[1], tangents[0]
 
 
 class ViewKind(NamedTuple):
@@ -137,20 +141,195 @@ class ViewKind(NamedTuple):
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any]
     """``write(parent, value)`` is the parent's new array."""
-    reads_back: bool = True
-    """Whether a read after ``write(parent, value)`` gives `value` as it is."""
+    covers: bool = False
+    """Whether the view has all of its parent's elements, so that `write` does not need the parent."""
     permutation: tuple[int, ...] | None = None
     """The parent's dimension at each place of the view, if the view is a permutation of dimensions."""
+    overlaps: bool = False
+    """Whether several elements of the view may be one of the parent's."""
+    bit: str | None = None
+    """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
+
+
+class Memory:
+    """What a tensor and all its aliases share: which write was the last, and how much there is."""
+
+    __slots__ = ("foreign", "latest", "size", "version")
+
+    def __init__(self, storage: "Storage", size: int):
+        self.latest = storage
+        self.size = size
+        self.version = 0
+        self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
+
+
+class Storage:
+    """Memory with one history of derivatives: an array, replaced as a whole by every write.
+
+    A detached tensor has the values of the tensor it came from, but derivatives of its own. So the two read different
+    storages of one `Memory`; what is written to one, the other follows in value alone.
+
+    Args:
+        held: the values, in the shape of the tensor that the storage was made for.
+        known: the array or `Deferred` of the values if no traced input decides them.
+        order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
+        memory: the memory that this is one more storage of; by default a new one.
+    """
+
+    __slots__ = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "memory", "order")
+
+    overlaps = False
+    bits: frozenset[str] = frozenset()
+
+    def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None):
+        self._hold(held, known)
+        self.order = order
+        self._flat: Storage | View | None = None
+        self._larger: View | None = None  # where the values are, once the memory has grown
+        self.memory = Memory(self, held.array.size) if memory is None else memory
+        self._version = self.memory.version
+        self.differentiable = self._may_differ()  # whether the values may have a derivative
+
+    @property
+    def storage(self) -> "Storage":
+        return self
+
+    @property
+    def held(self) -> Held:
+        self._settle()
+        return self._held if self._larger is None else self._larger.held
+
+    @property
+    def known(self):
+        self._settle()
+        return self._known if self._larger is None else self._larger.known
+
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        return self.held.layout
+
+    def read(self):
+        self._settle()
+        if self._larger is not None:
+            return self._larger.read()
+        if self._array is None:
+            self._array = self._held.arranged(None)
+        return self._array
+
+    def write(self, held: Held, known) -> None:
+        self._settle()
+        if self._larger is not None:
+            self._larger.write(held, known)
+        else:
+            self._hold(held, known)
+            self.differentiable = self.differentiable or self._may_differ()
+            self._publish()
+
+    def detached(self) -> "Storage | View":
+        """The same memory without derivatives, until something is written there that has one."""
+        self._settle()
+        if self._larger is not None:
+            return self._larger.detached()
+        array, layout = self._held
+        array = lax.stop_gradient(array) if self.differentiable else array
+        twin = Storage(Held(array, layout), self._known, self.order, self.memory)
+        twin.differentiable = False
+        return twin
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._held.array.dtype
+
+    @property
+    def flat(self) -> "Storage | View":
+        """All of the memory, in its order, as one dimension."""
+        self._settle()
+        if self._flat is None:
+            shape = self._held.shape
+            self._flat = self if len(shape) == 1 else View(self, _flattening(shape, self.order))
+        return self._flat
+
+    def grow(self, size: int) -> None:
+        """Makes room for `size` elements; every tensor on this memory stays on it."""
+        self.memory.size = size
+        self._enlarge()._publish()
+        self._version = self.memory.version
+
+    def _enlarge(self) -> "Storage":
+        flat, shape = self.flat, self._held.shape
+        before, known = flat.read(), flat.known
+        padding = [(0, self.memory.size - before.size, 0)]
+        pad = functools.partial(lax.pad, padding_value=np.zeros((), before.dtype), padding_config=padding)
+        after = pad(before)
+        larger = Storage(Held(after, None), known_result(after, pad, (known,), {}, [known]), None, self.memory)
+        larger.differentiable = self.differentiable
+        self._larger, self._flat = View(larger, _beginning(shape, self.order)), larger
+        return larger
+
+    def _hold(self, held: Held, known) -> None:
+        self._held = held
+        self._array = held.array if held.layout is None else None
+        if not is_traced(held.array):
+            known = self._array = held.arranged(None)
+        self._known = known
+
+    def _may_differ(self) -> bool:
+        return self._known is None and self._held.array.dtype.kind not in "biu"
+
+    def _publish(self) -> None:
+        self.memory.latest = self
+        self.memory.version += 1
+        self._version = self.memory.version
+
+    def _settle(self) -> None:
+        """Takes over what was last written to this memory, in value alone."""
+        if self._version == self.memory.version:
+            return
+        self._version = self.memory.version
+        if self._larger is None and self.memory.size > self._held.array.size:
+            self._enlarge()._version = -1
+        if self._larger is None:
+            latest = self.memory.latest
+            array, layout = latest.held
+            if self.differentiable:
+                array = values_only(self._held.arranged(layout), array)
+            elif latest.differentiable:
+                array = lax.stop_gradient(array)
+            self._hold(Held(array, layout), latest.known)
+
+
+def _flattening(shape, order) -> ViewKind:
+    """A storage's array as its memory: one dimension, in the order that PyTorch keeps the elements in."""
+    if order is None:
+        return ViewKind(lambda array: reshape(array, (array.size,)), lambda _, flat: reshape(flat, shape), covers=True)
+    in_memory = tuple(shape[dim] for dim in order)
+    inverse = tuple(int(dim) for dim in np.argsort(order))
+    return ViewKind(
+        lambda array: reshape(transpose(array, order), (array.size,)),
+        lambda _, flat: transpose(reshape(flat, in_memory), inverse),
+        covers=True,
+    )
+
+
+def _beginning(shape, order) -> ViewKind:
+    """The array of a storage that has grown, as the beginning of its memory."""
+    size, flattening = int(np.prod(shape)), _flattening(shape, order)
+    return ViewKind(
+        lambda flat: flattening.write(None, lax.slice(flat, (0,), (size,))),
+        lambda flat, array: lax.dynamic_update_slice(flat, flattening.read(array), (np.int32(0),)),
+    )
 
 
 class View:
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
-    __slots__ = ("_array", "_version", "kind", "parent", "storage")
+    __slots__ = ("_array", "_version", "bits", "kind", "overlaps", "parent", "storage")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
         self.parent, self.kind = parent, kind
         self.storage = parent.storage
+        self.overlaps = kind.overlaps or parent.overlaps
+        self.bits = parent.bits if kind.bit is None else parent.bits ^ {kind.bit}
         self._array = None
         self._version = -1
 
@@ -165,17 +344,17 @@ class View:
 
     @property
     def held(self) -> Held:
-        if self.kind.permutation is None or self._version == self.storage.version:
+        if self.kind.permutation is None or self._version == self.storage.memory.version:
             return Held(self.read(), None)
         return Held(self.parent.held.array, self.layout)
 
     def read(self):
-        if self._version != self.storage.version:
+        if self._version != self.storage.memory.version:
             if self.kind.permutation is None:
                 self._array = self.kind.read(self.parent.read())
             else:
                 self._array = self.held.arranged(None)
-            self._version = self.storage.version
+            self._version = self.storage.memory.version
         return self._array
 
     @property
@@ -184,12 +363,22 @@ class View:
         return None if parent is None else known_result(self.read(), self.kind.read, (parent,), {}, [parent])
 
     def write(self, held: Held, known) -> None:
-        array = held.arranged(None)
-        before, before_known = self.parent.read(), self.parent.known
-        after = self.kind.write(before, array)
-        self.parent.write(
-            Held(after, None),
-            known_result(after, self.kind.write, (before_known, known), {}, [before_known, known]),
-        )
-        if self.kind.reads_back:
-            self._array, self._version = array, self.storage.version
+        if self.kind.permutation is not None:
+            self._write_permuted(held, known)
+            return
+        array, write = held.arranged(None), self.kind.write
+        before, before_known = (None, None) if self.kind.covers else (self.parent.read(), self.parent.known)
+        after = write(before, array)
+        knowns = [known] if self.kind.covers else [before_known, known]
+        self.parent.write(Held(after, None), known_result(after, write, (before_known, known), {}, knowns))
+        self._array, self._version = array, self.storage.memory.version
+
+    def _write_permuted(self, held: Held, known) -> None:
+        array, layout = held
+        layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))
+        layout = None if layout == tuple(range(array.ndim)) else layout
+        self.parent.write(Held(array, layout), known_result(array, self.kind.write, (None, known), {}, [known]))
+
+    def detached(self) -> "View":
+        """The same view of detached memory."""
+        return View(self.parent.detached(), self.kind)

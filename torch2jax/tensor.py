@@ -4,10 +4,22 @@ from typing import Any
 
 import torch
 
-from .storage import Held, Storage, View, ViewKind
+from .dtypes import canonical
+from .regions import region
+from .storage import Held, Storage, View
 from .translation import current
 
-__all__ = ["Torchish", "geometry", "make_view", "set_metadata", "strides_of_copy", "wrap"]
+__all__ = [
+    "Torchish",
+    "become",
+    "geometry",
+    "make_region",
+    "make_view",
+    "resize",
+    "strides_of_copy",
+    "strides_of_shape",
+    "wrap",
+]
 
 _CPU = torch.device("cpu")
 
@@ -22,6 +34,7 @@ class Torchish(torch.Tensor):
     _node: Storage | View
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
     _wants_grad: bool
+    _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -48,8 +61,12 @@ class Torchish(torch.Tensor):
         return self._node.held
 
     def write(self, held: Held, known=None) -> None:
-        """Replaces the values, for every tensor on the same storage; they have this tensor's shape and dtype."""
-        self._node.write(held, known)
+        """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype."""
+        node = self._node
+        if node.overlaps:
+            with torch._C.DisableTorchFunction():
+                node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
+        node.write(held, known)
 
 
 def _call(func):
@@ -77,11 +94,8 @@ def wrap(
         array: the values, with their dimensions in the order `layout`.
         known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
     """
-    shape = array.shape
-    if layout is not None:
-        shape = tuple(size for _, size in sorted(zip(layout, shape, strict=True)))
-    order = None if strides is None else _memory_order(strides)
-    return _make(Storage(Held(array, layout), known, order), shape, dtype, strides, None, device)
+    held, order = Held(array, layout), None if strides is None else _memory_order(strides)
+    return _make(Storage(held, known, order), held.shape, dtype, strides, None, device)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -108,20 +122,57 @@ def geometry(view, base: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         return view(base, *args, **kwargs)
 
 
-def make_view(base: Torchish, kind: ViewKind, like: torch.Tensor, *, of_storage: bool = False) -> Torchish:
-    """A view of `base`, or of its whole storage, with the geometry and dtype of `like`."""
+def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torchish:
+    """The tensor that reads `node`, as a view of `base`, with the geometry and dtype of `like`."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         shape, dtype, strides, offset = like.shape, like.dtype, like.stride(), like.storage_offset()
-    parent = base._node.storage if of_storage else base._node
-    tensor = _make(View(parent, kind), shape, dtype, strides, offset, base._label)
-    tensor._wants_grad = base._wants_grad
+    return _make_view(base, node, shape, dtype, strides, offset)
+
+
+def make_region(base: Torchish, shape, strides, offset: int, dtype: torch.dtype | None = None) -> Torchish:
+    """The view of a strided region of the memory of `base`, in elements of `dtype` (that of `base`).
+
+    Raises:
+        RuntimeError: the region is not within the memory.
+    """
+    dtype = dtype or base.dtype
+    node = region(base._node, shape, strides, offset, canonical(dtype))
+    return _make_view(base, node, shape, dtype, strides, offset)
+
+
+def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
+    grad = torch.is_grad_enabled()
+    if not grad and node.storage.differentiable:
+        node = node.detached()
+    tensor = _make(node, shape, dtype, strides, offset, base._label)
+    tensor._wants_grad = grad and base._wants_grad
+    tensor._viewed = base if base._viewed is None else base._viewed
     return tensor
 
 
-def set_metadata(tensor: Torchish, node: Storage | View, shape, strides, offset: int = 0) -> None:
-    """Makes `tensor` itself read `node`, with a new shape; PyTorch's metadata follows."""
-    geometry(torch.Tensor.as_strided_, tensor, shape, strides, offset)
-    tensor._node = node
+def become(tensor: Torchish, other: Torchish) -> None:
+    """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
+    tensor._node = other._node
+
+
+def resize(tensor: Torchish, shape, strides) -> None:
+    """Gives `tensor` itself another shape, at the same place in its memory, which grows as needed."""
+    storage, offset = tensor._node.storage, tensor.storage_offset()
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    bytes_needed = (last + 1) * canonical(tensor.dtype).itemsize if 0 not in shape else 0
+    needed = -(-bytes_needed // storage.dtype.itemsize)
+    if needed > storage.memory.size:
+        storage.grow(needed)
+    with torch.enable_grad():
+        become(tensor, make_region(tensor, shape, strides, offset))
+
+
+def strides_of_shape(shape, memory_format=torch.contiguous_format) -> tuple[int, ...]:
+    """The strides of a new tensor."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
 def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -> tuple[int, ...]:

@@ -1,45 +1,107 @@
-"""Writes in place that are no other operator's in-place form: copies, fills, masked and indexed writes, resizing."""
+"""Writes in place that are no other operator's in-place form: copies, fills, and tensors that change their memory."""
 
-import functools
-import math
-
-import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
 
-from ..registry import implements, implements_tensors
+from ..registry import implements_tensors
 from ..rule import write_in_place
-from ..storage import Storage
-from ..tensor import set_metadata, wrap
+from ..storage import Held, is_traced, values_only
+from ..tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current
+from .creation import filled
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+def _lift(tensor) -> Torchish:
+    return current().lift(tensor)  # pyright: ignore[reportOptionalMemberAccess]
+
+
 @implements_tensors(Tensor.copy_, aten.copy_.default)
 def copy_(self, src, non_blocking=False):
-    src = current().lift(src)  # pyright: ignore[reportOptionalMemberAccess]
-    value = src.to(self.dtype).expand(self.shape) if src.shape != self.shape else src.to(self.dtype)
-    return write_in_place(self, value, (src,))
-
-
-@implements(aten.fill)
-def fill(input, value):
-    value = jnp.asarray(value).astype(input.dtype)
-    if value.ndim:
-        raise RuntimeError(
-            f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions."
-        )
-    return lax.broadcast(value, input.shape)
+    self, src = _lift(self), _lift(src)
+    if self is src:
+        return self
+    value = src.to(self.dtype)
+    return write_in_place(self, value if src.shape == self.shape else value.expand(self.shape), (src,))
 
 
 @implements_tensors(Tensor.fill_, aten.fill_.Scalar, aten.fill_.Tensor)
 def fill_(self, value):
-    return write_in_place(self, aten.fill(self, value))
+    return write_in_place(self, fill(self, value), fills=True)
+
+
+@implements_tensors(aten.fill.Scalar, aten.fill.Tensor)
+def fill(self, value):
+    if not isinstance(value, torch.Tensor):
+        return filled(self.shape, value, self.dtype)
+    value = _lift(value)
+    if value.ndim:
+        raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+    if is_traced(value.read()) or (value.is_complex() and not self.is_complex()):
+        return value.to(self.dtype).expand(self.shape)
+    return filled(self.shape, np.asarray(value.read()).item(), self.dtype)
 
 
 @implements_tensors(Tensor.zero_, aten.zero_.default, torch.zero_)
 def zero_(self):
-    return write_in_place(self, aten.fill(self, 0))
+    return write_in_place(self, filled(self.shape, 0, self.dtype), fills=True)
+
+
+# The tensor itself gets other memory, or another part of its memory.
+
+
+@implements_tensors(Tensor.resize_, aten.resize_.default)
+def resize_(self, *size, memory_format=None):
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    self = _lift(self)
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"resize_ got the shape {list(shape)}; wanted sizes that are not negative")
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("Unsupported memory format Preserve")
+    if shape == tuple(self.shape) and memory_format is None:
+        return self
+    resize(self, shape, strides_of_shape(shape, memory_format or torch.contiguous_format))
+    return self
+
+
+@implements_tensors(Tensor.resize_as_, torch.resize_as_, aten.resize_as_.default)
+def resize_as_(input, the_template, *, memory_format=None):
+    if memory_format is torch.preserve_format:
+        memory_format = _memory_format(the_template)
+    return input.resize_(tuple(the_template.shape), memory_format=memory_format)
+
+
+def _memory_format(tensor) -> torch.memory_format:
+    for wanted in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
+        ndim = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(wanted, tensor.ndim)
+        if tensor.ndim == ndim and tensor.is_contiguous(memory_format=wanted):
+            return wanted
+    return torch.contiguous_format
+
+
+@implements_tensors(Tensor.set_, aten.set_.default, aten.set_.source_Tensor)
+def set_(self, source=None, storage_offset=0, size=None, stride=None):
+    self = _lift(self)
+    if source is None:
+        source = torch.empty(0, dtype=self.dtype)
+    if not isinstance(source, torch.Tensor):
+        raise TypeError(f"set_ got a {type(source).__name__}; inside a translated call it takes tensors only")
+    if source.dtype != self.dtype:
+        raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
+    source = _lift(source).detach()
+    if size is not None:
+        source = source.as_strided(size, stride or strides_of_shape(size), storage_offset)
+    become(self, source)
+    return self
+
+
+@implements_tensors(Tensor.data.__set__)
+def set_data(self, value):
+    self, value = _lift(self), _lift(value).detach()
+    before = self.held if self.shape == value.shape and self._node.storage.differentiable else None
+    become(self, value)
+    if before is not None:
+        array, layout = value.held
+        self.write(Held(values_only(before.arranged(layout), array), layout), value.known)

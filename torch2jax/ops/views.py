@@ -1,4 +1,4 @@
-"""Views: tensors that share a storage. One rule for each ATen view operator.
+"""Views: tensors that share memory. One rule for each ATen view operator.
 
 PyTorch itself parses the arguments of the Python forms and computes shape, strides and offset. A rule here says how
 the view reads the array of its base, and how a write to the view changes that array.
@@ -13,10 +13,10 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical
+from ..regions import CONJUGATE, NEGATIVE, bitcast
 from ..registry import implements_tensors
-from ..rule import values_only
-from ..storage import ViewKind
-from ..tensor import Torchish, geometry, make_view, strides_of_copy, wrap
+from ..storage import View, ViewKind, reshape, transpose
+from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ def _view(function):
         @functools.wraps(kind_of)
         def rule(self, *args, **kwargs):
             like = geometry(function, self, *args, **kwargs)
-            return make_view(self, kind_of(self, like, *args, **kwargs), like)
+            return make_view(self, View(self._node, kind_of(self, like, *args, **kwargs)), like)
 
         implements_tensors(function)(rule)
         return rule
@@ -43,23 +43,18 @@ def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _reshape(self, like) -> ViewKind:
     before, after = _shape_of(self), _shape_of(like)
-    return ViewKind(lambda array: reshape(array, after), lambda _, value: reshape(value, before))
-
-
-def reshape(array, shape):
-    """`array` in another shape; nothing is emitted where it has that shape already."""
-    return array if array.shape == shape else lax.reshape(array, shape)
-
-
-def transpose(array, permutation):
-    """`array` with its dimensions permuted; nothing is emitted for the identity."""
-    return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
+    if before == after:
+        return _permutation(tuple(range(len(before))))
+    return ViewKind(lambda array: reshape(array, after), lambda _, value: reshape(value, before), covers=True)
 
 
 def _permutation(permutation) -> ViewKind:
     inverse = tuple(int(i) for i in np.argsort(permutation))
     return ViewKind(
-        lambda array: transpose(array, permutation), lambda _, value: transpose(value, inverse), permutation=permutation
+        lambda array: transpose(array, permutation),
+        lambda _, value: transpose(value, inverse),
+        covers=True,
+        permutation=permutation,
     )
 
 
@@ -169,15 +164,11 @@ def expand(self, like, size, *, implicit=False):
         return _reshape(self, like)
     dimensions = range(len(after) - len(before), len(after))
     read = functools.partial(lax.broadcast_in_dim, shape=after, broadcast_dimensions=dimensions)
-    return ViewKind(read, functools.partial(_refuse_overlapping, after, before))
+    return ViewKind(read, _write_to_region, overlaps=math.prod(after) > 1)
 
 
-def _refuse_overlapping(after, before, array, value):
-    # Writes that overlap themselves are refused before they come here, but for views of views.
-    index = tuple(
-        slice(None) if after[i + len(after) - len(before)] == size else slice(0, 1) for i, size in enumerate(before)
-    )
-    return value[(0,) * (len(after) - len(before))][index].reshape(before)
+def _write_to_region(array, value):
+    raise AssertionError("what overlaps itself is written as a region of memory")
 
 
 @_view(aten.diagonal.default)
@@ -214,70 +205,30 @@ def unfold(self, like, dimension, size, step):
 
     def write(array, value):
         index = (slice(None),) * dim + (indices,)
-        return array.at[index].set(jnp.moveaxis(value, -1, dim + 1))
+        return array.at[index].set(jnp.moveaxis(value, -1, dim + 1), unique_indices=True)
 
-    return ViewKind(read, write)
+    return ViewKind(read, write, overlaps=step < size and count > 1)
 
 
 @implements_tensors(aten.as_strided.default)
 def as_strided(self, size, stride, storage_offset=None):
-    like = geometry(aten.as_strided.default, self, size, stride, storage_offset)
-    with torch._C.DisableTorchFunction():
-        shape, strides, offset = tuple(like.shape), like.stride(), like.storage_offset()
-        contiguous = like.is_contiguous()
-    storage, dtype = self._node.storage, canonical(self.dtype)
-    size_in_memory = storage.held.array.nbytes // dtype.itemsize
-    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + offset
-    if math.prod(shape) and last >= size_in_memory:
+    if len(size) != len(stride):
+        raise RuntimeError(f"mismatch in length of strides and shape: got size {list(size)}, stride {list(stride)}")
+    if any(n < 0 for n in (*size, *stride)):
         raise RuntimeError(
-            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset} are out of bounds for "
-            f"a storage of {size_in_memory} elements"
+            f"as_strided: negative sizes and strides are not supported, got {list(size)}, {list(stride)}"
         )
-    region = _contiguous_region(shape, offset) if contiguous else _gathered(shape, strides, offset)
-    return make_view(self, _through_memory(region, storage, dtype), like, of_storage=True)
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    if offset < 0:
+        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+    return make_region(self, tuple(size), tuple(stride), offset)
 
 
-def _contiguous_region(shape, offset) -> ViewKind:
-    size = math.prod(shape)
-
-    def read(flat):
-        return reshape(flat if flat.size == size else lax.slice(flat, (offset,), (offset + size,)), shape)
-
-    def write(flat, value):
-        value = reshape(value, (size,))
-        return value if flat.size == size else lax.dynamic_update_slice(flat, value, (np.int32(offset),))
-
-    return ViewKind(read, write)
-
-
-def _gathered(shape, strides, offset: int) -> ViewKind:
-    """Any strided region of flat memory, through the indices that it stands for."""
-    indices = np.full((), offset, np.int32)
-    for size, stride in zip(shape, strides, strict=True):
-        indices = indices[..., None] + np.arange(size, dtype=np.int32) * stride
-    return ViewKind(lambda flat: flat[indices], lambda flat, value: flat.at[indices].set(value))
-
-
-def _through_memory(region: ViewKind, storage, dtype) -> ViewKind:
-    """A region of flat memory in `dtype`, as a view of the storage's array."""
-    array, order = storage.read(), storage.order
-    held, shape, size = array.dtype, array.shape, array.nbytes // dtype.itemsize
-
-    def flatten(array):
-        array = array if order is None else transpose(array, order)
-        return bitcast(reshape(array, (array.size,)), dtype, (size,))
-
-    def unflatten(flat):
-        flat = bitcast(flat, held, (math.prod(shape),))
-        if order is None:
-            return reshape(flat, shape)
-        array = reshape(flat, tuple(shape[dim] for dim in order))
-        return transpose(array, tuple(int(dim) for dim in np.argsort(order)))
-
-    return ViewKind(
-        lambda array: region.read(flatten(array)),
-        lambda array, value: unflatten(region.write(flatten(array), value)),
-    )
+@implements_tensors(aten.as_strided_.default)
+def as_strided_(self, size, stride, storage_offset=None):
+    with torch.enable_grad():
+        become(self, as_strided(self, size, stride, storage_offset))
+    return self
 
 
 @_view(aten.alias.default)
@@ -292,20 +243,19 @@ def lift_fresh(self, like):
 
 @implements_tensors(aten.detach.default, torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 def detach(input):
-    kind = ViewKind(lax.stop_gradient, values_only, reads_back=False)
-    with torch._C.DisableTorchFunction():
-        if not (input.dtype.is_floating_point or input.dtype.is_complex):
-            kind = _reshape(input, input)
-        view = make_view(input, kind, input)
-    view._wants_grad = False
-    return view
+    node = input._node.detached() if input.dtype.is_floating_point or input.dtype.is_complex else input._node
+    detached = make_view(input, node, input)
+    detached._wants_grad, detached._viewed = False, None
+    return detached
 
 
 @_view(aten.view_as_real.default)
 def view_as_real(self, like):
+    _refuse_bit(self, "conj", "view_as_real doesn't work on unresolved conjugated tensors; call resolve_conj() first")
     return ViewKind(
         lambda array: jnp.stack([lax.real(array), lax.imag(array)], axis=-1),
         lambda _, value: lax.complex(value[..., 0], value[..., 1]),
+        covers=True,
     )
 
 
@@ -314,40 +264,71 @@ def view_as_complex(self, like):
     return ViewKind(
         lambda array: lax.complex(array[..., 0], array[..., 1]),
         lambda _, value: jnp.stack([lax.real(value), lax.imag(value)], axis=-1),
+        covers=True,
     )
+
+
+def _refuse_bit(tensor: Torchish, bit: str, message: str) -> None:
+    if bit in tensor._node.bits:
+        raise RuntimeError(message)
+
+
+def _with_bit(input: Torchish, kind: ViewKind) -> Torchish:
+    return make_view(input, View(input._node, kind), input)
 
 
 @implements_tensors(aten.real.default, torch.real, torch.Tensor.real.__get__)
 def real(input):
     if not input.is_complex():
         return aten.alias(input)
-    return torch.view_as_real(input).select(-1, 0)
+    base = conj(input) if is_conj(input) else input
+    return torch.view_as_real(base).select(-1, 0)
 
 
 @implements_tensors(aten.imag.default, torch.imag, torch.Tensor.imag.__get__)
 def imag(input):
     if not input.is_complex():
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    if is_conj(input):
+        return _neg_view(torch.view_as_real(conj(input)).select(-1, 1))
     return torch.view_as_real(input).select(-1, 1)
-
-
-def _map_view(input: Torchish, function) -> Torchish:
-    """A view of the same geometry through a function that is its own inverse."""
-    return make_view(input, ViewKind(function, lambda _, value: function(value)), input)
 
 
 @implements_tensors(aten._conj.default, aten.conj.default, torch.conj, torch.Tensor.conj)
 def conj(input):
-    return _map_view(input, lax.conj) if input.is_complex() else aten.alias(input)
+    return _with_bit(input, CONJUGATE) if input.is_complex() else input
 
 
 @implements_tensors(aten._neg_view.default)
 def _neg_view(self):
-    return _map_view(self, lax.neg)
+    return _with_bit(self, NEGATIVE)
+
+
+@implements_tensors(torch.is_conj, torch.Tensor.is_conj, aten.is_conj.default)
+def is_conj(input):
+    return "conj" in input._node.bits
+
+
+@implements_tensors(torch.is_neg, torch.Tensor.is_neg, aten.is_neg.default)
+def is_neg(input):
+    return "neg" in input._node.bits
+
+
+@implements_tensors(torch.resolve_conj, torch.Tensor.resolve_conj, aten.resolve_conj.default)
+def resolve_conj(input):
+    return input.clone() if is_conj(input) else input
+
+
+@implements_tensors(torch.resolve_neg, torch.Tensor.resolve_neg, aten.resolve_neg.default)
+def resolve_neg(input):
+    return input.clone() if is_neg(input) else input
 
 
 @implements_tensors(aten.view.dtype)
 def view_dtype(self, dtype):
+    if dtype != self.dtype:
+        _refuse_bit(self, "conj", "a conjugate view cannot be viewed as another dtype; call resolve_conj() first")
+        _refuse_bit(self, "neg", "a negative view cannot be viewed as another dtype; call resolve_neg() first")
     like = geometry(aten.view.dtype, self, dtype)
     before, after = canonical(self.dtype), canonical(dtype)
     shape, new_shape = _shape_of(self), _shape_of(like)
@@ -355,31 +336,10 @@ def view_dtype(self, dtype):
         raise RuntimeError(
             f"view from {self.dtype} to {dtype} needs 64-bit arrays: set jax_enable_x64, or use .to(dtype)"
         )
-    return make_view(
-        self,
-        ViewKind(lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape)),
-        like,
+    kind = ViewKind(
+        lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
     )
-
-
-def bitcast(array, dtype, shape):
-    """The same bytes as another dtype, in `shape`."""
-    if array.dtype == dtype:
-        return array
-    for complex_dtype, part in ((np.complex64, np.float32), (np.complex128, np.float64)):
-        if array.dtype == complex_dtype:
-            parts = jnp.stack([lax.real(array), lax.imag(array)], axis=-1)
-            return bitcast(parts.reshape(*array.shape[:-1], -1) if array.ndim else parts, dtype, shape)
-        if dtype == complex_dtype:
-            parts = bitcast(array, np.dtype(part), (*shape, 2))
-            return lax.complex(parts[..., 0], parts[..., 1])
-    if array.dtype == bool:
-        array = array.astype(np.uint8)
-    if dtype == bool:
-        return bitcast(array, np.dtype(np.uint8), shape).astype(bool)
-    if array.dtype.itemsize < dtype.itemsize:
-        array = array.reshape(*array.shape[:-1], -1, dtype.itemsize // array.dtype.itemsize)
-    return lax.bitcast_convert_type(array, dtype).reshape(shape)
+    return make_view(self, View(self._node, kind), like)
 
 
 # Several views at once.
@@ -404,9 +364,7 @@ def split_with_sizes(self, split_sizes, dim=0):
             f"dimension {dim}), but got split_sizes={list(split_sizes)}"
         )
     ends = np.cumsum(split_sizes)
-    return [
-        aten.slice(self, dim, int(end) - size, int(end)) for size, end in zip(split_sizes, ends, strict=True)
-    ]
+    return [aten.slice(self, dim, int(end) - size, int(end)) for size, end in zip(split_sizes, ends, strict=True)]
 
 
 @implements_tensors(aten.unbind.int)
@@ -423,9 +381,10 @@ def _becomes(function_, view):
     """An in-place view operator: `self` turns into what `view` makes of it."""
 
     def rule(self, *args, **kwargs):
-        viewed = view(self, *args, **kwargs)
+        with torch.enable_grad():
+            node = view(self, *args, **kwargs)._node
         geometry(function_, self, *args, **kwargs)
-        self._node = viewed._node
+        self._node = node
         return self
 
     implements_tensors(function_)(rule)
@@ -438,7 +397,6 @@ for _name, _overload in (
     ("squeeze", "dim"),
     ("squeeze", "dims"),
     ("unsqueeze", "default"),
-    ("as_strided", "default"),
 ):
     _inplace = getattr(aten, _name + "_")
     _becomes(
@@ -449,6 +407,8 @@ for _name, _overload in (
 
 @implements_tensors(aten.detach_.default, torch.Tensor.detach_)
 def detach_(self):
+    if self._viewed is not None:
+        raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     self._node = detach(self)._node
     self._wants_grad = False
     return self

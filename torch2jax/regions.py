@@ -1,0 +1,121 @@
+"""Strided regions of flat memory, in any dtype: what `as_strided` sees."""
+
+import functools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .storage import Storage, View, ViewKind, reshape
+
+__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "region"]
+
+
+def _pointwise(function, bit: str) -> ViewKind:
+    """A view through a function that is its own inverse."""
+    return ViewKind(function, lambda _, value: function(value), covers=True, bit=bit)
+
+
+CONJUGATE = _pointwise(lax.conj, "conj")
+NEGATIVE = _pointwise(lax.neg, "neg")
+
+
+def region(node: Storage | View, shape, strides, offset: int, dtype: np.dtype) -> View:
+    """A region of the memory that `node` is on, with its bits.
+
+    Args:
+        node: any view of the memory.
+        shape, strides, offset: of the region, in elements of `dtype`.
+        dtype: what the bytes stand for.
+
+    Raises:
+        RuntimeError: the region is not within the memory.
+    """
+    storage = node.storage
+    held, flat = storage.dtype, storage.flat
+    size = storage.memory.size * held.itemsize // dtype.itemsize
+    _check_bounds(shape, strides, offset, size)
+    if held != dtype:
+        flat = View(flat, _bitcasting(held, (storage.memory.size,), dtype, (size,)))
+    found = View(flat, _region(tuple(shape), tuple(strides), offset, size))
+    for bit, kind in (("conj", CONJUGATE), ("neg", NEGATIVE)):
+        if bit in node.bits:
+            found = View(found, kind)
+    return found
+
+
+def _check_bounds(shape, strides, offset: int, size: int) -> None:
+    last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + offset
+    if math.prod(shape) and last >= size:
+        raise RuntimeError(
+            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset} are out of bounds for "
+            f"a storage of {size} elements"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
+    if _is_contiguous(shape, strides) or 0 in shape:
+        return _block(shape, 0 if 0 in shape else offset, memory_size)
+    indices = np.full((), offset, np.int32)
+    for size, stride in zip(shape, strides, strict=True):
+        indices = indices[..., None] + np.arange(size, dtype=np.int32) * stride
+    overlaps = np.unique(indices).size < indices.size
+
+    def read(flat):
+        return flat[indices]
+
+    def write(flat, value):
+        return flat.at[indices].set(value, unique_indices=not overlaps)
+
+    return ViewKind(read, write, overlaps=overlaps)
+
+
+def _is_contiguous(shape, strides) -> bool:
+    expected = 1
+    for size, stride in reversed(list(zip(shape, strides, strict=True))):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _block(shape, offset: int, memory_size: int) -> ViewKind:
+    size = math.prod(shape)
+    if size == memory_size:
+        return ViewKind(lambda flat: reshape(flat, shape), lambda _, value: reshape(value, (size,)), covers=True)
+
+    def read(flat):
+        return reshape(lax.slice(flat, (offset,), (offset + size,)), shape)
+
+    def write(flat, value):
+        return lax.dynamic_update_slice(flat, reshape(value, (size,)), (np.int32(offset),))
+
+    return ViewKind(read, write)
+
+
+def _bitcasting(before: np.dtype, shape, after: np.dtype, new_shape) -> ViewKind:
+    return ViewKind(
+        lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
+    )
+
+
+def bitcast(array, dtype: np.dtype, shape):
+    """The same bytes as another dtype, in `shape`."""
+    if array.dtype == dtype:
+        return reshape(array, shape)
+    for complex_dtype, part in ((np.complex64, np.float32), (np.complex128, np.float64)):
+        if array.dtype == complex_dtype:
+            parts = jnp.stack([lax.real(array), lax.imag(array)], axis=-1)
+            return bitcast(parts.reshape(*array.shape[:-1], -1) if array.ndim else parts, dtype, shape)
+        if dtype == complex_dtype:
+            parts = bitcast(array, np.dtype(part), (*shape, 2))
+            return lax.complex(parts[..., 0], parts[..., 1])
+    if array.dtype == bool:
+        array = array.astype(np.uint8)
+    if np.issubdtype(dtype, np.bool_):
+        return bitcast(array, np.dtype(np.uint8), shape).astype(bool)
+    if array.dtype.itemsize < dtype.itemsize:
+        array = array.reshape(*array.shape[:-1], -1, dtype.itemsize // array.dtype.itemsize)
+    return lax.bitcast_convert_type(array, dtype).reshape(shape)
