@@ -25,7 +25,7 @@ class Net(nn.Module):
         self.first = nn.Linear(4, 4, bias=False)
         self.second = nn.Linear(4, 4)
         self.second.weight = self.first.weight
-        self.alias = self.first.weight
+        self.alias = [self.first.weight]
         self.view = self.first.weight.detach()[:2]
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("offset", torch.ones(4), persistent=False)
@@ -35,7 +35,7 @@ class Net(nn.Module):
     def forward(self, x):
         self.calls += 1
         self.count += 1
-        return self.second(self.first(x)) + self.offset + self.alias.sum() + self.view.sum()
+        return self.second(self.first(x)) + self.offset + self.alias[0].sum() + self.view.sum()
 
     def double(self, x):
         return self.forward(x) * 2

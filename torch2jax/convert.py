@@ -61,7 +61,7 @@ def j2t(thing: Any) -> Any:
 
     Args:
         thing: an array (a tensor that shares its memory on the CPU; clone it before writing to it), a dtype, or any
-            tree of these; other leaves stay as they are.
+            tree of these; other leaves stay as they are. Inside a translated call, traced arrays become tensors too.
 
     Raises:
         TypeError: an array is traced, or of a dtype that PyTorch lacks; or `thing` is a function.
@@ -69,7 +69,8 @@ def j2t(thing: Any) -> Any:
         RuntimeError: an array was deleted or donated.
     """
     if isinstance(thing, (jax.Array, np.ndarray)):
-        return array_to_tensor(thing)
+        call = current()
+        return array_to_tensor(thing) if call is None else call.lift(thing)
     if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):
         return dtype_j2t(thing)
     if isinstance(thing, type(jax.numpy.float32)):

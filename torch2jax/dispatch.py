@@ -137,8 +137,7 @@ class Translation(TorchFunctionMode, Call):
         with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), self._aten_mode:
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
-            result = self.lift(result)
-            result._node.storage.memory.foreign = False  # PyTorch made it just now
+            return self.lift_own(result)  # PyTorch made it just now
         return result
 
     def _lift_argument(self, value):
@@ -158,6 +157,12 @@ class Translation(TorchFunctionMode, Call):
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
+
+    def lift_own(self, tensor: torch.Tensor) -> Torchish:
+        """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
+        lifted = self.lift(tensor)
+        lifted._node.storage.memory.foreign = False
+        return lifted
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of this call that stands for one from outside, if there is one already, or else that one."""

@@ -56,7 +56,7 @@ class Skeleton:
             memo[id(tensor)] = call.bind(*_checked(name, tensor, self._state[name]))
         for tensor in tensors.values():
             if id(tensor) not in memo:
-                memo[id(tensor)] = call.lift(tensor)
+                memo[id(tensor)] = call.lift_own(tensor)
         return memo
 
     def _copy(self, module, memo: dict[int, Any]) -> torch.nn.Module:

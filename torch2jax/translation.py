@@ -16,8 +16,16 @@ class Call(ABC):
         """Runs a function of PyTorch's Python interface on JAX."""
 
     @abstractmethod
+    def run_compiled(self, func, args: tuple, kwargs: dict):
+        """Lets PyTorch's own C++ run a function, and the operators that it reaches on JAX."""
+
+    @abstractmethod
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
         """Runs an operator that reached PyTorch's dispatcher on JAX."""
+
+    @abstractmethod
+    def lift(self, value):
+        """The tensor of this call that stands for a tensor or array from outside: a constant."""
 
     def __enter__(self):
         stack = _active.__dict__.setdefault("stack", [])
