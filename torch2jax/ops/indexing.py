@@ -1,6 +1,7 @@
-"""Reading and writing elements by index tensors and masks; `x[...]` and `x[...] = v`."""
+"""Elements by index along one dimension, by flat index and by mask. `x[...]` and `x[...] = v` are in `subscript.py`."""
 
-import dataclasses
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,12 +10,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical, dtype_j2t
-from ..errors import TracedValueError
-from ..registry import implements, implements_tensors
-from ..rule import ArrayRule, write_in_place
-from ..storage import ViewKind, evaluate, is_traced
-from ..tensor import Torchish, geometry, make_view
+from ..registry import implements, implements_tensors, lookup
+from ..rule import write_out
+from ..storage import evaluate, is_traced
+from ..tensor import Torchish
 from ..translation import current
 from .elementwise import where
 from .shape import wrap_dim
@@ -23,34 +22,99 @@ from .views import reshape
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-_IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
-# Along one dimension: gather, scatter and index_select are all this, with other dimensions batched or taken whole.
+# Indices and what is known of them.
+
+
+def known_values(tensor: Torchish) -> np.ndarray | None:
+    """The values of an index or mask if no traced input decides them, else None."""
+    known = tensor.known if is_traced(tensor.held.array) else tensor.read()
+    values = None if known is None else evaluate(known)
+    return None if values is None or is_traced(values) else np.asarray(values)
+
+
+def check_bounds(values, size: int, dim: int, *, negative: bool = False, error: type[Exception] = IndexError) -> None:
+    """Raises `error` where concrete indices leave a dimension; traced ones are taken at their word."""
+    if is_traced(values) or values.size == 0:
+        return
+    values = np.asarray(values)
+    if values.min() < (-size if negative else 0) or values.max() >= size:
+        bad = values[(values < (-size if negative else 0)) | (values >= size)]
+        raise error(f"index {bad[0]} is out of bounds for dimension {dim} with size {size}")
+
+
+def progression(values: np.ndarray) -> slice | None:
+    """The slice that a list of indices, none of them negative, amounts to, if there is one."""
+    if values.ndim != 1 or values.size == 0:
+        return None
+    first, step = int(values[0]), int(values[1]) - int(values[0]) if values.size > 1 else 1
+    if step == 0 or not np.array_equal(values, first + step * np.arange(values.size)):
+        return None
+    stop = first + step * values.size
+    return slice(first, None if stop < 0 else stop, step)
+
+
+def sliced(array, dim: int, region: slice):
+    """``array[..., region, ...]``, also with a negative step; nothing is emitted for the whole dimension."""
+    size = array.shape[dim]
+    start, stop, step = region.indices(size)
+    if step < 0:
+        last = start + (len(range(start, stop, step)) - 1) * step
+        return lax.rev(sliced(array, dim, slice(last, start + 1, -step)), (dim,))
+    if (start, stop, step) == (0, size, 1):
+        return array
+    return lax.slice_in_dim(array, start, stop, step, dim)
+
+
+def from_front(indices, size: int):
+    """Indices, some of them perhaps negative, counted from the front."""
+    if indices.dtype.itemsize < 4:
+        indices = lax.convert_element_type(indices, np.int32)
+    if not is_traced(indices) and not np.any(np.asarray(indices) < 0):
+        return indices
+    return where(lax.lt(indices, _scalar(indices, 0)), lax.add(indices, _scalar(indices, size)), indices)
+
+
+def _scalar(array, value):
+    """A literal of an array's dtype."""
+    return np.asarray(value).astype(array.dtype)
+
+
+def same_dtype(input, source, name: str) -> None:
+    """Raises unless what is written has the dtype of what it is written to."""
+    if input.dtype != source.dtype:
+        raise RuntimeError(
+            f"{name}: expected the source to have the dtype of the input, {input.dtype}, but got {source.dtype}"
+        )
+
+
+# Along one dimension: gather, scatter, index_select and their like are all this.
 
 
 class _Along(NamedTuple):
-    """How indices along `dim` meet an operand: for each element of the other dimensions, or for all of `windows`.
+    """How indices meet an operand: along `dim`, one for each element of the other dimensions, or for all of `windows`.
 
-    The indices have as many dimensions as the operand, of size one in `windows`.
+    The indices have as many dimensions as the operand; they have size one in `windows`, the operand's in the others.
     """
 
     dim: int
-    windows: tuple[int, ...] = ()
+    windows: tuple[int, ...]
 
     def _batch(self, ndim: int):
-        """The dimensions that operand and indices share, and their places among the indices' dimensions."""
-        rest = [d for d in range(ndim) if d not in self.windows]
-        batch = tuple(d for d in rest if d != self.dim)
-        return batch, tuple(rest.index(d) for d in batch)
+        """The dimensions in which operand and indices go together, and their places among the indices' own."""
+        kept = [d for d in range(ndim) if d not in self.windows]
+        batch = tuple(d for d in kept if d != self.dim)
+        return batch, tuple(kept.index(d) for d in batch)
 
-    def starts(self, indices):
-        """Index vectors of length one, as the lax operators take them."""
+    def _vectors(self, indices):
+        """The indices as the index vectors, of length one, that lax takes."""
         kept = [size for d, size in enumerate(indices.shape) if d not in self.windows]
         return lax.reshape(indices, (*kept, 1))
 
     def gather(self, operand, indices):
-        """``operand[..., indices, ...]``."""
+        """The elements of `operand` at `indices`."""
         batch, places = self._batch(operand.ndim)
         numbers = lax.GatherDimensionNumbers(
             offset_dims=self.windows,
@@ -60,10 +124,10 @@ class _Along(NamedTuple):
             start_indices_batching_dims=places,
         )
         sizes = [size if d in self.windows else 1 for d, size in enumerate(operand.shape)]
-        return lax.gather(operand, self.starts(indices), numbers, sizes, mode=_IN_BOUNDS)
+        return lax.gather(operand, self._vectors(indices), numbers, sizes, mode=IN_BOUNDS)
 
-    def scatter(self, function, operand, indices, updates):
-        """``operand[..., indices, ...] = updates``, or another way to combine than ``=``, by the lax `function`."""
+    def scatter(self, function: Callable, operand, updates, indices, unique: bool = False):
+        """`operand` with `updates` combined into its elements at `indices`, by one of lax's scatter functions."""
         batch, places = self._batch(operand.ndim)
         numbers = lax.ScatterDimensionNumbers(
             update_window_dims=self.windows,
@@ -72,234 +136,475 @@ class _Along(NamedTuple):
             operand_batching_dims=batch,
             scatter_indices_batching_dims=places,
         )
-        return function(operand, self.starts(indices), updates, numbers, mode=_IN_BOUNDS)
+        return function(operand, self._vectors(indices), updates, numbers, mode=IN_BOUNDS, unique_indices=unique)
 
 
-def _check_bounds(indices, size: int, dim: int, *, wraps: bool = False, error: type[Exception] = IndexError) -> None:
-    """Raises where concrete `indices` leave a dimension; traced ones are taken at their word."""
-    if is_traced(indices) or indices.size == 0:
-        return
-    indices = np.asarray(indices)
-    bad = indices[(indices < (-size if wraps else 0)) | (indices >= size)]
-    if bad.size:
-        raise error(f"index {bad[0]} is out of bounds for dimension {dim} with size {size}")
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _overwrite(write, operand, updates, *indices):
+    return write(operand, updates, *indices, unique=False)
 
 
-@implements(torch.gather)
-def gather(input, dim, index, *, sparse_grad=False):
-    dim = wrap_dim(dim, input.ndim)
+@_overwrite.defjvp
+def _(write, primals, tangents):
+    # As in PyTorch, every update gets the gradient of the place it was written to, also where several met there.
+    return _overwrite(write, *primals), write(*tangents[:2], *primals[2:], unique=True)
+
+
+def overwrite(write: Callable, operand, updates, *indices):
+    """``write(operand, updates, *indices, unique=...)``, which puts `updates` in their places, with its derivative."""
+    if not jnp.issubdtype(operand.dtype, jnp.inexact):
+        return write(operand, updates, *indices, unique=False)
+    return _overwrite(write, operand, updates, *indices)
+
+
+def _put(along: _Along, operand, updates, indices):
+    return overwrite(functools.partial(along.scatter, lax.scatter), operand, updates, indices)
+
+
+def _add(along: _Along, operand, updates, indices):
+    function = lax.scatter_max if operand.dtype == bool else lax.scatter_add
+    return along.scatter(function, operand, updates, indices)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _multiply(along: _Along, operand, updates, indices):
+    function = lax.scatter_min if operand.dtype == bool else lax.scatter_mul
+    return along.scatter(function, operand, updates, indices)
+
+
+@_multiply.defjvp
+def _(along, primals, tangents):
+    operand, updates, indices = primals
+    product = _multiply(along, operand, updates, indices)
+    zero, one = _scalar(operand, 0), _scalar(operand, 1)
+    # The factor of a tangent is the product of all others: by division, or afresh without a zero that stands alone.
+    nonzero = where(lax.eq(operand, zero), one, operand)
+    of_operand = lax.div(_multiply(along, nonzero, updates, indices), nonzero)
+    is_zero = lax.eq(updates, zero)
+    zeros = along.scatter(lax.scatter_add, lax.full_like(operand, 0), is_zero.astype(operand.dtype), indices)
+    alone = lax.bitwise_and(is_zero, lax.eq(along.gather(zeros, indices), one))
+    others = _multiply(along, operand, where(alone, one, updates), indices)
+    of_updates = where(
+        alone,
+        along.gather(others, indices),
+        lax.div(along.gather(product, indices), where(is_zero, one, updates)),
+    )
+    tangent = lax.mul(of_operand, tangents[0])
+    return product, along.scatter(lax.scatter_add, tangent, lax.mul(of_updates, tangents[1]), indices)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _extreme(function, along: _Along, operand, updates, indices):
+    return along.scatter(function, operand, updates, indices)
+
+
+@_extreme.defjvp
+def _(function, along, primals, tangents):
+    operand, updates, indices = primals
+    result = _extreme(function, along, operand, updates, indices)
+    zero = _scalar(operand, 0)
+    won, won_updates = lax.eq(operand, result), lax.eq(updates, along.gather(result, indices))
+    # Those that tie share the gradient.
+    winners = along.scatter(lax.scatter_add, won.astype(operand.dtype), won_updates.astype(operand.dtype), indices)
+    tangent = along.scatter(
+        lax.scatter_add, where(won, tangents[0], zero), where(won_updates, tangents[1], zero), indices
+    )
+    return result, lax.div(tangent, winners)
+
+
+def _count(along: _Along, operand, updates, indices, include_self: bool):
+    ones = lax.full(operand.shape, int(include_self), operand.dtype)
+    count = along.scatter(lax.scatter_add, ones, lax.full(updates.shape, 1, operand.dtype), indices)
+    return count if include_self else lax.max(count, _scalar(count, 1))
+
+
+def _reduce(along: _Along, operand, updates, indices, reduce: str, include_self: bool):
+    if reduce not in _IDENTITIES:
+        raise RuntimeError(f"reduce argument must be one of {', '.join(_IDENTITIES)}, but got {reduce!r}")
+    start = operand
+    if not include_self:
+        identity = _IDENTITIES[reduce](operand.dtype)
+        start = _put(along, operand, lax.full(updates.shape, identity, operand.dtype), indices)
+    if reduce == "prod":
+        return _multiply(along, start, updates, indices)
+    if reduce in ("amax", "amin"):
+        function = lax.scatter_max if reduce == "amax" else lax.scatter_min
+        return _extreme(function, along, start, updates, indices)
+    total = _add(along, start, updates, indices)
+    if reduce == "sum":
+        return total
+    count = _count(along, operand, updates, indices, include_self)
+    return lax.div(total, count) if jnp.issubdtype(total.dtype, jnp.inexact) else jnp.floor_divide(total, count)
+
+
+def _lowest(dtype):
+    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else 0 if dtype == bool else -np.inf
+
+
+def _highest(dtype):
+    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else 1 if dtype == bool else np.inf
+
+
+_IDENTITIES: dict[str, Callable] = {
+    "sum": lambda _: 0,
+    "prod": lambda _: 1,
+    "mean": lambda _: 0,
+    "amax": _lowest,
+    "amin": _highest,
+}
+
+
+# gather and scatter: one index for each element.
+
+
+def _unexpanded(input, dim, index, *args, **kwargs):
+    """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
+    index = current().lift(index)  # pyright: ignore[reportOptionalMemberAccess]
+    shape = tuple(index.shape)
+    if index.ndim > 1 and 0 in index.stride():
+        axis = wrap_dim(dim, index.ndim)
+        for d, stride in enumerate(index.stride()):
+            if stride == 0 and d != axis and shape[d] > 1:
+                index = index.narrow(d, 0, 1)
+        kwargs = {**kwargs, "shape": shape}
+    return (input, dim, index, *args), kwargs
+
+
+def _at_least_1d(array):
+    return array if array.ndim else lax.reshape(array, (1,))
+
+
+class _Elements:
+    """One call of gather or scatter, checked: the region of the input that the index speaks of, and how."""
+
+    def __init__(self, input, dim: int, index, shape: tuple[int, ...] | None):
+        self.dim = dim = wrap_dim(dim, input.ndim)
+        self.result_shape = shape = index.shape if shape is None else shape
+        if max(len(shape), 1) != max(input.ndim, 1):
+            raise RuntimeError(
+                f"Index tensor must have the same number of dimensions as input tensor, but got {len(shape)} and "
+                f"{input.ndim}"
+            )
+        self.input, self.index, self.shape = _at_least_1d(input), _at_least_1d(index), shape or (1,)
+        self.region = [size if d == dim else self.shape[d] for d, size in enumerate(self.input.shape)]
+        if any(wanted > size for wanted, size in zip(self.region, self.input.shape, strict=True)):
+            raise RuntimeError(
+                f"Size does not match at dimension other than {dim}: expected index {list(shape)} to be no larger than "
+                f"self {list(input.shape)} apart from dimension {dim}"
+            )
+        if self.index.dtype not in (np.int32, np.int64):
+            raise RuntimeError(f"expected an index of dtype int64 or int32, but got {self.index.dtype}")
+        check_bounds(self.index, self.input.shape[dim], dim, error=RuntimeError)
+        windows = tuple(d for d, size in enumerate(self.shape) if d != dim and self.index.shape[d] < size)
+        self.along = _Along(dim, windows)
+
+    def part(self, array, limits):
+        """The beginning of `array` in every dimension."""
+        return array if array.shape == tuple(limits) else lax.slice(array, [0] * array.ndim, limits)
+
+    def gather(self):
+        return reshape(self.along.gather(self.part(self.input, self.region), self.index), self.result_shape)
+
+    def updates(self, src):
+        """What is scattered, for every element of the index."""
+        if not isinstance(src, (jax.Array, np.ndarray)):
+            return lax.full(self.shape, src, self.input.dtype)
+        same_dtype(self.input, src, "scatter")
+        src = _at_least_1d(src)
+        if src.ndim != self.input.ndim or any(n > size for n, size in zip(self.shape, src.shape, strict=True)):
+            raise RuntimeError(
+                f"Expected index {list(self.shape)} to be no larger than src {list(src.shape)} in every dimension"
+            )
+        return self.part(src, self.shape)
+
+    def scatter(self, combine: Callable, src, like):
+        """The input, in the shape of `like`, with `src` combined into it."""
+        updates = self.updates(src)
+        part = self.part(self.input, self.region)
+        result = combine(self.along, part, updates, self.index)
+        if part.shape != self.input.shape:
+            result = lax.dynamic_update_slice(self.input, result, [np.int32(0)] * result.ndim)
+        return reshape(result, like.shape)
+
+
+@implements(torch.gather, prepare=_unexpanded)
+def gather(input, dim, index, *, sparse_grad=False, shape=None):
     if index.size == 0:
-        return jnp.zeros(index.shape, input.dtype)
-    if max(index.ndim, 1) != max(input.ndim, 1):
+        return lax.full(index.shape, 0, input.dtype)
+    return _Elements(input, dim, index, shape).gather()
+
+
+def _scatter(combine: Callable, input, dim, index, src, shape):
+    if index.size == 0:
+        return input
+    return _Elements(input, dim, index, shape).scatter(combine, src, input)
+
+
+@implements(torch.scatter, aten.scatter, prepare=_unexpanded)
+def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None):
+    if reduce not in (None, "add", "multiply"):
+        raise RuntimeError(f"reduce argument must be either add or multiply, but got {reduce!r}")
+    combine = {None: _put, "add": _add, "multiply": _multiply}[reduce]
+    return _scatter(combine, input, dim, index, value if src is None else src, shape)
+
+
+@implements(torch.scatter_add, prepare=_unexpanded)
+def scatter_add(input, dim, index, src, *, shape=None):
+    return _scatter(_add, input, dim, index, src, shape)
+
+
+@implements(torch.scatter_reduce, aten.scatter_reduce, prepare=_unexpanded)
+def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None):
+    combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
+    return _scatter(combine, input, dim, index, src, shape)
+
+
+def _broadcast_along(input, indices, dim=None):
+    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    input, indices = lift(input), lift(indices)
+    if dim is None:
+        input, indices, dim = input.reshape(-1), indices.reshape(-1), 0
+    elif input.ndim != indices.ndim:
         raise RuntimeError(
-            f"Index tensor must have the same number of dimensions as input tensor, got {index.ndim} and {input.ndim}"
+            "torch.take_along_dim(): input and indices should have the same number of dimensions, but got "
+            f"{input.ndim} dimensions for input, and {indices.ndim} dimensions for indices"
         )
-    shape = index.shape
-    input, index = jnp.atleast_1d(input), jnp.atleast_1d(index)
-    part = [size if d == dim else index.shape[d] for d, size in enumerate(input.shape)]
-    if any(wanted > size for wanted, size in zip(part, input.shape, strict=True)):
-        raise RuntimeError(
-            f"Size does not match at dimension other than {dim}: expected index {list(index.shape)} to be no larger "
-            f"than self {list(input.shape)} apart from dimension {dim}"
-        )
-    _check_bounds(index, input.shape[dim], dim, error=RuntimeError)
-    input = lax.slice(input, [0] * input.ndim, part) if tuple(part) != input.shape else input
-    return reshape(_Along(dim).gather(input, index), shape)
+    dim = wrap_dim(dim, input.ndim)
+    shape = np.broadcast_shapes(_without(input.shape, dim), _without(indices.shape, dim))
+    input = input.expand(*shape[:dim], input.shape[dim], *shape[dim:])
+    indices = indices.expand(*shape[:dim], indices.shape[dim], *shape[dim:])
+    values = known_values(indices)
+    wraps = values is None or (values.size > 0 and (values.min() < 0 or values.max() >= input.shape[dim]))
+    (input, dim, indices), shape = _unexpanded(input, dim, indices)
+    return (input, indices, dim), {**shape, "wraps": wraps}
 
 
-# x[indices]: index tensors, masks, and None for a dimension taken whole.
+@implements(torch.take_along_dim, prepare=_broadcast_along)
+def take_along_dim(input, indices, dim=None, *, shape=None, wraps=True):
+    if wraps and indices.size:  # around, as often as need be
+        size = input.shape[dim]
+        indices = from_front(lax.rem(indices, _scalar(indices, size)), size)
+    return gather(input, dim, indices, shape=shape)
 
 
-def _known(tensor: Torchish):
-    """The values of an index that are known, as a numpy array, else None."""
-    known = tensor.read() if not is_traced(tensor.read()) else evaluate(tensor.known)
-    return None if known is None or is_traced(known) else np.asarray(known)
+def _without(shape, dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Fixed:
-    """An index whose values are known; it passes through a rule as it is, and is no operand."""
-
-    values: np.ndarray
+# index_select and its like: one index for each row.
 
 
-def _is_mask(index) -> bool:
-    return index.dtype in (torch.bool, torch.uint8)
+class _Rows:
+    """One call of an operator that takes a list of rows along a dimension, checked."""
+
+    def __init__(self, input, dim: int, index, *, negative: bool = False):
+        if index.ndim > 1:
+            raise IndexError(f"Index is supposed to be a vector, but got {index.ndim} dimensions")
+        self.dim = wrap_dim(dim, input.ndim)
+        self.input = _at_least_1d(input)
+        check_bounds(index, self.input.shape[self.dim], self.dim, negative=negative)
+        if negative:
+            index = from_front(index, self.input.shape[self.dim])
+        self.count = index.size
+        shape = [1] * self.input.ndim
+        shape[self.dim] = index.size
+        self.index = lax.reshape(index, shape)
+        self.along = _Along(self.dim, tuple(d for d in range(self.input.ndim) if d != self.dim))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the rows together."""
+        return tuple(self.count if d == self.dim else size for d, size in enumerate(self.input.shape))
+
+    def scatter(self, combine: Callable, source, name: str, like):
+        same_dtype(self.input, source, name)
+        source = _at_least_1d(source)
+        if source.shape != self.shape:
+            raise IndexError(f"{name}(): expected a source of shape {list(self.shape)}, but got {list(source.shape)}")
+        return reshape(combine(self.along, self.input, source, self.index), like.shape)
 
 
-def _check_index_dtypes(indices) -> None:
-    for index in indices:
-        if index is not None and index.dtype not in (
-            torch.int64,
-            torch.int32,
-            torch.int16,
-            torch.int8,
-            torch.bool,
-            torch.uint8,
-        ):
-            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-
-
-def _lifted(indices) -> list[Torchish | None]:
+def _slice_where_known(input, dim, index):
+    """The call with a slice in place of an index that amounts to one."""
     call = current()
-    return [None if index is None else call.lift(index) for index in indices]  # pyright: ignore[reportOptionalMemberAccess]
+    input, index = call.lift(input), call.lift(index)  # pyright: ignore[reportOptionalMemberAccess]
+    if (is_traced(input.held.array) or is_traced(index.held.array)) and index.ndim == 1:
+        values = known_values(index)
+        if values is not None and values.size:
+            check_bounds(values, input.shape[dim] if input.ndim else 1, dim)
+            index = progression(values) or index
+    return (input, dim, index), {}
 
 
-def _check_masks(shape, indices) -> None:
-    dim = 0
-    for index in indices:
-        if index is None or not _is_mask(index):
-            dim += 1
-            continue
-        for size in index.shape:
-            if dim >= len(shape) or shape[dim] != size:
-                raise IndexError(
-                    f"The shape of the mask {list(index.shape)} at index 0 does not match the shape of the indexed "
-                    f"tensor {list(shape)} at index {dim}"
-                )
-            dim += 1
-    if dim > len(shape):
-        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+@implements(torch.index_select, prepare=_slice_where_known)
+def index_select(input, dim, index):
+    if isinstance(index, slice):
+        return sliced(input, wrap_dim(dim, input.ndim), index) if input.ndim else input
+    rows = _Rows(input, dim, index)
+    selected = rows.along.gather(rows.input, rows.index)
+    return selected if input.ndim else reshape(selected, ())
 
 
-def _without_masks(indices, what: str) -> list:
-    """The indices with each mask replaced by the indices of its true elements."""
-    result = []
-    for index in indices:
-        if index is None or not _is_mask(index):
-            result.append(index)
-            continue
-        mask = _known(index)
-        if mask is None:
-            raise TracedValueError(what)
-        result.extend(_Fixed(places.astype(np.int32)) for places in np.nonzero(mask))
-    return result
+@implements(torch.index_add)
+def index_add(input, dim, index, source, *, alpha=1):
+    if alpha != 1:
+        source = lax.mul(source, _scalar(source, alpha))
+    return _Rows(input, dim, index).scatter(_add, source, "index_add", input)
 
 
-def _fixed_where_known(indices) -> list:
-    """The indices, where their values are known (and short enough to be literals) these values."""
-    result = []
-    for index in indices:
-        if isinstance(index, Torchish):
-            values = _known(index)
-            index = index if values is None else _Fixed(values)
-        result.append(index)
-    return result
+@implements(torch.index_copy)
+def index_copy(input, dim, index, source):
+    if source.ndim == 0 and input.ndim == 1:
+        source = _at_least_1d(source)
+    return _Rows(input, dim, index).scatter(_put, source, "index_copy", input)
 
 
-@implements_tensors(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(self, indices):
-    indices = _lifted(indices)
-    _check_index_dtypes(indices)
-    _check_masks(self.shape, indices)
-    indices = _fixed_where_known(_without_masks(indices, "indexing with a boolean mask"))
-    return _index((self, indices), {})
-
-
-def _entries(shape, indices) -> tuple:
-    """The indices for jax: slices for what is taken whole, everything checked and not negative."""
-    entries = []
-    for dim, index in enumerate(indices):
-        if index is None:
-            entries.append(slice(None))
-            continue
-        array = index.values if isinstance(index, _Fixed) else index
-        size = shape[dim]
-        _check_bounds(array, size, dim, wraps=True)
-        entries.append(_counted_from_front(array, size))
-    return tuple(entries)
-
-
-def _counted_from_front(array, size: int):
-    if is_traced(array):
-        return where(lax.lt(array, _like(array, 0)), lax.add(array, _like(array, size)), array)
-    values = np.asarray(array)
-    return np.where(values < 0, values + size, values) if (values < 0).any() else array
-
-
-def _like(array, value):
-    return np.asarray(value).astype(array.dtype)
-
-
-def _progression(values: np.ndarray, size: int) -> slice | None:
-    """The slice that a one-dimensional list of indices amounts to, if there is one."""
-    if values.ndim != 1 or values.size == 0:
-        return None
-    first, step = int(values[0]), int(values[1] - values[0]) if values.size > 1 else 1
-    if step == 0 or not np.array_equal(values, first + step * np.arange(values.size)):
-        return None
-    stop = first + step * values.size
-    return slice(first, stop if stop >= 0 else None, step)
-
-
-def _gather(input, indices):
-    entries = _entries(input.shape, indices)
-    at = [dim for dim, entry in enumerate(entries) if not isinstance(entry, slice)]
-    if len(at) == 1 and is_traced(input) and not is_traced(entries[at[0]]):
-        region = _progression(np.asarray(entries[at[0]]), input.shape[at[0]])
-        if region is not None:
-            return _sliced(input, at[0], region)
-    return input.at[entries].get(mode="promise_in_bounds", wrap_negative_indices=False)
-
-
-def _sliced(array, dim: int, region: slice):
-    start, stop, step = region.indices(array.shape[dim])
-    if step < 0:
-        count = len(range(start, stop, step))
-        last = start + (count - 1) * step
-        return lax.rev(_sliced(array, dim, slice(last, start + 1, -step)), (dim,))
-    if (start, stop, step) == (0, array.shape[dim], 1):
-        return array
-    return lax.slice_in_dim(array, start, stop, step, dim)
-
-
-_index = ArrayRule(_gather, "index")
-
-
-@implements_tensors(torch.index_put, Tensor.index_put, aten.index_put.default, aten._unsafe_index_put.default)
-def index_put(input, indices, values, accumulate=False):
-    call = current()
-    input, values = call.lift(input), call.lift(values)  # pyright: ignore[reportOptionalMemberAccess]
-    indices = _lifted(indices)
-    _check_index_dtypes(indices)
-    if values.dtype != input.dtype and values.ndim:
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {input.dtype} for the destination and "
-            f"{values.dtype} for the source."
-        )
-    _check_masks(input.shape, indices)
-    indices = _without_masks(indices, "masked")
-    return _index_put((input, _fixed_where_known(indices), values, accumulate), {})
-
-
-@implements_tensors(torch.index_put_, Tensor.index_put_, aten.index_put_.default, aten._index_put_impl_.default)
-def index_put_(input, indices, values, accumulate=False, unsafe=False):
-    return write_in_place(input, index_put(input, indices, values, accumulate), (values,))
-
-
-def _put(input, indices, values, accumulate):
-    entries = _entries(input.shape, indices)
-    target = input.at[entries]
-    write = target.add if accumulate else target.set
-    return write(values.astype(input.dtype), mode="promise_in_bounds", wrap_negative_indices=False)
-
-
-_index_put = ArrayRule(_put, "index_put")
-
-
-# Masks.
-
-
-@implements(torch.masked_fill, Tensor.masked_fill)
-def masked_fill(input, mask, value):
-    if mask.dtype != bool:
-        raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
+@implements(torch.index_fill, aten.index_fill)
+def index_fill(input, dim, index, value):
     if np.ndim(value):
         raise RuntimeError(
-            f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {np.ndim(value)} dimension(s)."
+            f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {np.ndim(value)} "
+            "dimension(s)."
         )
-    if isinstance(value, jax.Array):
-        value = lax.convert_element_type(value, input.dtype)
-    else:
-        value = np.asarray(value).astype(input.dtype)
-    return where(mask, value, input)
+    rows = _Rows(input, dim, index, negative=True)
+    shape = rows.input.shape
+    filled = jnp.zeros(shape[rows.dim], bool).at[rows.index.reshape(-1)].set(True, mode="promise_in_bounds")
+    filled = reshape(lax.broadcast_in_dim(filled, shape, (rows.dim,)), input.shape)
+    return where(filled, _as_dtype(value, input.dtype), input)
+
+
+@implements(torch.index_reduce)
+def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+    combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
+    return _Rows(input, dim, index).scatter(combine, source, "index_reduce", input)
+
+
+def _as_dtype(value, dtype):
+    """A number or array as an array of `dtype`."""
+    return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
+
+
+# By flat index.
+
+
+def _flat_index(input, index, name: str):
+    if index.dtype not in (np.int32, np.int64):
+        raise RuntimeError(f"{name}(): Expected a long tensor for index, but got {index.dtype}")
+    check_bounds(index, input.size, 0, negative=True)
+    return from_front(reshape(index, (index.size,)), input.size)
+
+
+@implements(torch.take)
+def take(input, index):
+    if index.size == 0:
+        return lax.full(index.shape, 0, input.dtype)
+    flat = reshape(input, (input.size,))
+    return reshape(_Along(0, ()).gather(flat, _flat_index(input, index, "take")), index.shape)
+
+
+@implements(torch.Tensor.put, torch.put)
+def put(input, index, source, accumulate=False):
+    same_dtype(input, source, "put_")
+    if index.size != source.size:
+        raise RuntimeError(
+            f"put_(): Expected source and index to have the same number of elements, but got {source.size} and "
+            f"{index.size}"
+        )
+    if index.size == 0:
+        return input
+    combine = _add if accumulate else _put
+    flat, updates = reshape(input, (input.size,)), reshape(source, (source.size,))
+    return reshape(combine(_Along(0, ()), flat, updates, _flat_index(input, index, "put_")), input.shape)
+
+
+# By mask.
+
+
+def in_order_of(mask, values, dim: int):
+    """`values` along `dim` spread over the true elements of `mask`, in order; other elements get what is meaningless.
+
+    The dimension `dim` of the result is that of the flattened mask.
+    """
+    count = lax.cumsum(lax.convert_element_type(reshape(mask, (mask.size,)), np.int32))
+    rank = lax.max(lax.sub(count, np.int32(1)), np.int32(0))
+    shape = [1] * values.ndim
+    shape[dim] = mask.size
+    along = _Along(dim, tuple(d for d in range(values.ndim) if d != dim))
+    return along.gather(values, lax.reshape(rank, shape))
+
+
+def _check_mask(mask, name: str) -> None:
+    if mask.dtype != bool:
+        raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {mask.dtype}")
+
+
+@implements(torch.masked_fill)
+def masked_fill(input, mask, value):
+    _check_mask(mask, "masked_fill")
+    if np.ndim(value):
+        raise RuntimeError(
+            f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {np.ndim(value)} "
+            "dimension(s)."
+        )
+    return where(mask, _as_dtype(value, input.dtype), input)
+
+
+@implements(torch.masked_scatter)
+def masked_scatter(input, mask, source):
+    _check_mask(mask, "masked_scatter")
+    same_dtype(input, source, "masked_scatter")
+    shape = np.broadcast_shapes(input.shape, mask.shape)
+    mask, input = jnp.broadcast_to(mask, shape), jnp.broadcast_to(input, shape)
+    if not is_traced(mask) and source.size < np.count_nonzero(mask):
+        raise RuntimeError(
+            f"masked_scatter: expected source to have at least as many elements as the mask has ones, but got "
+            f"{source.size} and {np.count_nonzero(mask)}"
+        )
+    if source.size == 0 or input.size == 0:
+        return input
+    values = in_order_of(mask, reshape(source, (source.size,)), 0)
+    return where(mask, reshape(values, shape), input)
+
+
+@implements_tensors(torch.masked_select, Tensor.masked_select, aten.masked_select.default)
+def masked_select(input, mask, *, out=None):
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, but got {mask.dtype}")
+    input, mask = torch.broadcast_tensors(*torch.atleast_1d(input, mask))
+    result = aten.index(input, [mask])
+    return result if out is None else write_out(result, out)
+
+
+# From values to indices: the shapes depend on data.
+
+
+@implements(torch.nonzero, concrete=True, dtype=torch.int64)
+def nonzero(input, *, as_tuple=False):
+    if as_tuple:
+        return tuple(jnp.asarray(index) for index in np.nonzero(np.atleast_1d(input)))
+    return jnp.asarray(np.argwhere(input))
+
+
+@implements(torch.argwhere, concrete=True, dtype=torch.int64)
+def argwhere(input):
+    return jnp.asarray(np.argwhere(input))
+
+
+@implements_tensors(aten.nonzero_numpy.default)
+def nonzero_numpy(input):
+    return list(torch.nonzero(input, as_tuple=True))
+
+
+_choose = lookup(torch.where)
+
+
+@implements_tensors(torch.where, aten.where.default)
+def where_(condition, *args, **kwargs):
+    if not args and not kwargs:
+        return torch.nonzero(condition, as_tuple=True)
+    return _choose((condition, *args), kwargs)
+
+
+@implements_tensors(Tensor.where)
+def _where_method(self, condition, other):
+    return torch.where(condition, self, other)

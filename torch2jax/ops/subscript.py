@@ -1,0 +1,306 @@
+"""`x[...]` and `x[...] = v`: index tensors, masks, and their mixtures with slices.
+
+PyTorch's own C++ takes a subscript apart: integers, slices, None and ... become views, and what is left arrives here as
+``aten.index`` and ``aten.index_put_``, with None for each dimension taken whole.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..errors import TracedValueError
+from ..registry import implements, implements_tensors
+from ..storage import is_traced
+from ..tensor import Torchish
+from ..translation import current
+from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
+from .views import reshape
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool, torch.uint8)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Fixed:
+    """An index that is known at trace time; it passes through a rule as it is."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self):
+        return self.values.shape
+
+
+# Before the arrays: what is known of the indices decides the form of the graph.
+
+
+def _lifted(shape, indices) -> list[Torchish | None]:
+    """The index tensors, checked, with bytes as the masks that they are."""
+    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    lifted, dim = [], 0
+    for place, index in enumerate(indices):
+        if index is None:
+            lifted.append(None)
+            dim += 1
+            continue
+        index = lift(index)
+        if index.dtype not in _INDEX_DTYPES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        if index.dtype in (torch.bool, torch.uint8):
+            if tuple(index.shape) != tuple(shape[dim : dim + index.ndim]):
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
+                    f"indexed tensor {list(shape)} at dimension {dim}"
+                )
+            index = index if index.dtype == torch.bool else index != 0
+            dim += index.ndim
+        else:
+            dim += 1
+        lifted.append(index)
+    if dim > len(shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+    return lifted
+
+
+def _is_mask(index) -> bool:
+    return index is not None and not isinstance(index, (_Fixed, slice)) and index.dtype in (torch.bool, np.bool_)
+
+
+def _spread(indices) -> list:
+    """The indices with each known mask replaced by the indices of its true elements."""
+    result = []
+    for index in indices:
+        mask = known_values(index) if _is_mask(index) else None
+        if mask is None:
+            result.append(index)
+        else:
+            result.extend(_Fixed(places.astype(np.int32)) for places in np.nonzero(mask))
+    return result
+
+
+def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
+    """The indices with slices for those that amount to one, and the dimensions whose indices may be negative."""
+    result, negative, dim = [], [], 0
+    alone = sum(index is not None for index in indices) == 1
+    for index in indices:
+        if index is None or _is_mask(index):
+            result.append(index)
+            dim += 1 if index is None else index.ndim
+            continue
+        values = index.values if isinstance(index, _Fixed) else known_values(index)
+        if values is None:
+            negative.append(dim)
+        else:
+            size = input.shape[dim]
+            check_bounds(values, size, dim, negative=True)
+            if values.size and values.min() < 0:
+                values = np.where(values < 0, values + size, values)
+                index = _Fixed(values)
+            if alone and _is_staged(input, index):
+                index = progression(values) or index
+        result.append(index)
+        dim += 1
+    return result, tuple(negative)
+
+
+def _is_staged(*operands) -> bool:
+    """Whether an operation on these is traced, so that its form matters more than the time to find it."""
+    return any(isinstance(x, Torchish) and is_traced(x.held.array) for x in operands)
+
+
+def _prepare_read(input, indices):
+    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    indices = _spread(_lifted(input.shape, indices))
+    if any(_is_mask(index) for index in indices):
+        raise TracedValueError("indexing with a boolean mask")
+    indices, negative = _facts(input, indices)
+    return (input, indices), {"negative": negative}
+
+
+def _prepare_write(input, indices, values, accumulate=False):
+    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    input, values = lift(input), lift(values)
+    indices = _lifted(input.shape, indices)
+    mask = _only_mask(indices)
+    if values.dtype != input.dtype:
+        if mask is None or values.numel() != 1 or accumulate:
+            raise RuntimeError(
+                f"Index put requires the source and destination dtypes match, got {input.dtype} for the destination "
+                f"and {values.dtype} for the source."
+            )
+        values = values.to(input.dtype)
+    if mask is None or _has_count(values, input.ndim - mask - indices[mask].ndim):
+        indices = _spread(indices)
+    indices, negative = _facts(input, indices)
+    return (input, indices, values, accumulate), {"negative": negative}
+
+
+def _only_mask(indices) -> int | None:
+    """The place of a mask that is the only index."""
+    given = [place for place, index in enumerate(indices) if index is not None]
+    return given[0] if len(given) == 1 and _is_mask(indices[given[0]]) else None
+
+
+def _has_count(values, after: int) -> bool:
+    """Whether `values` has a dimension for the true elements of a mask with `after` dimensions behind it."""
+    return values.ndim > after and values.shape[values.ndim - after - 1] != 1
+
+
+# On arrays.
+
+
+def _entries(shape, indices, negative) -> tuple:
+    """The indices as jax takes them, none of them negative."""
+    entries = []
+    for dim, index in enumerate(indices):
+        if index is None:
+            entries.append(slice(None))
+        else:
+            array = index.values if isinstance(index, _Fixed) else index
+            entries.append(from_front(array, shape[dim]) if dim in negative else array)
+    return tuple(entries)
+
+
+def _region(indices) -> tuple[int, slice] | None:
+    """The dimension and slice of a subscript that is but one slice."""
+    return next(((dim, index) for dim, index in enumerate(indices) if isinstance(index, slice)), None)
+
+
+def _result_shape(shape, entries) -> tuple[int, ...]:
+    """The shape of what the entries, none of them a part of a dimension, choose."""
+    at = [dim for dim, entry in enumerate(entries) if not isinstance(entry, slice)]
+    shapes = [np.shape(entries[dim]) for dim in at]
+    try:
+        together = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise IndexError(
+            "shape mismatch: indexing tensors could not be broadcast together with shapes "
+            + ", ".join(str(list(shape)) for shape in shapes)
+        ) from None
+    if at == list(range(at[0], at[-1] + 1)):
+        return (*shape[: at[0]], *together, *shape[at[-1] + 1 :])
+    return (*together, *(size for dim, size in enumerate(shape) if dim not in at))
+
+
+@implements(aten.index, aten._unsafe_index, prepare=_prepare_read)
+def index(input, indices, *, negative=()):
+    region = _region(indices)
+    if region is not None:
+        return sliced(input, *region)
+    if all(index is None for index in indices):
+        return input
+    entries = _entries(input.shape, indices, negative)
+    _result_shape(input.shape, entries)
+    return input.at[entries].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+@implements(torch.index_put, aten._unsafe_index_put, prepare=_prepare_write)
+def index_put(input, indices, values, accumulate=False, *, negative=()):
+    mask = _only_mask(indices)
+    if mask is not None:
+        return _put_where(input, mask, indices[mask], values, accumulate)
+    region = _region(indices)
+    if region is not None:
+        return _put_slice(input, *region, values, accumulate)
+    if all(index is None for index in indices):
+        return _combined(input, _expanded(values, input.shape), accumulate)
+    mode = "promise_in_bounds"
+    if any(_is_mask(index) for index in indices):
+        mode, (indices, values) = "drop", _without_masks(input.shape, indices, values)
+    entries = _entries(input.shape, indices, negative)
+    values = _expanded(values, _result_shape(input.shape, entries))
+    places = [entry for entry in entries if not isinstance(entry, slice)]
+    layout = tuple(isinstance(entry, slice) for entry in entries)
+    write = functools.partial(_write, layout, mode, accumulate)
+    return write(input, values, *places) if accumulate else overwrite(write, input, values, *places)
+
+
+@implements_tensors(aten._index_put_impl_.default)
+def _index_put_impl_(self, indices, values, accumulate=False, unsafe=False):
+    return self.index_put_(indices, values, accumulate)
+
+
+def _write(whole, mode, accumulate, operand, updates, *places, unique=False):
+    remaining = iter(places)
+    target = operand.at[tuple(slice(None) if is_whole else next(remaining) for is_whole in whole)]
+    function = target.set if not accumulate else target.max if operand.dtype == bool else target.add
+    return function(updates, mode=mode, unique_indices=unique, wrap_negative_indices=False)
+
+
+def _combined(before, values, accumulate):
+    if not accumulate:
+        return values
+    return lax.bitwise_or(before, values) if before.dtype == bool else lax.add(before, values)
+
+
+def _expanded(values, shape):
+    try:
+        return jnp.broadcast_to(values, shape)
+    except ValueError:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(shape)}"
+        ) from None
+
+
+def _put_slice(input, dim: int, region: slice, values, accumulate):
+    start, stop, step = region.indices(input.shape[dim])
+    count = len(range(start, stop, step))
+    values = _expanded(values, (*input.shape[:dim], count, *input.shape[dim + 1 :]))
+    if step < 0:
+        start, step, values = start + (count - 1) * step, -step, lax.rev(values, (dim,))
+    region = slice(start, start + (count - 1) * step + 1, step)
+    values = _combined(sliced(input, dim, region) if accumulate else None, values, accumulate)
+    if step == 1:
+        starts = [np.int32(start if d == dim else 0) for d in range(input.ndim)]
+        return values if count == input.shape[dim] else lax.dynamic_update_slice(input, values, starts)
+    index = (slice(None),) * dim + (region,)
+    return input.at[index].set(values, unique_indices=True, indices_are_sorted=True)
+
+
+def _put_where(input, dim: int, mask, values, accumulate):
+    """Writes at the true elements of a mask over the dimensions from `dim`, as a selection of fixed shape."""
+    after = input.ndim - dim - mask.ndim
+    if values.ndim > after:
+        axis = values.ndim - after - 1
+        if _has_count(values, after):
+            values = in_order_of(mask, values, axis)
+            inner = mask.shape
+        else:
+            inner = (1,) * mask.ndim
+        values = reshape(values, (*values.shape[:axis], *inner, *values.shape[axis + 1 :]))
+    values = _combined(input, _expanded(values, input.shape), accumulate)
+    mask = lax.broadcast_in_dim(mask, input.shape, range(dim, dim + mask.ndim))
+    return lax.select(mask, values, input)
+
+
+def _without_masks(shape, indices, values):
+    """Masks of unknown values as indices of a fixed number, of which those too many are out of bounds."""
+    count = min(index.size for index in indices if _is_mask(index))
+    result = []
+    for index in indices:
+        if _is_mask(index):
+            result.extend(jnp.nonzero(index, size=count, fill_value=index.shape))
+        else:
+            array = index.values if isinstance(index, _Fixed) else index
+            result.append(array if array is None else _padded(array, array.ndim - 1, count))
+    chosen = _result_shape(shape, [slice(None) if index is None else index for index in result])
+    at = [dim for dim, index in enumerate(result) if index is not None]
+    together = np.broadcast_shapes(*(result[dim].shape for dim in at))
+    adjacent = at == list(range(at[0], at[-1] + 1))
+    behind = len(chosen) - len(together) - (at[0] if adjacent else 0)
+    return result, _padded(values, values.ndim - behind - 1, count)
+
+
+def _padded(array, axis: int, size: int):
+    """`array` with more elements along `axis`, unless it has one, which is broadcast."""
+    if axis < 0 or array.shape[axis] in (1, size):
+        return array
+    edges = [(0, size - array.shape[axis] if d == axis else 0, 0) for d in range(array.ndim)]
+    return lax.pad(array, np.zeros((), array.dtype), edges)
