@@ -143,7 +143,9 @@ def _interpolate_nearest(offset: float):
         sizes = _sizes(spatial, output_size, (*scales, *named_scales.values()))
         for dim, (size, factor) in enumerate(sizes, first):
             before = input.shape[dim]
-            ratio = _ratio(before, size, factor if size != before else 1)
+            if size == before and input.ndim == 4 and offset == 0:
+                continue  # here alone PyTorch passes over a scale that changes no size
+            ratio = _ratio(before, size, factor)
             positions = np.floor((np.arange(size, dtype=np.float32) + np.float32(offset)) * ratio)
             input = _select(input, dim, np.minimum(positions.astype(np.int32), before - 1))
         return input
@@ -188,7 +190,7 @@ def _interpolate_weighted(taps_of):
             before = x.shape[2]
             ratio = _ratio(before, size, factor, x.dtype.type)
             if align_corners:
-                ratio = x.dtype.type(before - 1) / x.dtype.type(max(size - 1, 1))
+                ratio = x.dtype.type((before - 1) / (size - 1) if size > 1 else 0)
             x = _weighted_sums(x, *taps_of(before, size, ratio, align_corners))
         return _rounded(x, input.dtype)
 
@@ -222,8 +224,7 @@ def _centers(count, ratio, align_corners):
 
 
 def _linear_taps(size, count, ratio, align_corners):
-    if count == size:
-        ratio = ratio.dtype.type(1)
+    ratio = ratio if count != size else ratio.dtype.type(1)  # PyTorch passes over a scale that changes no size
     center = np.maximum(_centers(count, ratio, align_corners), 0)
     first = np.minimum(center.astype(np.int32), size - 1)
     fraction = np.clip(center - first, 0, 1)
@@ -251,6 +252,7 @@ def _antialiased_taps(kernel, radius):
     """The kernel, widened to cover every input element where the image shrinks."""
 
     def taps_of(size, count, ratio, align_corners):
+        ratio = ratio if count != size else ratio.dtype.type(1)
         stretch = max(ratio, ratio.dtype.type(1))
         center = ratio * (np.arange(count, dtype=ratio.dtype) + ratio.dtype.type(0.5))
         low = np.maximum((center - radius * stretch + 0.5).astype(np.int32), 0)
