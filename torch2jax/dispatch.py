@@ -23,10 +23,11 @@ from . import registry
 from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
 from .interop import is_dense, tensor_to_array
+from .regions import CONJUGATE, NEGATIVE
 from .rng import Stream
 from .rule import write_in_place
-from .storage import is_traced
-from .tensor import Torchish, make_region, wrap
+from .storage import View, is_traced
+from .tensor import Torchish, make_region, make_view, wrap
 from .translation import Call, current
 
 __all__ = ["Translation", "decomposition_of", "functional_of", "observing"]
@@ -183,16 +184,29 @@ class Translation(TorchFunctionMode, Call):
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
-            if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or _covers_storage(tensor):
+            if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)
+            elif tensor.is_conj() or tensor.is_neg():
+                kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
+                base = self.lift(plain)
+                lifted = make_view(base, View(base._node, kind), base)
             else:
-                key = tensor.untyped_storage()._cdata
-                if key not in self._storages:
-                    memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
-                    self._remember(memory, self._constant(memory))
-                lifted = _region_of(self._storages[key], tensor)
-                lifted = self._constant(tensor) if lifted is None else lifted
+                lifted = self._lift_plain(tensor)
         return self._remember(tensor, lifted)
+
+    def _lift_plain(self, tensor: torch.Tensor) -> Torchish:
+        key = tensor.untyped_storage()._cdata
+        if key not in self._storages:
+            if _covers_storage(tensor):
+                return self._constant(tensor)
+            memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
+            self._remember(memory, self._constant(memory))
+        lifted = _region_of(self._storages[key], tensor)
+        if lifted is None:
+            return self._constant(tensor)
+        if lifted._wants_grad and not tensor.requires_grad:  # as after weight.detach()
+            lifted._node = lifted._node.detached()
+        return lifted
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
         array = tensor_to_array(tensor, copy=self._copies_constants)
