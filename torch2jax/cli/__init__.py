@@ -1,0 +1,17 @@
+"""The command line: ``torch2jax check`` and ``torch2jax ops``."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line; the console script of the package."""
+    try:
+        from .app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("rich", "typer"):
+            raise
+        print(f"torch2jax: the command line needs {error.name}: pip install 'torch2jax[cli]'", file=sys.stderr)
+        sys.exit(2)
+    app()

@@ -1,0 +1,274 @@
+"""The main job of the command line: does a model give in JAX what it gives in PyTorch, and how fast?"""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.overrides import resolve_name
+
+from ..convert import t2j
+from ..dispatch import observing
+from ..levels import Level, level_of
+from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
+from .subject import SpecError, Subject
+from .trial import Trial, differentiable
+
+__all__ = ["Check", "Report", "Times", "check"]
+
+_SECONDS_OF_RUNS = 0.5
+_MOST_RUNS = 20
+_VMAPPED = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds: of tracing and lowering, of compiling, of one run, and of PyTorch's eager run."""
+
+    trace: float
+    compile: float
+    run: float
+    pytorch: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One row of the report: what was compared, and how it came out; `error` says why it did not come out at all."""
+
+    name: str
+    agreement: Agreement | None = None
+    times: Times | None = None
+    note: str = ""
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether JAX gave what PyTorch gave."""
+        return not self.error and (self.agreement is None or self.agreement.agrees)
+
+
+@dataclasses.dataclass
+class Report:
+    """All that ``torch2jax check`` says of a model."""
+
+    subject: Subject
+    checks: list[Check] = dataclasses.field(default_factory=list)
+    operators: dict[Level, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+
+def check(
+    subject: Subject,
+    *,
+    grad: bool = False,
+    vmap: bool = False,
+    train: bool = False,
+    tolerance: float | None = None,
+    step: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Compares a model in PyTorch with its jitted translation.
+
+    Args:
+        subject: the model and its inputs.
+        grad: also the gradients for every parameter and every input of floating point.
+        vmap: also `jax.vmap` over inputs, with one PyTorch call for each.
+        train: also training mode: outputs, buffers, and gradients if `grad`.
+        tolerance: the relative error to accept, in place of the defaults.
+        step: is told what is going on.
+
+    Raises:
+        SpecError: PyTorch itself cannot run the model on these inputs.
+    """
+    if train and not isinstance(subject.target, torch.nn.Module):
+        raise SpecError(f"{subject.name} is a function: --train is for modules")
+    report = Report(subject)
+    for training in (False, True) if train else (False,):
+        checker = _Checker(Trial(subject, training), tolerance, step)
+        used: dict[Level, collections.Counter[str]] = {}
+        with observing(_recorder(used)):
+            report.checks += checker.outputs()
+        for level, names in used.items():
+            report.operators[level] = report.operators.get(level, collections.Counter()) | names
+        if grad:
+            report.checks += checker.gradients()
+        if vmap and not training:
+            report.checks += checker.vmapped()
+    return report
+
+
+class _Checker:
+    """The checks of a model in one mode."""
+
+    def __init__(self, trial: Trial, tolerance: float | None, step: Callable[[str], None]):
+        self._trial, self._tolerance = trial, tolerance
+        self._prefix = "training: " if trial.training else ""
+        self._step = lambda text: step(self._prefix + text)
+        self._key = jax.random.key(0) if trial.training else None
+        self._state, self._inputs = _to_jax(trial.state()), _to_jax(trial.inputs)
+
+    def outputs(self) -> list[Check]:
+        """Outputs and, in training, the new buffers."""
+        self._step("running PyTorch")
+        with torch.no_grad():
+            outputs, buffers, _ = self._refusing_bad_inputs(self._trial.pytorch())(self._trial.inputs)
+            expected = {"outputs": outputs}
+            if self._trial.training:
+                expected["buffers"] = {name: tensor.clone() for name, tensor in buffers.items()}
+            model = self._trial.pytorch()
+            seconds = _seconds(lambda: model(self._trial.inputs))
+
+        def run(state, inputs, key):
+            outputs, buffers = self._trial.jax(state, inputs, key)
+            return {"outputs": outputs, "buffers": buffers}
+
+        return self._compare(run, expected, seconds, OUTPUT_TOLERANCE)
+
+    def gradients(self) -> list[Check]:
+        """Gradients of a random linear function of the outputs."""
+        self._step("PyTorch's gradients")
+        names = list(self._trial.leaves())
+        outputs, *_ = self._refusing_bad_inputs(self._trial.pytorch())(self._trial.inputs)
+        weights = {name: _random_like(out, i) for i, (name, out) in enumerate(differentiable(outputs).items())}
+        backward = self._pytorch_gradients(self._trial.pytorch(), names, weights)
+        if not names or not weights:
+            return [Check(self._prefix + "gradients", note="no input or no output has a gradient")]
+        expected = self._refusing_bad_inputs(backward)()
+        model = self._pytorch_gradients(self._trial.pytorch(), names, weights)
+        seconds = _seconds(model)
+        cotangents = _to_jax(weights)
+
+        def loss(leaves, state, inputs, key):
+            outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
+            return sum(jnp.sum(outputs[name] * weight) for name, weight in cotangents.items())
+
+        def run(state, inputs, key):
+            both = {**state, **inputs}
+            return {"gradients": jax.grad(loss)({name: both[name] for name in names}, state, inputs, key)}
+
+        return self._compare(run, {"gradients": expected}, seconds, GRADIENT_TOLERANCE)
+
+    def vmapped(self) -> list[Check]:
+        """Outputs under `jax.vmap` over the inputs, against one call for each."""
+        self._step("running PyTorch")
+        batch = [{name: _shifted(x, by) for name, x in self._trial.inputs.items()} for by in range(_VMAPPED)]
+        with torch.no_grad():
+            model = self._trial.pytorch()
+            results = [self._refusing_bad_inputs(model)(inputs)[0] for inputs in batch]
+            expected = {name: torch.stack([result[name] for result in results]) for name in results[0]}
+            seconds = _seconds(lambda: [model(inputs) for inputs in batch])
+        stacked = _to_jax({name: torch.stack([inputs[name] for inputs in batch]) for name in batch[0]})
+
+        def run(state, inputs, key):
+            return {"vmap": jax.vmap(lambda inputs: self._trial.jax(state, inputs, key)[0])(inputs)}
+
+        return self._compare(run, {"vmap": expected}, seconds, OUTPUT_TOLERANCE, stacked)
+
+    def _pytorch_gradients(self, model: Callable, names: list[str], weights: Mapping[str, torch.Tensor]) -> Callable:
+        inputs = {name: x.detach().clone().requires_grad_(name in names) for name, x in self._trial.inputs.items()}
+
+        def backward() -> dict[str, torch.Tensor]:
+            outputs, _, parameters = model(inputs)
+            leaves = {**parameters, **inputs}
+            loss = torch.stack([torch.sum(outputs[name] * weight).float() for name, weight in weights.items()]).sum()
+            if not loss.requires_grad:
+                return {name: torch.zeros_like(leaves[name]) for name in names}
+            found = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True)
+            return {
+                name: torch.zeros_like(leaves[name]) if grad is None else grad
+                for name, grad in zip(names, found, strict=True)
+            }
+
+        return backward
+
+    def _refusing_bad_inputs(self, function: Callable) -> Callable:
+        def run(*args):
+            try:
+                return function(*args)
+            except Exception as error:
+                inputs = self._trial.subject.describe_inputs()
+                raise SpecError(f"PyTorch itself fails on {inputs}: {_first_line(error)}") from error
+
+        return run
+
+    def _compare(self, run: Callable, expected: dict, pytorch: float, tolerance: float, inputs=None) -> list[Check]:
+        """Compiles and runs `run`, and compares the groups of its result with PyTorch's."""
+        first = self._prefix + next(iter(expected))
+        arguments = (self._state, inputs or self._inputs, self._key)
+        try:
+            self._step(f"tracing {next(iter(expected))}")
+            started = time.perf_counter()
+            lowered = jax.jit(run).trace(*arguments).lower()
+            traced = time.perf_counter()
+            self._step(f"compiling {next(iter(expected))}")
+            compiled = lowered.compile()
+            times = (traced - started, time.perf_counter() - traced)
+            self._step(f"running {next(iter(expected))}")
+            actual = jax.block_until_ready(compiled(*arguments))
+            seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments)))
+        except Exception as error:
+            return [Check(first, error=f"{type(error).__name__}: {_first_line(error)}")]
+        random = self._key is not None and not _equal(actual, compiled(*arguments[:2], jax.random.key(1)))
+        checks = []
+        for name, tensors in expected.items():
+            row = Times(*times, seconds, pytorch) if not checks else None
+            if random:
+                checks.append(Check(self._prefix + name, times=row, note="random: values not compared"))
+            else:
+                agreement = compare(actual[name], tensors, self._tolerance or tolerance)
+                checks.append(Check(self._prefix + name, agreement, row))
+        return checks
+
+
+def _to_jax(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.Array]:
+    # A copy: what PyTorch writes to its buffers later must not reach JAX.
+    return {name: jnp.array(t2j(tensor.detach())) for name, tensor in tensors.items()}
+
+
+def _replaced(arrays: Mapping, by: Mapping) -> dict:
+    return {name: by.get(name, array) for name, array in arrays.items()}
+
+
+def _random_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def _shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
+    return tensor.roll(by, -1) if tensor.ndim else tensor
+
+
+def _equal(first, second) -> bool:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(bool(jnp.array_equal(a, b, equal_nan=jnp.issubdtype(a.dtype, jnp.inexact))) for a, b in pairs)
+
+
+def _seconds(run: Callable) -> float:
+    """The median time of one run, after one to warm up."""
+    run()
+    times: list[float] = []
+    while sum(times) < _SECONDS_OF_RUNS and len(times) < _MOST_RUNS:
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def _recorder(operators: dict[Level, collections.Counter[str]]) -> Callable:
+    def record(function) -> None:
+        name = str(function) if isinstance(function, torch._ops.OpOverload) else resolve_name(function)
+        name = name or getattr(function, "__name__", str(function))
+        if not name.endswith((".__get__", ".__set__", "_set_grad_enabled")):
+            operators.setdefault(level_of(function), collections.Counter())[name.removeprefix("torch.")] += 1
+
+    return record
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,81 @@
+"""How far arrays are from the tensors they should equal."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from ..interop import tensor_to_array
+
+__all__ = ["GRADIENT_TOLERANCE", "OUTPUT_TOLERANCE", "Agreement", "compare"]
+
+OUTPUT_TOLERANCE = 1e-4
+GRADIENT_TOLERANCE = 1e-3
+_HALF = {torch.float16: 5e-3, torch.bfloat16: 3e-2}
+# A tensor far smaller than the largest of its group is rounding noise of the others; it is measured against this part
+# of the largest one.
+_FLOOR = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How a group of arrays compares with PyTorch's tensors.
+
+    Args:
+        count: how many were compared.
+        absolute: the largest absolute error.
+        relative: the largest error of a tensor over the magnitude of that tensor.
+        worst: the name of the tensor with the largest relative error.
+        agrees: whether every tensor is within tolerance.
+        problem: what is wrong apart from values (a missing result, another shape), or "".
+    """
+
+    count: int
+    absolute: float
+    relative: float
+    worst: str
+    agrees: bool
+    problem: str = ""
+
+
+def compare(actual: Mapping, expected: Mapping[str, torch.Tensor], tolerance: float) -> Agreement:
+    """Compares arrays with tensors by name. Tensors of half precision are compared more coarsely."""
+    if actual.keys() != expected.keys():
+        return _mismatch(f"{len(actual)} tensors instead of {len(expected)}", len(expected))
+    absolute = relative = 0.0
+    agrees, worst = True, ""
+    wide = {name: (_wide(actual[name]), _wide(tensor)) for name, tensor in expected.items()}
+    largest = max((_magnitude(want) for _, want in wide.values()), default=0.0)
+    for name, (got, want) in wide.items():
+        if got.shape != want.shape:
+            return _mismatch(f"{name} has shape {list(got.shape)} instead of {list(want.shape)}", len(expected))
+        error = _largest_error(got, want)
+        ratio = error / max(_magnitude(want), _FLOOR * largest) if error else 0.0
+        absolute = max(absolute, error)
+        if ratio > relative or not worst:
+            relative, worst = ratio, name
+        agrees = agrees and ratio <= max(tolerance, _HALF.get(expected[name].dtype, 0.0))
+    return Agreement(len(expected), absolute, relative, worst, agrees)
+
+
+def _mismatch(problem: str, count: int) -> Agreement:
+    return Agreement(count, float("inf"), float("inf"), "", False, problem)
+
+
+def _wide(value) -> np.ndarray:
+    array = np.asarray(tensor_to_array(value.detach()) if isinstance(value, torch.Tensor) else value)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _magnitude(array: np.ndarray) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _largest_error(got: np.ndarray, want: np.ndarray) -> float:
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if same.all():
+        return 0.0
+    error = np.abs(got[~same] - want[~same])
+    return float("inf") if not np.isfinite(error).all() else float(error.max())

@@ -1,0 +1,46 @@
+"""The list of PyTorch's operators, each with the level that serves it."""
+
+import fnmatch
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch.overrides import get_overridable_functions, resolve_name
+
+from ..levels import Level, level_of
+
+__all__ = ["operators"]
+
+
+def operators(pattern: str, aten: bool) -> dict[str, Level]:
+    """The level of every operator whose name matches, by name.
+
+    Args:
+        pattern: a shell pattern for the whole name, or a part of it.
+        aten: the operators of PyTorch's dispatcher instead of the functions and methods of its Python interface.
+    """
+    if not any(character in pattern for character in "*?["):
+        pattern = f"*{pattern}*"
+    pairs = _aten() if aten else _functions()
+    return {name: level_of(function) for name, function in sorted(pairs) if fnmatch.fnmatch(name, pattern)}
+
+
+def _functions() -> Iterator[tuple[str, object]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some functions warn of their age when they are looked at
+        namespaces = get_overridable_functions()
+    seen = {}
+    for functions in namespaces.values():
+        for function in functions:
+            name = resolve_name(function)
+            if name and not name.endswith((".__get__", ".__set__", ".__delete__")):
+                seen.setdefault(name.removeprefix("torch."), function)
+    return iter(seen.items())
+
+
+def _aten() -> Iterator[tuple[str, object]]:
+    for name in {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
+        namespace, _, operator = name.partition("::")
+        packet = getattr(torch.ops.aten, operator, None) if namespace == "aten" else None
+        if packet is not None:
+            yield f"aten.{operator}", packet

@@ -1,0 +1,154 @@
+"""From a spec such as ``torchvision:resnet18`` to a model; nothing is downloaded."""
+
+import importlib
+import inspect
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from .hub import build_transformers
+from .subject import SpecError, Subject, read_inputs, tensors_of_shapes
+from .vision import build_timm, build_torchvision, define_vision_operators
+
+__all__ = ["build"]
+
+_LIBRARIES: dict[str, Callable[[str], Subject]] = {
+    "timm": build_timm,
+    "torchvision": build_torchvision,
+    "transformers": build_transformers,
+}
+
+
+def build(spec: str, shapes: list[str], inputs: Path | None, allow_pickle: bool) -> Subject:
+    """Builds what `spec` names, with the given inputs or with the model's own example inputs.
+
+    Raises:
+        SpecError: with a message of one line.
+    """
+    started = time.perf_counter()
+    args, kwargs = tensors_of_shapes(shapes), {}
+    if inputs is not None:
+        if shapes:
+            raise SpecError("give --shape or --input, not both")
+        args, kwargs = read_inputs(inputs)
+    torch.manual_seed(0)
+    subject = _build_target(spec, allow_pickle, bool(args or kwargs))
+    if args or kwargs:
+        subject.args, subject.kwargs = _fill(subject, args, kwargs)
+    if not subject.args and not subject.kwargs:
+        raise SpecError(f"{spec} has no example inputs of its own: give --shape or --input")
+    subject.seconds = time.perf_counter() - started
+    return subject
+
+
+def _fill(subject: Subject, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The given arguments; a model whose inputs go by name takes positional ones in that order."""
+    if kwargs or not subject.kwargs:
+        return args, kwargs
+    if len(args) > len(subject.kwargs):
+        raise SpecError(f"got {len(args)} inputs; {subject.name} takes {', '.join(subject.kwargs)}")
+    filled = {}
+    for name, value in zip(subject.kwargs, args, strict=False):
+        wanted = subject.kwargs[name].dtype
+        filled[name] = value if value.dtype == wanted else value.abs().to(wanted)
+    return (), filled
+
+
+def _build_target(spec: str, allow_pickle: bool, has_inputs: bool) -> Subject:
+    library, _, name = spec.partition(":")
+    if library in _LIBRARIES and name:
+        define_vision_operators()
+        try:
+            return _LIBRARIES[library](name)
+        except ModuleNotFoundError as error:
+            raise SpecError(f"{spec} needs {error.name or library}: pip install 'torch2jax[models]'") from None
+    path = Path(spec)
+    if path.suffix == ".pt2":
+        return _exported(path)
+    if path.suffix in (".pt", ".pth", ".pkl"):
+        return _pickled(path, allow_pickle)
+    if library and name:
+        return _imported(library, name, has_inputs)
+    raise SpecError(
+        f"cannot tell what {spec!r} is: wanted torchvision:NAME, timm:NAME, transformers:CONFIG, "
+        "package.module:callable, or a .pt2 or .pt file"
+    )
+
+
+def _exported(path: Path) -> Subject:
+    _must_exist(path)
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise SpecError(f"{path} is no exported program: {type(error).__name__}") from None
+    args, kwargs = program.example_inputs or ((), {})
+    return Subject(str(path), program.module(), tuple(args), dict(kwargs))
+
+
+def _pickled(path: Path, allow_pickle: bool) -> Subject:
+    _must_exist(path)
+    if not allow_pickle:
+        raise SpecError(f"{path} may be a pickle, which can run any code: pass --allow-pickle if you trust it")
+    try:
+        target = torch.load(path, weights_only=False, map_location="cpu")
+    except Exception as error:
+        raise SpecError(f"cannot load {path}: {type(error).__name__}") from None
+    if not isinstance(target, torch.nn.Module):
+        raise SpecError(f"{path} holds {type(target).__name__}; wanted a module (not its state_dict)")
+    return Subject(str(path), target)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.is_file():
+        raise SpecError(f"no file {path}")
+
+
+def _imported(module: str, name: str, has_inputs: bool) -> Subject:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise SpecError(f"no module named {error.name}") from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise SpecError(f"{module} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise SpecError(f"{module}:{name} is {type(found).__name__}; wanted a module, a function, or a factory")
+    return _called(f"{module}:{name}", found, has_inputs)
+
+
+def _called(name: str, found: Callable, has_inputs: bool) -> Subject:
+    """A module as it is; a class or a function without parameters is called for the module (and its inputs)."""
+    if isinstance(found, torch.nn.Module):
+        return Subject(name, found)
+    if not isinstance(found, type) and (_requires_arguments(found) or (has_inputs and _parameters(found))):
+        return Subject(name, found)
+    try:
+        made = found()
+    except TypeError as error:
+        raise SpecError(f"{name} cannot be called without arguments: {error}") from None
+    if isinstance(made, tuple) and made and isinstance(made[0], torch.nn.Module):
+        inputs = made[1] if len(made) == 2 and isinstance(made[1], (tuple, dict)) else made[1:]
+        return Subject(name, made[0], kwargs=inputs) if isinstance(inputs, dict) else Subject(name, made[0], inputs)
+    if isinstance(made, torch.nn.Module):
+        return Subject(name, made)
+    raise SpecError(f"{name}() gave {type(made).__name__}; wanted a module, or a tuple of a module and its inputs")
+
+
+def _parameters(function: Callable) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:  # compiled functions tell no signature
+        return [inspect.Parameter("input", inspect.Parameter.POSITIONAL_ONLY)]
+
+
+def _requires_arguments(function: Callable) -> bool:
+    return any(
+        parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        for parameter in _parameters(function)
+    )

@@ -1,0 +1,113 @@
+"""What is checked: a PyTorch module or function with the inputs to call it on."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["SpecError", "Subject", "read_inputs", "tensors_of_shapes"]
+
+_IDS_BELOW = 8
+
+
+class SpecError(ValueError):
+    """The user named a model, a shape or a file that cannot be used; the message is one line."""
+
+
+@dataclasses.dataclass
+class Subject:
+    """A PyTorch callable and its arguments.
+
+    Args:
+        name: the spec it was built from.
+        target: a module, or a function of tensors.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        seconds: how long it took to build.
+    """
+
+    name: str
+    target: torch.nn.Module | Callable
+    args: tuple = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """The target if it is a module, else None."""
+        return self.target if isinstance(self.target, torch.nn.Module) else None
+
+    def describe_inputs(self) -> str:
+        """The inputs as ``float32[1,3,224,224], mask=bool[1,7]``."""
+        parts = [_describe(value) for value in self.args]
+        return ", ".join(parts + [f"{name}={_describe(value)}" for name, value in self.kwargs.items()])
+
+
+def _describe(value) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}".replace(" ", "")
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_describe, value))}]"
+    return repr(value)
+
+
+def tensors_of_shapes(texts: list[str]) -> tuple[torch.Tensor, ...]:
+    """Random tensors for shapes such as ``1,3,224,224`` or ``1,16:int64``, the same ones in every run."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(_random(*_parse(text), generator) for text in texts)
+
+
+def _parse(text: str) -> tuple[tuple[int, ...], torch.dtype]:
+    sizes, _, name = text.partition(":")
+    dtype = getattr(torch, name or "float32", None)
+    if not isinstance(dtype, torch.dtype):
+        raise SpecError(f"bad shape {text!r}: {name!r} is no dtype of PyTorch")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+    except ValueError:
+        raise SpecError(f"bad shape {text!r}: wanted sizes such as 1,3,224,224 or 1,16:int64") from None
+    if any(size < 0 for size in shape):
+        raise SpecError(f"bad shape {text!r}: sizes cannot be negative")
+    return shape, dtype
+
+
+def _random(shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = dtype if dtype.is_complex else torch.float32
+        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+    below = 2 if dtype == torch.bool else _IDS_BELOW
+    return torch.randint(below, shape, generator=generator).to(dtype)
+
+
+def read_inputs(path: Path) -> tuple[tuple, dict[str, Any]]:
+    """The arguments in a file: a tensor, a tuple or list of positional ones, or a dict of keyword ones."""
+    try:
+        value = _read(path)
+    except FileNotFoundError:
+        raise SpecError(f"no input file {path}") from None
+    except SpecError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SpecError(f"cannot read the inputs in {path}: {reason}") from None
+    if isinstance(value, dict):
+        return (), value
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,), {}
+
+
+def _read(path: Path):
+    if path.suffix == ".npy":
+        return torch.from_numpy(np.load(path))
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix in (".pt", ".pth"):
+        return torch.load(path, weights_only=True)
+    raise SpecError(f"cannot tell what {path} holds: wanted .pt, .pth, .npy, .npz or .safetensors")

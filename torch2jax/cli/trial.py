@@ -1,0 +1,119 @@
+"""A model in one mode, in both frameworks, as functions of the same named tensors."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import torch
+
+from ..convert import t2j
+from ..trees import map_arguments
+from .subject import SpecError, Subject
+
+__all__ = ["Trial", "differentiable"]
+
+
+class Trial:
+    """A subject in evaluation or training mode, called on named leaves: its parameters, its buffers, its inputs.
+
+    PyTorch runs on a copy, so that the buffers of the subject stay as they are; in training, dropout is switched off,
+    since the two frameworks draw different random numbers.
+    """
+
+    def __init__(self, subject: Subject, training: bool):
+        self.subject, self.training = subject, training
+        self.target = copy.deepcopy(subject.target)
+        if isinstance(self.target, torch.nn.Module):
+            _set_mode(self.target, training, subject.name)
+            if training:
+                _switch_off_dropout(self.target)
+        self._arguments = (subject.args, subject.kwargs)
+        self.inputs = _inputs(self._arguments)
+        self._translated = t2j(self.target)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers, each under one name."""
+        return {**_parameters(self.target), **_buffers(self.target)}
+
+    def leaves(self) -> dict[str, torch.Tensor]:
+        """What gradients are taken for: the trainable parameters, and the inputs of floating point."""
+        trainable = {name: tensor for name, tensor in _parameters(self.target).items() if tensor.requires_grad}
+        return {**trainable, **differentiable(self.inputs)}
+
+    def pytorch(self) -> Callable:
+        """PyTorch's side on a copy of the model: from inputs to outputs, new buffers and the copy's parameters."""
+        target = copy.deepcopy(self.target)
+
+        def run(inputs: Mapping[str, torch.Tensor]):
+            args, kwargs = _filled(self._arguments, inputs)
+            outputs = _outputs(target(*args, **kwargs), torch.Tensor)
+            return outputs, _buffers(target), _parameters(target)
+
+        return run
+
+    def jax(self, state: Mapping[str, Any], inputs: Mapping[str, Any], key=None) -> tuple[dict, dict]:
+        """JAX's side: from arrays for the state and the inputs to outputs and new buffers."""
+        args, kwargs = _filled(self._arguments, inputs)
+        if not isinstance(self.target, torch.nn.Module):
+            return _outputs(self._translated(*args, rng=key, **kwargs), jax.Array), {}
+        result, new = self._translated(*args, state_dict=state, rng=key, return_state_dict=True, **kwargs)
+        return _outputs(result, jax.Array), {name: new[name] for name in _buffers(self.target) if name in new}
+
+
+def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those that are real and of floating point."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def _parameters(target) -> dict[str, torch.Tensor]:
+    return dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
+
+
+def _buffers(target) -> dict[str, torch.Tensor]:
+    return dict(target.named_buffers()) if isinstance(target, torch.nn.Module) else {}
+
+
+def _inputs(arguments) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+
+    def collect(leaf):
+        if isinstance(leaf, torch.Tensor):
+            found[f"input {len(found)}"] = leaf
+
+    map_arguments(collect, arguments)
+    return found
+
+
+def _filled(arguments, values: Mapping[str, Any]):
+    """The arguments with `values` for their tensors, in order; all else stays as it is."""
+    remaining = iter(values.values())
+    return map_arguments(lambda leaf: next(remaining) if isinstance(leaf, torch.Tensor) else leaf, arguments)
+
+
+def _outputs(result, kind: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def collect(leaf):
+        if isinstance(leaf, kind):
+            found[f"output {len(found)}"] = leaf
+
+    map_arguments(collect, result)
+    return found
+
+
+def _set_mode(module: torch.nn.Module, training: bool, name: str) -> None:
+    try:
+        module.train(training)
+    except NotImplementedError:  # an exported program has the mode it was exported in
+        if training:
+            raise SpecError(f"{name} is an exported program, in a fixed mode: --train is for modules") from None
+
+
+def _switch_off_dropout(module: torch.nn.Module) -> None:
+    for part in module.modules():
+        names = [name for name, value in vars(part).items() if "drop" in name.lower() and type(value) is float]
+        if any(word in type(part).__name__ for word in ("Drop", "StochasticDepth")) and hasattr(part, "p"):
+            names.append("p")
+        for name in names:
+            setattr(part, name, 0.0)
