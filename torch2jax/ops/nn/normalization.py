@@ -177,6 +177,8 @@ def _moved(running, value, momentum):
 def batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True
 ):
+    if input.ndim < 2 and input.numel() == 0:
+        return input.clone()
     training = training or running_mean is None
     output, _, _, mean, var = aten._native_batch_norm_legit_functional(
         input, weight, bias, running_mean, running_var, training, momentum, eps
