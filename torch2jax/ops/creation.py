@@ -428,3 +428,41 @@ def tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
 @factory(torch.triu_indices, aten.triu_indices.default)
 def triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
     return literal(np.stack(np.triu_indices(row, offset, col)), dtype, **options)
+
+
+# Windows: few values, made at trace time.
+
+
+def _window(name: str, formula: Callable) -> None:
+    """A window function; `formula` takes the positions from 0 to 1 and the window's own parameters."""
+
+    def window(window_length, periodic=True, *parameters, dtype=None, **options):
+        dtype = dtype or torch.get_default_dtype()
+        keywords = {key: options.pop(key) for key in ("alpha", "beta") if key in options}
+        if not dtype.is_floating_point:
+            raise RuntimeError(f"{name}() expects floating point dtypes, got: {dtype}")
+        if window_length < 0:
+            raise RuntimeError(f"{name}() requires non-negative window_length, got window_length={window_length}")
+        if window_length == 1:
+            return literal(np.ones(1), dtype, **options)
+        positions = np.arange(window_length) / (window_length - (0 if periodic else 1) or 1)
+        return literal(formula(positions, *parameters, **keywords), dtype, **options)
+
+    packet = getattr(aten, name)
+    overloads = [getattr(packet, overload) for overload in packet.overloads() if not overload.endswith("out")]
+    factory(getattr(torch, name), *overloads)(window)
+
+
+def _cosines(x, alpha=0.54, beta=0.46):
+    return alpha - beta * np.cos(2 * np.pi * x)
+
+
+def _kaiser(x, beta=12.0):
+    return np.i0(beta * np.sqrt(1 - (2 * x - 1) ** 2)) / np.i0(beta)
+
+
+_window("hamming_window", _cosines)
+_window("hann_window", lambda x: _cosines(x, 0.5, 0.5))
+_window("blackman_window", lambda x: _cosines(x, 0.42, 0.5) + 0.08 * np.cos(4 * np.pi * x))
+_window("bartlett_window", lambda x: 1 - np.abs(2 * x - 1))
+_window("kaiser_window", _kaiser)
