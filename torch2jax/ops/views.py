@@ -17,6 +17,7 @@ from ..regions import CONJUGATE, NEGATIVE, bitcast
 from ..registry import implements_tensors
 from ..storage import View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
+from ..translation import current
 
 aten = torch.ops.aten
 
@@ -31,6 +32,20 @@ def _view(function):
             return make_view(self, View(self._node, kind_of(self, like, *args, **kwargs)), like)
 
         implements_tensors(function)(rule)
+        return rule
+
+    return register
+
+
+def _function(*functions):
+    """Declares a rule on a tensor for functions of PyTorch's Python interface, where it may be one from outside."""
+
+    def register(body):
+        @functools.wraps(body)
+        def rule(input, *args, **kwargs):
+            return body(current().lift(input), *args, **kwargs)  # pyright: ignore[reportOptionalMemberAccess]
+
+        implements_tensors(*functions)(rule)
         return rule
 
     return register
@@ -241,7 +256,7 @@ def lift_fresh(self, like):
     return _reshape(self, like)
 
 
-@implements_tensors(aten.detach.default, torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+@_function(aten.detach.default, torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
 def detach(input):
     node = input._node.detached() if input.dtype.is_floating_point or input.dtype.is_complex else input._node
     detached = make_view(input, node, input)
@@ -277,7 +292,7 @@ def _with_bit(input: Torchish, kind: ViewKind) -> Torchish:
     return make_view(input, View(input._node, kind), input)
 
 
-@implements_tensors(aten.real.default, torch.real, torch.Tensor.real.__get__)
+@_function(aten.real.default, torch.real, torch.Tensor.real.__get__)
 def real(input):
     if not input.is_complex():
         return aten.alias(input)
@@ -285,7 +300,7 @@ def real(input):
     return torch.view_as_real(base).select(-1, 0)
 
 
-@implements_tensors(aten.imag.default, torch.imag, torch.Tensor.imag.__get__)
+@_function(aten.imag.default, torch.imag, torch.Tensor.imag.__get__)
 def imag(input):
     if not input.is_complex():
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
@@ -294,7 +309,7 @@ def imag(input):
     return torch.view_as_real(input).select(-1, 1)
 
 
-@implements_tensors(aten._conj.default, aten.conj.default, torch.conj, torch.Tensor.conj)
+@_function(aten._conj.default, aten.conj.default, torch.conj, torch.Tensor.conj)
 def conj(input):
     return _with_bit(input, CONJUGATE) if input.is_complex() else input
 
@@ -304,22 +319,22 @@ def _neg_view(self):
     return _with_bit(self, NEGATIVE)
 
 
-@implements_tensors(torch.is_conj, torch.Tensor.is_conj, aten.is_conj.default)
+@_function(torch.is_conj, torch.Tensor.is_conj, aten.is_conj.default)
 def is_conj(input):
     return "conj" in input._node.bits
 
 
-@implements_tensors(torch.is_neg, torch.Tensor.is_neg, aten.is_neg.default)
+@_function(torch.is_neg, torch.Tensor.is_neg, aten.is_neg.default)
 def is_neg(input):
     return "neg" in input._node.bits
 
 
-@implements_tensors(torch.resolve_conj, torch.Tensor.resolve_conj, aten.resolve_conj.default)
+@_function(torch.resolve_conj, torch.Tensor.resolve_conj, aten.resolve_conj.default)
 def resolve_conj(input):
     return input.clone() if is_conj(input) else input
 
 
-@implements_tensors(torch.resolve_neg, torch.Tensor.resolve_neg, aten.resolve_neg.default)
+@_function(torch.resolve_neg, torch.Tensor.resolve_neg, aten.resolve_neg.default)
 def resolve_neg(input):
     return input.clone() if is_neg(input) else input
 
@@ -405,7 +420,7 @@ for _name, _overload in (
     )
 
 
-@implements_tensors(aten.detach_.default, torch.Tensor.detach_)
+@_function(aten.detach_.default, torch.Tensor.detach_)
 def detach_(self):
     if self._viewed is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
@@ -421,7 +436,7 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
     return self.clone(memory_format=memory_format)
 
 
-@implements_tensors(aten.clone.default, torch.clone, torch.Tensor.clone)
+@_function(aten.clone.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
     held, strides = input.held, strides_of_copy(input, memory_format)
     copied = wrap(held.array, input.dtype, input.known, layout=held.layout, strides=strides, device=input._label)
