@@ -12,12 +12,10 @@ from jax import lax
 
 from ..registry import implements, implements_tensors, lookup
 from ..rule import write_out
-from ..storage import evaluate, is_traced
+from ..storage import evaluate, is_traced, reshape
 from ..tensor import Torchish
 from ..translation import current
-from .elementwise import where
-from .shape import wrap_dim
-from .views import reshape
+from .arrays import at_least_1d, axis_of, is_inexact, is_integer, like, where
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -74,12 +72,7 @@ def from_front(indices, size: int):
         indices = lax.convert_element_type(indices, np.int32)
     if not is_traced(indices) and not np.any(np.asarray(indices) < 0):
         return indices
-    return where(lax.lt(indices, _scalar(indices, 0)), lax.add(indices, _scalar(indices, size)), indices)
-
-
-def _scalar(array, value):
-    """A literal of an array's dtype."""
-    return np.asarray(value).astype(array.dtype)
+    return where(lax.lt(indices, like(indices, 0)), lax.add(indices, like(indices, size)), indices)
 
 
 def same_dtype(input, source, name: str) -> None:
@@ -152,7 +145,7 @@ def _(write, primals, tangents):
 
 def overwrite(write: Callable, operand, updates, *indices):
     """``write(operand, updates, *indices, unique=...)``, which puts `updates` in their places, with its derivative."""
-    if not jnp.issubdtype(operand.dtype, jnp.inexact):
+    if not is_inexact(operand):
         return write(operand, updates, *indices, unique=False)
     return _overwrite(write, operand, updates, *indices)
 
@@ -176,7 +169,7 @@ def _multiply(along: _Along, operand, updates, indices):
 def _(along, primals, tangents):
     operand, updates, indices = primals
     product = _multiply(along, operand, updates, indices)
-    zero, one = _scalar(operand, 0), _scalar(operand, 1)
+    zero, one = like(operand, 0), like(operand, 1)
     # The factor of a tangent is the product of all others: by division, or afresh without a zero that stands alone.
     nonzero = where(lax.eq(operand, zero), one, operand)
     of_operand = lax.div(_multiply(along, nonzero, updates, indices), nonzero)
@@ -202,7 +195,7 @@ def _extreme(function, along: _Along, operand, updates, indices):
 def _(function, along, primals, tangents):
     operand, updates, indices = primals
     result = _extreme(function, along, operand, updates, indices)
-    zero = _scalar(operand, 0)
+    zero = like(operand, 0)
     won, won_updates = lax.eq(operand, result), lax.eq(updates, along.gather(result, indices))
     # Those that tie share the gradient.
     winners = along.scatter(lax.scatter_add, won.astype(operand.dtype), won_updates.astype(operand.dtype), indices)
@@ -215,7 +208,7 @@ def _(function, along, primals, tangents):
 def _count(along: _Along, operand, updates, indices, include_self: bool):
     ones = lax.full(operand.shape, int(include_self), operand.dtype)
     count = along.scatter(lax.scatter_add, ones, lax.full(updates.shape, 1, operand.dtype), indices)
-    return count if include_self else lax.max(count, _scalar(count, 1))
+    return count if include_self else lax.max(count, like(count, 1))
 
 
 def _reduce(along: _Along, operand, updates, indices, reduce: str, include_self: bool):
@@ -223,7 +216,7 @@ def _reduce(along: _Along, operand, updates, indices, reduce: str, include_self:
         raise RuntimeError(f"reduce argument must be one of {', '.join(_IDENTITIES)}, but got {reduce!r}")
     start = operand
     if not include_self:
-        identity = _IDENTITIES[reduce](operand.dtype)
+        identity = _IDENTITIES[reduce](operand)
         start = _put(along, operand, lax.full(updates.shape, identity, operand.dtype), indices)
     if reduce == "prod":
         return _multiply(along, start, updates, indices)
@@ -234,15 +227,15 @@ def _reduce(along: _Along, operand, updates, indices, reduce: str, include_self:
     if reduce == "sum":
         return total
     count = _count(along, operand, updates, indices, include_self)
-    return lax.div(total, count) if jnp.issubdtype(total.dtype, jnp.inexact) else jnp.floor_divide(total, count)
+    return lax.div(total, count) if is_inexact(total) else jnp.floor_divide(total, count)
 
 
-def _lowest(dtype):
-    return jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else 0 if dtype == bool else -np.inf
+def _lowest(array):
+    return jnp.iinfo(array.dtype).min if is_integer(array) else -np.inf if is_inexact(array) else False
 
 
-def _highest(dtype):
-    return jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else 1 if dtype == bool else np.inf
+def _highest(array):
+    return jnp.iinfo(array.dtype).max if is_integer(array) else np.inf if is_inexact(array) else True
 
 
 _IDENTITIES: dict[str, Callable] = {
@@ -262,7 +255,7 @@ def _unexpanded(input, dim, index, *args, **kwargs):
     index = current().lift(index)  # pyright: ignore[reportOptionalMemberAccess]
     shape = tuple(index.shape)
     if index.ndim > 1 and 0 in index.stride():
-        axis = wrap_dim(dim, index.ndim)
+        axis = axis_of(index, dim)
         for d, stride in enumerate(index.stride()):
             if stride == 0 and d != axis and shape[d] > 1:
                 index = index.narrow(d, 0, 1)
@@ -270,22 +263,19 @@ def _unexpanded(input, dim, index, *args, **kwargs):
     return (input, dim, index, *args), kwargs
 
 
-def _at_least_1d(array):
-    return array if array.ndim else lax.reshape(array, (1,))
-
-
 class _Elements:
     """One call of gather or scatter, checked: the region of the input that the index speaks of, and how."""
 
     def __init__(self, input, dim: int, index, shape: tuple[int, ...] | None):
-        self.dim = dim = wrap_dim(dim, input.ndim)
-        self.result_shape = shape = index.shape if shape is None else shape
+        self.dim = dim = axis_of(input, dim)
+        shape = index.shape if shape is None else shape
+        self.result_shape, self.input_shape = shape, input.shape
         if max(len(shape), 1) != max(input.ndim, 1):
             raise RuntimeError(
                 f"Index tensor must have the same number of dimensions as input tensor, but got {len(shape)} and "
                 f"{input.ndim}"
             )
-        self.input, self.index, self.shape = _at_least_1d(input), _at_least_1d(index), shape or (1,)
+        self.input, self.index, self.shape = at_least_1d(input), at_least_1d(index), shape or (1,)
         self.region = [size if d == dim else self.shape[d] for d, size in enumerate(self.input.shape)]
         if any(wanted > size for wanted, size in zip(self.region, self.input.shape, strict=True)):
             raise RuntimeError(
@@ -310,21 +300,21 @@ class _Elements:
         if not isinstance(src, (jax.Array, np.ndarray)):
             return lax.full(self.shape, src, self.input.dtype)
         same_dtype(self.input, src, "scatter")
-        src = _at_least_1d(src)
+        src = at_least_1d(src)
         if src.ndim != self.input.ndim or any(n > size for n, size in zip(self.shape, src.shape, strict=True)):
             raise RuntimeError(
                 f"Expected index {list(self.shape)} to be no larger than src {list(src.shape)} in every dimension"
             )
         return self.part(src, self.shape)
 
-    def scatter(self, combine: Callable, src, like):
-        """The input, in the shape of `like`, with `src` combined into it."""
+    def scatter(self, combine: Callable, src):
+        """The input with `src` combined into it."""
         updates = self.updates(src)
         part = self.part(self.input, self.region)
         result = combine(self.along, part, updates, self.index)
         if part.shape != self.input.shape:
             result = lax.dynamic_update_slice(self.input, result, [np.int32(0)] * result.ndim)
-        return reshape(result, like.shape)
+        return reshape(result, self.input_shape)
 
 
 @implements(torch.gather, prepare=_unexpanded)
@@ -337,7 +327,7 @@ def gather(input, dim, index, *, sparse_grad=False, shape=None):
 def _scatter(combine: Callable, input, dim, index, src, shape):
     if index.size == 0:
         return input
-    return _Elements(input, dim, index, shape).scatter(combine, src, input)
+    return _Elements(input, dim, index, shape).scatter(combine, src)
 
 
 @implements(torch.scatter, aten.scatter, prepare=_unexpanded)
@@ -369,7 +359,7 @@ def _broadcast_along(input, indices, dim=None):
             "torch.take_along_dim(): input and indices should have the same number of dimensions, but got "
             f"{input.ndim} dimensions for input, and {indices.ndim} dimensions for indices"
         )
-    dim = wrap_dim(dim, input.ndim)
+    dim = axis_of(input, dim)
     shape = np.broadcast_shapes(_without(input.shape, dim), _without(indices.shape, dim))
     input = input.expand(*shape[:dim], input.shape[dim], *shape[dim:])
     indices = indices.expand(*shape[:dim], indices.shape[dim], *shape[dim:])
@@ -383,7 +373,7 @@ def _broadcast_along(input, indices, dim=None):
 def take_along_dim(input, indices, dim=None, *, shape=None, wraps=True):
     if wraps and indices.size:  # around, as often as need be
         size = input.shape[dim]
-        indices = from_front(lax.rem(indices, _scalar(indices, size)), size)
+        indices = from_front(lax.rem(indices, like(indices, size)), size)
     return gather(input, dim, indices, shape=shape)
 
 
@@ -400,8 +390,8 @@ class _Rows:
     def __init__(self, input, dim: int, index, *, negative: bool = False):
         if index.ndim > 1:
             raise IndexError(f"Index is supposed to be a vector, but got {index.ndim} dimensions")
-        self.dim = wrap_dim(dim, input.ndim)
-        self.input = _at_least_1d(input)
+        self.dim, self.input_shape = axis_of(input, dim), input.shape
+        self.input = at_least_1d(input)
         check_bounds(index, self.input.shape[self.dim], self.dim, negative=negative)
         if negative:
             index = from_front(index, self.input.shape[self.dim])
@@ -416,12 +406,12 @@ class _Rows:
         """The shape of the rows together."""
         return tuple(self.count if d == self.dim else size for d, size in enumerate(self.input.shape))
 
-    def scatter(self, combine: Callable, source, name: str, like):
+    def scatter(self, combine: Callable, source, name: str):
         same_dtype(self.input, source, name)
-        source = _at_least_1d(source)
+        source = at_least_1d(source)
         if source.shape != self.shape:
             raise IndexError(f"{name}(): expected a source of shape {list(self.shape)}, but got {list(source.shape)}")
-        return reshape(combine(self.along, self.input, source, self.index), like.shape)
+        return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
 
 
 def _slice_where_known(input, dim, index):
@@ -439,7 +429,7 @@ def _slice_where_known(input, dim, index):
 @implements(torch.index_select, prepare=_slice_where_known)
 def index_select(input, dim, index):
     if isinstance(index, slice):
-        return sliced(input, wrap_dim(dim, input.ndim), index) if input.ndim else input
+        return sliced(input, axis_of(input, dim), index) if input.ndim else input
     rows = _Rows(input, dim, index)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())
@@ -448,15 +438,15 @@ def index_select(input, dim, index):
 @implements(torch.index_add)
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
-        source = lax.mul(source, _scalar(source, alpha))
-    return _Rows(input, dim, index).scatter(_add, source, "index_add", input)
+        source = lax.mul(source, like(source, alpha))
+    return _Rows(input, dim, index).scatter(_add, source, "index_add")
 
 
 @implements(torch.index_copy)
 def index_copy(input, dim, index, source):
     if source.ndim == 0 and input.ndim == 1:
-        source = _at_least_1d(source)
-    return _Rows(input, dim, index).scatter(_put, source, "index_copy", input)
+        source = at_least_1d(source)
+    return _Rows(input, dim, index).scatter(_put, source, "index_copy")
 
 
 @implements(torch.index_fill, aten.index_fill)
@@ -476,7 +466,7 @@ def index_fill(input, dim, index, value):
 @implements(torch.index_reduce)
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
-    return _Rows(input, dim, index).scatter(combine, source, "index_reduce", input)
+    return _Rows(input, dim, index).scatter(combine, source, "index_reduce")
 
 
 def _as_dtype(value, dtype):

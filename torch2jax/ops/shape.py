@@ -1,15 +1,20 @@
 """Joining, repeating, rearranging and padding. Views are in `views.py`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from torch._prims_common import canonicalize_dim, canonicalize_dims
 
 from ..dtypes import canonical, dtype_j2t
+from ..errors import TracedValueError
 from ..promotion import Promotion, promoted
 from ..registry import implements
-from .elementwise import where
-from .views import reshape
+from ..storage import reshape
+from ..translation import current
+from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
+from .indexing import known_values
 
 aten = torch.ops.aten
 
@@ -27,22 +32,14 @@ def common_dtype(tensors) -> torch.dtype:
 
 def _cast_to_common(arrays) -> list:
     dtype = canonical(common_dtype(arrays))
-    return [array if array.dtype == dtype else lax.convert_element_type(array, dtype) for array in arrays]
+    return [cast(array, dtype) for array in arrays]
 
 
-def wrap_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front; a 0-d tensor counts as having one dimension."""
-    bound = max(ndim, 1)
-    if not -bound <= dim < bound:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
-    return int(dim) % bound
-
-
-def _dims(dims, ndim: int) -> tuple[int, ...]:
-    """Dimensions given one by one or as one sequence, counted from the front."""
-    if len(dims) == 1 and not isinstance(dims[0], int):
-        dims = dims[0]
-    return tuple(wrap_dim(dim, ndim) for dim in dims)
+def _listed(values: tuple, named: dict) -> tuple[int, ...]:
+    """Integers given one by one, as one sequence, or by name."""
+    values = values or tuple(named.values())
+    values = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+    return tuple(int(value) for value in values)
 
 
 # Joining.
@@ -61,7 +58,7 @@ def cat(tensors, dim=0):
         if array.ndim == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
     arrays = [array for array in arrays if array.shape != (0,)] or arrays[:1]  # PyTorch passes over these
-    dim = wrap_dim(dim, arrays[0].ndim)
+    dim = axis_of(arrays[0], dim)
     _check_joinable(arrays, dim)
     return arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
 
@@ -90,7 +87,7 @@ def stack(tensors, dim=0):
                 f"stack expects each tensor to be equal size, but got {list(arrays[0].shape)} at entry 0 and "
                 f"{list(array.shape)} at entry {i}"
             )
-    dim = wrap_dim(dim, arrays[0].ndim + 1)
+    dim = canonicalize_dim(arrays[0].ndim + 1, dim)
     arrays = [lax.expand_dims(array, (dim,)) for array in arrays]
     return arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
 
@@ -100,9 +97,7 @@ def stack(tensors, dim=0):
 
 @implements(torch.Tensor.repeat, aten.repeat)
 def repeat(input, *repeats, **named):
-    counts = repeats or tuple(named.values())
-    counts = counts[0] if len(counts) == 1 and not isinstance(counts[0], int) else counts
-    counts = tuple(int(count) for count in counts)
+    counts = _listed(repeats, named)
     if len(counts) < input.ndim:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     shape = (1,) * (len(counts) - input.ndim) + input.shape
@@ -122,6 +117,55 @@ def repeat(input, *repeats, **named):
     return reshape(lax.broadcast_in_dim(input, expanded, kept), result)
 
 
+def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
+    if repeats is None:  # the one-argument form: how often each of 0, 1, 2, ...
+        input, repeats, dim = torch.arange(input.shape[0], device=input.device), input, 0
+    elif dim is None:
+        input, dim = input.reshape(-1), 0
+    if isinstance(repeats, torch.Tensor):
+        repeats = current().lift(repeats)  # pyright: ignore[reportOptionalMemberAccess]
+        values = known_values(repeats)
+        if values is not None:
+            repeats = [int(value) for value in values.reshape(-1)]
+        elif output_size is None:
+            raise TracedValueError("torch.repeat_interleave without output_size")
+    return (input, repeats, dim), {"output_size": output_size}
+
+
+@implements(torch.repeat_interleave, prepare=_prepare_repeats)
+def repeat_interleave(input, repeats, dim, *, output_size):
+    dim, input = axis_of(input, dim), at_least_1d(input)
+    size = input.shape[dim]
+    if isinstance(repeats, list) and len(repeats) == 1:
+        repeats = repeats[0]
+    if isinstance(repeats, int):
+        return _repeat_each(input, repeats, dim)
+    count = repeats.size if isinstance(repeats, jax.Array) else len(repeats)
+    if count != size:
+        raise RuntimeError(f"repeats must have the same size as input along dim, but got {count} and {size}")
+    if isinstance(repeats, list):
+        if any(repeat < 0 for repeat in repeats):
+            raise RuntimeError("repeats can not be negative")
+        if output_size not in (None, sum(repeats)):
+            raise RuntimeError(f"allocated size does not match required size: {output_size}, but need {sum(repeats)}")
+        rows = np.repeat(np.arange(size, dtype=np.int32), repeats)
+    else:
+        ends = lax.cumsum(lax.convert_element_type(repeats, np.int32))
+        rows = jnp.searchsorted(ends, lax.iota(np.int32, output_size), side="right")
+    index = (slice(None),) * dim + (rows,)
+    return input.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _repeat_each(array, repeats: int, dim: int):
+    """Every element along `dim` so many times in a row, by one broadcast."""
+    if repeats < 0:
+        raise RuntimeError(f"Repeats must be non-negative, but got {repeats}")
+    shape = (*array.shape[: dim + 1], repeats, *array.shape[dim + 1 :])
+    dims = [d for d in range(array.ndim + 1) if d != dim + 1]
+    result = (*array.shape[:dim], array.shape[dim] * repeats, *array.shape[dim + 1 :])
+    return array if repeats == 1 else reshape(lax.broadcast_in_dim(array, shape, dims), result)
+
+
 # Rearranging.
 
 
@@ -136,7 +180,7 @@ def roll(input, shifts, dims=()):
     if len(shifts) != len(dims):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
     for shift, dim in zip(shifts, dims, strict=True):
-        input = _roll_one(input, shift, wrap_dim(dim, input.ndim))
+        input = _roll_one(input, shift, axis_of(input, dim))
     return input
 
 
@@ -151,10 +195,8 @@ def _roll_one(array, shift: int, dim: int):
 
 @implements(torch.flip, torch.Tensor.flip, aten.flip)
 def flip(input, *dims, **named):
-    dims = _dims(dims or tuple(named.values()), input.ndim)
-    if len(set(dims)) != len(dims):
-        raise RuntimeError(f"dim {dims} appears multiple times in the list of dims")
-    return lax.rev(input, dims) if input.ndim and dims else input
+    dims = _listed(dims, named)
+    return lax.rev(input, axes_of(input, dims)) if dims and input.ndim else input
 
 
 # Triangles and diagonals.
@@ -168,7 +210,7 @@ def _difference(rows: int, columns: int):
 
 def _keep(input, keep):
     """`input` where the mask of its last two dimensions is true, zero elsewhere."""
-    return where(keep, input, np.zeros((), input.dtype))
+    return where(keep, input, like(input, 0))
 
 
 def _check_matrix(input, name: str) -> None:
@@ -192,14 +234,12 @@ def triu(input, diagonal=0):
 def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     if input.ndim == 0:
         raise RuntimeError("diag_embed: expected a tensor of at least one dimension, but got a 0-d tensor")
-    dim1, dim2 = wrap_dim(dim1, input.ndim + 1), wrap_dim(dim2, input.ndim + 1)
+    dim1, dim2 = canonicalize_dims(input.ndim + 1, (dim1, dim2))
     if dim1 == dim2:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     size = input.shape[-1] + abs(offset)
     if offset:  # each value to the column it stands in
-        input = lax.pad(
-            input, np.zeros((), input.dtype), [(0, 0, 0)] * (input.ndim - 1) + [(max(offset, 0), max(-offset, 0), 0)]
-        )
+        input = lax.pad(input, like(input, 0), [(0, 0, 0)] * (input.ndim - 1) + [(max(offset, 0), max(-offset, 0), 0)])
     shape = (*input.shape[:-1], size, size)
     spread = lax.broadcast_in_dim(input, shape, (*range(input.ndim - 1), input.ndim))
     matrix = _keep(spread, lax.eq(_difference(size, size), np.int32(offset)))
@@ -228,4 +268,4 @@ def constant_pad_nd(input, pad, value=0):
         config[-1 - i] = (low, high, 0)
     if not any(low or high for low, high, _ in config):
         return input
-    return lax.pad(input, np.asarray(value).astype(input.dtype), config)
+    return lax.pad(input, like(input, value), config)

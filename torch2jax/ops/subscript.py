@@ -14,11 +14,10 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..registry import implements, implements_tensors
-from ..storage import is_traced
+from ..storage import is_traced, reshape
 from ..tensor import Torchish
 from ..translation import current
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
-from .views import reshape
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
