@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import math
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
@@ -25,11 +26,30 @@ class Promotion(enum.Enum):
     """Common dtype; the result is bool."""
     COMPLEX_TO_FLOAT = KIND.COMPLEX_TO_FLOAT
     """As DEFAULT, but the result of complex operands is real."""
+    DEFAULT_ONCE = "DEFAULT_ONCE"
+    """As DEFAULT, for one operation that rounds once: half precision has no need of casts around it."""
+    INT_TO_FLOAT_ONCE = "INT_TO_FLOAT_ONCE"
+    """As INT_TO_FLOAT, for one operation that rounds once."""
+
+
+_ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLOAT_ONCE: Promotion.INT_TO_FLOAT}
 
 
 def promoted(kind: Promotion, operands) -> tuple[torch.dtype, torch.dtype]:
     """The dtype to compute in and the dtype of the result, for tensors and Python scalars (None is passed over)."""
-    return _promoted(kind, tuple(_kind_of(x) for x in operands if x is not None), torch.get_default_dtype())
+    kinds = tuple(_kind_of(x) for x in operands if x is not None)
+    compute, result = _promoted(_ROUNDED_ONCE.get(kind, kind), kinds, torch.get_default_dtype())
+    if compute != result and kind in _ROUNDED_ONCE and all(_is_short(x) for x in operands):
+        compute = result
+    return compute, result
+
+
+def _is_short(operand) -> bool:
+    """Whether half precision holds an operand as it is; PyTorch computes with Python scalars in float32."""
+    if not isinstance(operand, (int, float)):
+        return True
+    mantissa, exponent = math.frexp(operand)
+    return (mantissa * 256).is_integer() and -13 <= exponent <= 16
 
 
 def _kind_of(operand):

@@ -7,74 +7,17 @@ import jax
 import numpy as np
 import torch
 from jax import lax
-from torch._prims_common import canonicalize_dim, canonicalize_dims
 
 from ..dtypes import canonical, is_integral
 from ..registry import implements, implements_tensors
-from .elementwise import _is_complex, _is_float, _like, _truth, where
+from .arrays import at_least_1d, axes_of, axis_of, cast, is_complex, is_inexact, is_float, kept, like, real_dtype, truth, where, widened
 
 aten = torch.ops.aten
 
 
-# Dimensions and dtypes, as every reduction reads them.
-
-
-def axes_of(array, dim) -> tuple[int, ...]:
-    """The dimensions that `dim` (an int, some, or None or none for all of them) names.
-
-    Raises:
-        IndexError: a dimension is out of range.
-        RuntimeError: a dimension appears twice.
-    """
-    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
-        return tuple(range(array.ndim))
-    axes = canonicalize_dims(array.ndim, (dim,) if isinstance(dim, int) else tuple(dim))
-    for axis in axes:
-        if axes.count(axis) > 1:
-            raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
-    return axes if array.ndim else ()
-
-
-def axis_of(array, dim: int) -> int:
-    """The one dimension that `dim` names.
-
-    Raises:
-        IndexError: it is out of range.
-    """
-    return canonicalize_dim(array.ndim, dim)
-
-
-def at_least_1d(array):
-    """`array`, with a dimension to work along if it has none."""
-    return array if array.ndim else lax.reshape(array, (1,))
-
-
-def kept(result, axes: tuple[int, ...], keepdim: bool):
-    """A reduction's result, with its reduced dimensions kept as ones where asked for."""
-    return lax.expand_dims(result, axes) if keepdim and axes else result
-
-
-def widened(array):
-    """The array in the dtype that PyTorch accumulates in: half precision in float32."""
-    return lax.convert_element_type(array, np.float32) if _is_half(array) else array
-
-
-def cast(array, dtype):
-    """`array` in another dtype; nothing is emitted where it has that dtype already."""
-    return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
-
-
-def _is_half(array) -> bool:
-    return array.dtype in (np.float16, jax.numpy.bfloat16)
-
-
 def _like_real(array, value):
     """A scalar literal of the dtype of an array's real part."""
-    return np.asarray(value, _real_dtype(array))
-
-
-def _real_dtype(array):
-    return jax.numpy.finfo(array.dtype).dtype
+    return np.asarray(value, real_dtype(array))
 
 
 def _size(array, axes) -> int:
@@ -91,12 +34,6 @@ def _expect_elements(array, axes, name: str) -> None:
     raise IndexError(f"{name}(): Expected reduction dim {empty} to have non-zero size.")
 
 
-def _expect_inexact(array, name: str) -> None:
-    if not (_is_float(array) or _is_complex(array)):
-        raise RuntimeError(f"{name}: Expected the input to be of a floating point or complex dtype, "
-                           f"but got {array.dtype}; convert the tensor first, for example with .float()")
-
-
 def integers_to_int64(input, *_, dtype=None, **__) -> torch.dtype | None:
     """The dtype of sums and products: the one asked for, or int64 for integers."""
     return dtype or (torch.int64 if is_integral(input.dtype) else None)
@@ -104,7 +41,7 @@ def integers_to_int64(input, *_, dtype=None, **__) -> torch.dtype | None:
 
 def in_dtype(input, dtype: torch.dtype | None):
     """The operand of a sum or product, in the dtype asked for, or int64 for integers."""
-    if dtype is None and not (_is_float(input) or _is_complex(input)):
+    if dtype is None and not is_inexact(input):
         dtype = torch.int64
     return input if dtype is None else cast(input, canonical(dtype))
 
@@ -121,7 +58,7 @@ def sum(input, dim=None, keepdim=False, *, dtype=None):
 @implements(torch.mean, dtype=lambda *_, dtype=None, **__: dtype)
 def mean(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), input if dtype is None else cast(input, canonical(dtype))
-    if not (_is_float(array) or _is_complex(array)):
+    if not is_inexact(array):
         raise RuntimeError(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
             f"Got: {array.dtype}"
@@ -130,14 +67,14 @@ def mean(input, dim=None, keepdim=False, *, dtype=None):
 
 
 def _mean(array, axes):
-    return lax.div(lax.reduce_sum(array, axes), _like(array, _size(array, axes)))
+    return lax.div(lax.reduce_sum(array, axes), like(array, _size(array, axes)))
 
 
 @implements(torch.nansum, dtype=integers_to_int64)
 def nansum(input, dim=None, keepdim=False, *, dtype=None):
     array = in_dtype(input, dtype)
-    if _is_float(array):
-        array = where(lax.ne(array, array), _like(array, 0), array)
+    if is_float(array):
+        array = where(lax.ne(array, array), like(array, 0), array)
     return sum(array, dim, keepdim)
 
 
@@ -154,18 +91,18 @@ def _bool_or_uint8(input, *_, **__) -> torch.dtype:
 @implements(torch.all, dtype=_bool_or_uint8)
 def all(input, dim=None, keepdim=False):
     axes = axes_of(input, dim)
-    return kept(lax.reduce_and(_truth(input), axes), axes, keepdim)
+    return kept(lax.reduce_and(truth(input), axes), axes, keepdim)
 
 
 @implements(torch.any, dtype=_bool_or_uint8)
 def any(input, dim=None, keepdim=False):
     axes = axes_of(input, dim)
-    return kept(lax.reduce_or(_truth(input), axes), axes, keepdim)
+    return kept(lax.reduce_or(truth(input), axes), axes, keepdim)
 
 
 @implements(torch.count_nonzero, dtype=torch.int64)
 def count_nonzero(input, dim=None):
-    return lax.reduce_sum(cast(_truth(input), canonical(torch.int64)), axes_of(input, dim))
+    return lax.reduce_sum(cast(truth(input), canonical(torch.int64)), axes_of(input, dim))
 
 
 # Extrema. A full reduction shares its gradient among ties; one along a dimension gives it to the element it indexes.
@@ -227,7 +164,7 @@ def _kept_index(indices, input, dim, keepdim):
 def at_index(array, indices, axis: int):
     """The element of each line along `axis` at its index, as a sum over a mask: its gradient is a select."""
     mask = lax.eq(lax.broadcasted_iota(indices.dtype, array.shape, axis), lax.expand_dims(indices, (axis,)))
-    return lax.reduce_sum(where(mask, array, _like(array, 0)), (axis,))
+    return lax.reduce_sum(where(mask, array, like(array, 0)), (axis,))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
@@ -301,7 +238,7 @@ def _mean_square(array, axes, freedom):
 
 def _real_product(x, y):
     """The real part of ``conj(x) * y``."""
-    if _is_complex(x):
+    if is_complex(x):
         return lax.add(lax.mul(lax.real(x), lax.real(y)), lax.mul(lax.imag(x), lax.imag(y)))
     return lax.square(x) if x is y else lax.mul(x, y)
 
@@ -328,14 +265,14 @@ def _root(array):
 @_root.defjvp
 def _(primals, tangents):
     root = _root(*primals)
-    return root, where(lax.eq(root, _like(root, 0)), _like(root, 0), lax.div(tangents[0], lax.mul(root, _like(root, 2))))
+    return root, where(lax.eq(root, like(root, 0)), like(root, 0), lax.div(tangents[0], lax.mul(root, like(root, 2))))
 
 
 def _moment(input, dim, unbiased, keepdim, correction):
     """The variance and the mean, in the dtype that PyTorch accumulates in."""
     if isinstance(dim, bool):  # var(input, unbiased)
         dim, unbiased = None, dim
-    if not (_is_float(input) or _is_complex(input)):
+    if not is_inexact(input):
         raise RuntimeError(f"std and var only support floating point and complex dtypes, but got {input.dtype}")
     if correction is None:
         correction = 1 if unbiased is None else int(unbiased)
@@ -379,9 +316,9 @@ def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _logsumexp(array, axes):
-    real = lax.real(array) if _is_complex(array) else array
+    real = lax.real(array) if is_complex(array) else array
     top = lax.expand_dims(lax.reduce_max(real, axes), axes)
-    top = lax.stop_gradient(where(lax.is_finite(top), top, _like(top, 0)))
+    top = lax.stop_gradient(where(lax.is_finite(top), top, like(top, 0)))
     total = lax.reduce_sum(lax.exp(lax.sub(array, cast(top, array.dtype))), axes)
     return lax.add(lax.log(total), cast(lax.squeeze(top, axes), array.dtype))
 
@@ -389,18 +326,18 @@ def _logsumexp(array, axes):
 @_logsumexp.defjvp
 def _(axes, primals, tangents):
     result = _logsumexp(*primals, axes)
-    top = lax.expand_dims(where(_is_minus_infinity(result), _like(result, 0), result), axes)
+    top = lax.expand_dims(where(_is_minus_infinity(result), like(result, 0), result), axes)
     return result, lax.reduce_sum(lax.mul(lax.exp(lax.sub(primals[0], top)), tangents[0]), axes)
 
 
 def _is_minus_infinity(array):
-    return lax.eq(lax.real(array) if _is_complex(array) else array, -math.inf)
+    return lax.eq(lax.real(array) if is_complex(array) else array, -math.inf)
 
 
 @implements(torch.logsumexp, torch.special.logsumexp, dtype=lambda input, *_, **__: _inexact(input.dtype))
 def logsumexp(input, dim, keepdim=False):
     axes = axes_of(input, dim)
-    array = widened(input if _is_float(input) or _is_complex(input) else cast(input, canonical(torch.get_default_dtype())))
+    array = widened(input if is_inexact(input) else cast(input, canonical(torch.get_default_dtype())))
     if _size(array, axes) == 0:
         return kept(lax.log(lax.reduce_sum(array, axes)), axes, keepdim)
     return kept(_logsumexp(array, axes), axes, keepdim)
@@ -422,22 +359,22 @@ def _power_norm(array, order: float, axes):
 def _(order, axes, primals, tangents):
     (array,), (tangent,) = primals, tangents
     norm = _power_norm(array, order, axes)
-    zero = _like(norm, 0)
+    zero = like(norm, 0)
     slope = _real_product(array, tangent)
     if order == 2:
         scale = norm
     else:
         size = lax.abs(array)
-        power = lax.pow(where(lax.eq(size, zero), _like(size, 1), size), _like(size, order - 2))
+        power = lax.pow(where(lax.eq(size, zero), like(size, 1), size), like(size, order - 2))
         slope = lax.mul(slope, where(lax.eq(size, zero), zero, power))
-        scale = lax.pow(norm, _like(norm, order - 1))
-    slope = lax.div(lax.reduce_sum(slope, axes), where(lax.eq(norm, zero), _like(norm, 1), scale))
+        scale = lax.pow(norm, like(norm, order - 1))
+    slope = lax.div(lax.reduce_sum(slope, axes), where(lax.eq(norm, zero), like(norm, 1), scale))
     return norm, where(lax.eq(norm, zero), zero, slope)
 
 
 def _norm(array, order: float, axes):
     if order == 0:
-        return lax.reduce_sum(cast(_truth(array), _real_dtype(array)), axes)
+        return lax.reduce_sum(cast(truth(array), real_dtype(array)), axes)
     if order == 1:
         return lax.reduce_sum(lax.abs(array), axes)
     if order == math.inf:
@@ -453,7 +390,7 @@ def _dtype_of_norm(input, *_, dtype=None, **__):
 
 @implements(torch.linalg.vector_norm, aten.linalg_vector_norm, dtype=_dtype_of_norm)
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
-    if not (_is_float(x) or _is_complex(x)):
+    if not is_inexact(x):
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {x.dtype}"
         )

@@ -1,0 +1,125 @@
+"""What the rules of every family ask of jax arrays: literals, kinds of dtypes, dimensions."""
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from torch._prims_common import canonicalize_dim, canonicalize_dims
+
+__all__ = [
+    "at_least_1d",
+    "axes_of",
+    "axis_of",
+    "cast",
+    "is_complex",
+    "is_float",
+    "is_half",
+    "is_inexact",
+    "is_integer",
+    "kept",
+    "like",
+    "real_dtype",
+    "truth",
+    "where",
+    "widened",
+]
+
+
+def like(array, value):
+    """A scalar literal of an array's dtype."""
+    return np.asarray(value).astype(array.dtype)
+
+
+def cast(array, dtype):
+    """`array` in another dtype; nothing is emitted where it has that dtype already."""
+    return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
+
+
+def truth(array):
+    """Whether each element differs from zero."""
+    return array if array.dtype == bool else lax.ne(array, like(array, 0))
+
+
+def where(condition, x, y):
+    """``lax.select`` with operands that may be scalars."""
+    shape = np.broadcast_shapes(np.shape(condition), np.shape(x), np.shape(y))
+    return lax.select(*(_broadcast(operand, shape) for operand in (condition, x, y)))
+
+
+def _broadcast(operand, shape):
+    rank = np.ndim(operand)
+    if np.shape(operand) == shape:
+        return operand
+    return lax.broadcast_in_dim(operand, shape, range(len(shape) - rank, len(shape)))
+
+
+# Kinds of dtypes.
+
+
+def is_float(array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.floating)
+
+
+def is_complex(array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.complexfloating)
+
+
+def is_inexact(array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def is_integer(array) -> bool:
+    """Whether the elements are integers, which bools are not."""
+    return jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def is_half(array) -> bool:
+    return array.dtype in (np.float16, jnp.bfloat16)
+
+
+def real_dtype(array) -> np.dtype:
+    """The dtype of the real part of a floating-point or complex array."""
+    return jnp.finfo(array.dtype).dtype
+
+
+def widened(array):
+    """The array in the dtype that PyTorch accumulates in: half precision in float32."""
+    return lax.convert_element_type(array, np.float32) if is_half(array) else array
+
+
+# Dimensions.
+
+
+def axes_of(array, dim) -> tuple[int, ...]:
+    """The dimensions that `dim` (an int, some, or None or none for all of them) names.
+
+    Raises:
+        IndexError: a dimension is out of range.
+        RuntimeError: a dimension appears twice.
+    """
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(array.ndim))
+    axes = canonicalize_dims(array.ndim, (dim,) if isinstance(dim, int) else tuple(dim))
+    for axis in axes:
+        if axes.count(axis) > 1:
+            raise RuntimeError(f"dim {axis} appears multiple times in the list of dims")
+    return axes if array.ndim else ()
+
+
+def axis_of(array, dim: int) -> int:
+    """The one dimension that `dim` names; an array without dimensions is taken to have one.
+
+    Raises:
+        IndexError: it is out of range.
+    """
+    return canonicalize_dim(array.ndim, dim)
+
+
+def kept(result, axes: tuple[int, ...], keepdim: bool):
+    """A reduction's result, with its reduced dimensions kept as ones where asked for."""
+    return lax.expand_dims(result, axes) if keepdim and axes else result
+
+
+def at_least_1d(array):
+    """`array`, with a dimension to work along if it has none."""
+    return array if array.ndim else lax.reshape(array, (1,))
