@@ -5,14 +5,12 @@ import jax.numpy as jnp
 import pytest
 import torch
 import torch._prims
-from tests.ops.database import compare_trees
 from torch._ops import OpOverload
 
+from tests.ops.database import compare_trees
 from torch2jax import t2j
 
-PRIMS = {
-    prim.overloadpacket.__name__: prim for prim in vars(torch._prims).values() if isinstance(prim, OpOverload)
-}
+PRIMS = {prim.overloadpacket.__name__: prim for prim in vars(torch._prims).values() if isinstance(prim, OpOverload)}
 CPU = torch.device("cpu")
 MATRIX = torch.tensor([[0.1, 0.7, 0.3], [0.9, 0.2, 0.7]])
 OTHER = torch.tensor([[0.4, 0.7, 0.2], [0.6, 0.5, 0.8]])

@@ -1,1 +1,494 @@
-"""Matrix products and linear algebra."""
+"""Linear algebra: factorisations, solvers, inverses, determinants and spectra.
+
+Most functions of ``torch.linalg`` are compositions that PyTorch makes itself; the rules here are of what they are
+composed of.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..errors import TracedValueError
+from ..interop import array_to_tensor
+from ..registry import implements, implements_tensors
+from .arrays import is_complex, is_inexact, like, where
+from .products import matmul
+from .values import values
+
+aten = torch.ops.aten
+
+
+def _adjoint(array):
+    """The conjugate transpose of the last two dimensions."""
+    transposed = array.mT
+    return lax.conj(transposed) if is_complex(array) else transposed
+
+
+def _identity(array):
+    """Identity matrices, of the shape and dtype of `array`."""
+    return jnp.broadcast_to(jnp.eye(*array.shape[-2:], dtype=array.dtype), array.shape)
+
+
+def _diagonal(array):
+    return jnp.diagonal(array, axis1=-2, axis2=-1)
+
+
+def _check(function: str, array, *, square: bool = True, name: str = "A") -> None:
+    """Raises unless `array` is a batch of (square) matrices of a type that LAPACK knows."""
+    if not is_inexact(array):
+        raise RuntimeError(f"{function}: Expected a floating point or complex tensor as input. Got {array.dtype}")
+    if array.dtype.itemsize < 4:
+        raise RuntimeError(f"{function}: Low precision dtypes not supported. Got {array.dtype}")
+    if array.ndim < 2:
+        raise RuntimeError(
+            f"{function}: The input tensor {name} must have at least 2 dimensions, but got {array.ndim} dimensions"
+        )
+    if square and array.shape[-1] != array.shape[-2]:
+        raise RuntimeError(
+            f"{function}: {name} must be batches of square matrices, but they are {array.shape[-2]} by "
+            f"{array.shape[-1]} matrices"
+        )
+
+
+def _broadcast_matrices(function: str, first, second):
+    """Both with the batch dimensions that theirs broadcast to."""
+    try:
+        batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    except ValueError:
+        raise RuntimeError(
+            f"{function}: the batch dimensions of tensors of shapes {list(first.shape)} and {list(second.shape)} do "
+            "not broadcast"
+        ) from None
+    return tuple(jnp.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (first, second))
+
+
+def _nothing(dtype):
+    """What stands for a result that was not asked for."""
+    return lax.full((0,), 0, dtype)
+
+
+# Whether a factorisation succeeded. Under jit nothing can be raised: the result then holds nan or inf.
+
+
+@implements_tensors(aten._linalg_check_errors.default)
+def _linalg_check_errors(info, api_name, *, is_matrix):
+    try:
+        codes = array_to_tensor(values(info, api_name))
+    except TracedValueError:
+        return
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        aten._linalg_check_errors(codes, api_name, is_matrix=is_matrix)
+
+
+def _first(failed):
+    """The place, counted from one, of the first True in the last dimension, or zero."""
+    axis = failed.ndim - 1
+    if not failed.shape[axis]:
+        return lax.full(failed.shape[:-1], np.int32(0))
+    place = lax.argmax(failed, axis, np.int32) + np.int32(1)
+    return where(lax.reduce_or(failed, (axis,)), place, np.int32(0))
+
+
+# Cholesky.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _hermitian(a, lower=True):
+    """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
+    mask = np.tri(a.shape[-1], dtype=bool)
+    return where(mask if lower else mask.T, a, _adjoint(a))
+
+
+@_hermitian.defjvp
+def _hermitian_jvp(lower, primals, tangents):
+    return _hermitian(*primals, lower), (tangents[0] + _adjoint(tangents[0])) / 2
+
+
+@implements(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
+def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
+    _check("linalg.cholesky", input)
+    factor = lax.linalg.cholesky(_hermitian(input, not upper), symmetrize_input=False)
+    info = _first(jnp.isnan(_diagonal(factor)))
+    return _adjoint(factor) if upper else factor, info
+
+
+@implements_tensors(aten.cholesky.default)
+def cholesky(input, upper=False):
+    return torch.linalg.cholesky(input, upper=upper)
+
+
+@implements(torch.cholesky_solve)
+def cholesky_solve(input, input2, upper=False):
+    _check("cholesky_solve", input2)
+    factor, right = _broadcast_matrices("cholesky_solve", input2, input)
+    solve = functools.partial(lax.linalg.triangular_solve, factor, left_side=True, lower=not upper)
+    return solve(solve(right, **_transposed(factor, upper)), **_transposed(factor, not upper))
+
+
+def _transposed(factor, wanted: bool) -> dict:
+    return {"transpose_a": wanted, "conjugate_a": wanted and is_complex(factor)}
+
+
+@implements(torch.cholesky_inverse)
+def cholesky_inverse(input, upper=False):
+    return cholesky_solve(_identity(input), input, upper)
+
+
+# LU, and what it solves.
+
+
+def _factored(a):
+    """The LU factors of `a` and its permutation, for a solver that does not differentiate through them."""
+    lu, _, permutation = lax.linalg.lu(lax.stop_gradient(a))
+    return lu, permutation
+
+
+def _substitute(factors, b, transpose: bool = False, conjugate: bool = False):
+    """Solves ``op(A) x = b`` for the factors of A."""
+    lu, permutation = factors
+    solve = functools.partial(lax.linalg.triangular_solve, lu, left_side=True, transpose_a=transpose)
+    lower = functools.partial(solve, lower=True, unit_diagonal=True, conjugate_a=conjugate)
+    upper = functools.partial(solve, lower=False, conjugate_a=conjugate)
+    if transpose:
+        return _permuted(lower(upper(b)), jnp.argsort(permutation, axis=-1))
+    return upper(lower(_permuted(b, permutation)))
+
+
+def _permuted(array, permutation):
+    """The rows of `array` in another order."""
+    return jnp.take_along_axis(array, permutation[..., None], axis=-2)
+
+
+def _solved(a, factors, b):
+    """``a⁻¹ b``, with the derivative of the solution rather than of how it was found."""
+    return lax.custom_linear_solve(
+        functools.partial(matmul, a),
+        b,
+        lambda _, right: _substitute(factors, right),
+        lambda _, right: _substitute(factors, right, transpose=True),
+    )
+
+
+def _pivots(pivots):
+    return pivots + np.int32(1)  # LAPACK counts from one
+
+
+def _singularity(lu):
+    return _first(_diagonal(lu) == 0)
+
+
+@implements(torch.linalg.inv_ex, dtype=(None, torch.int32))
+def linalg_inv_ex(A, *, check_errors=False):
+    _check("linalg.inv", A)
+    factors = _factored(A)
+    return _solved(A, factors, _identity(A)), _singularity(factors[0])
+
+
+@implements(aten._linalg_solve_ex, dtype=(None, None, torch.int32, torch.int32))
+def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
+    _check("linalg.solve", A)
+    is_vector = B.ndim == 1 or (A.ndim == B.ndim + 1 and A.shape[:-1] == B.shape)
+    right = B[..., None] if is_vector else B
+    right = right if left else right.mT
+    if A.dtype != B.dtype:
+        raise RuntimeError(f"linalg.solve: Expected A and B to have the same dtype, but got {A.dtype} and {B.dtype}")
+    if right.ndim < 2 or right.shape[-2] != A.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B "
+            f"({A.shape[-2]}x{A.shape[-1]} and {'x'.join(map(str, B.shape[-2:]))})"
+        )
+    a, right = _broadcast_matrices("linalg.solve", A if left else A.mT, right)
+    lu, pivots, permutation = lax.linalg.lu(lax.stop_gradient(a))
+    result = _solved(a, (lu, permutation), right)
+    result = result if left else result.mT
+    return result[..., 0] if is_vector else result, lu, _pivots(pivots), _singularity(lu)
+
+
+@implements(torch.linalg.lu_factor_ex, dtype=(None, torch.int32, torch.int32))
+def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
+    _check("linalg.lu_factor", A, square=False)
+    lu, pivots, _ = lax.linalg.lu(_pivoting("linalg.lu_factor", A, pivot))
+    return lu, _pivots(pivots), _singularity(lu)
+
+
+def _pivoting(function: str, array, pivot: bool):
+    if not pivot:
+        raise RuntimeError(f"{function}: LU without pivoting is not implemented; pass pivot=True")
+    return array
+
+
+@implements(torch.linalg.lu)
+def linalg_lu(A, *, pivot=True):
+    _check("linalg.lu", A, square=False)
+    lu, _, permutation = lax.linalg.lu(_pivoting("linalg.lu", A, pivot))
+    return (_permutation_matrix(permutation, A.dtype), *_triangles(lu))
+
+
+def _permutation_matrix(permutation, dtype):
+    places = np.arange(permutation.shape[-1], dtype=np.int32)
+    return (permutation[..., None, :] == places[:, None]).astype(dtype)
+
+
+def _triangles(lu):
+    """The unit lower and the upper factor that are stored in one matrix."""
+    rows, columns = lu.shape[-2:]
+    size = min(rows, columns)
+    lower = jnp.tril(lu[..., :, :size], -1) + jnp.eye(rows, size, dtype=lu.dtype)
+    return lower, jnp.triu(lu[..., :size, :])
+
+
+@implements(torch.lu_unpack)
+def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    nothing = _nothing(LU_data.dtype)
+    matrix = nothing
+    if unpack_pivots:
+        permutation = lax.linalg.lu_pivots_to_permutation(LU_pivots - np.int32(1), LU_data.shape[-2])
+        matrix = _permutation_matrix(permutation, LU_data.dtype)
+    return (matrix, *(_triangles(LU_data) if unpack_data else (nothing, nothing)))
+
+
+@implements(torch.linalg.lu_solve)
+def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
+    _check("linalg.lu_solve", LU, name="LU")
+    lu, right = _broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
+    permutation = lax.linalg.lu_pivots_to_permutation(pivots - np.int32(1), LU.shape[-1])
+    permutation = jnp.broadcast_to(permutation, lu.shape[:-1])
+    # From the right, X op(A) = B is op(A)ᵀ Xᵀ = Bᵀ.
+    conjugate = adjoint and is_complex(lu)
+    if left or not conjugate:
+        result = _substitute((lu, permutation), right, transpose=adjoint == left, conjugate=conjugate)
+    else:
+        result = lax.conj(_substitute((lu, permutation), lax.conj(right)))
+    return result if left else result.mT
+
+
+@implements(torch.linalg.solve_triangular)
+def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
+    _check("linalg.solve_triangular", input)
+    a, b = _broadcast_matrices("linalg.solve_triangular", input, B)
+    if b.shape[-2 if left else -1] != a.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve_triangular: Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B "
+            f"({a.shape[-2]}x{a.shape[-1]} and {b.shape[-2]}x{b.shape[-1]})"
+        )
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
+
+
+@implements(torch.triangular_solve)
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
+    _check("triangular_solve", A)
+    a, b = _broadcast_matrices("triangular_solve", A, input)
+    solution = lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
+    )
+    return solution, a
+
+
+# Determinants.
+
+
+@implements(torch.linalg.det)
+def linalg_det(A):
+    _check("linalg.det", A)
+    return jnp.linalg.det(A) if A.size else lax.full(A.shape[:-2], A.dtype.type(A.shape[-1] == 0))
+
+
+@implements(torch.linalg.slogdet, dtype=lambda A: (A.dtype, A.dtype.to_real()))
+def linalg_slogdet(A):
+    _check("linalg.slogdet", A)
+    return tuple(jnp.linalg.slogdet(A))
+
+
+# QR, and the reflectors that it is stored as.
+
+
+@implements(torch.linalg.qr)
+def linalg_qr(A, mode="reduced"):
+    _check("linalg.qr", A, square=False)
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
+    q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
+    return (_nothing(A.dtype) if mode == "r" else q), r
+
+
+@implements(torch.geqrf)
+def geqrf(input):
+    _check("geqrf", input, square=False)
+    reflectors, tau = jnp.linalg.qr(input, mode="raw")
+    return reflectors.mT, tau
+
+
+@jax.custom_jvp
+def _orthogonal(reflectors, tau):
+    return lax.linalg.householder_product(reflectors, tau)
+
+
+@_orthogonal.defjvp
+def _orthogonal_jvp(primals, tangents):
+    return _orthogonal(*primals), jax.jvp(_reflected, primals, tangents)[1]
+
+
+def _reflected(reflectors, tau):
+    """The product of the reflections, one after the other; unlike LAPACK's, it can be differentiated."""
+    rows, columns = reflectors.shape[-2:]
+    vectors = jnp.tril(reflectors, -1) + jnp.eye(rows, columns, dtype=reflectors.dtype)
+    result = _identity(reflectors)
+    for i in reversed(range(tau.shape[-1])):
+        vector = vectors[..., i, None]
+        result = result - tau[..., i, None, None] * vector @ (_adjoint(vector) @ result)
+    return result
+
+
+@implements(torch.linalg.householder_product)
+def linalg_householder_product(input, tau):
+    _check("linalg.householder_product", input, square=False, name="input")
+    if input.shape[-2] < input.shape[-1] or tau.shape[-1] > input.shape[-1]:
+        raise RuntimeError(
+            "torch.linalg.householder_product: wanted input.shape[-2] >= input.shape[-1] >= tau.shape[-1], got shapes "
+            f"{list(input.shape)} and {list(tau.shape)}"
+        )
+    return _orthogonal(input, tau)
+
+
+@implements(torch.ormqr)
+def ormqr(input, input2, input3, left=True, transpose=False):
+    missing = input.shape[-2] - input.shape[-1]
+    square = jnp.concatenate([input, jnp.zeros((*input.shape[:-1], missing), input.dtype)], axis=-1)
+    matrix = _orthogonal(square, input2)
+    matrix = _adjoint(matrix) if transpose else matrix
+    return matrix @ input3 if left else input3 @ matrix
+
+
+# Spectra.
+
+
+@implements(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
+def _linalg_eigh(A, UPLO="L", compute_v=True):
+    _check("linalg.eigh", A)
+    if UPLO.upper() not in ("L", "U"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    vectors, eigenvalues = lax.linalg.eigh(_hermitian(A, UPLO.upper() == "L"), symmetrize_input=False)
+    return eigenvalues, vectors if compute_v else _nothing(A.dtype)
+
+
+@implements(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
+def linalg_eig(input):
+    _check("linalg.eig", input)
+    if not input.size:
+        vectors = lax.convert_element_type(input, jnp.result_type(input, np.complex64))
+        return vectors.sum(-1), vectors
+    return tuple(lax.linalg.eig(input, compute_left_eigenvectors=False, enable_eigvec_derivs=True))
+
+
+@implements(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
+def linalg_eigvals(input):
+    _check("linalg.eigvals", input)
+    return lax.linalg.eig(input, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
+
+
+@implements(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
+def _linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
+    _check("linalg.svd", A, square=False)
+    if not compute_uv:
+        nothing = _nothing(A.dtype)
+        return nothing, lax.linalg.svd(A, compute_uv=False), nothing
+    return _full_svd(A) if full_matrices and A.shape[-2] != A.shape[-1] else _thin_svd(A)
+
+
+_thin_svd = functools.partial(lax.linalg.svd, full_matrices=False)
+
+
+@jax.custom_jvp
+def _full_svd(a):
+    return tuple(lax.linalg.svd(a, full_matrices=True))
+
+
+@_full_svd.defjvp
+def _full_svd_jvp(primals, tangents):
+    # The vectors beyond the thin decomposition are any basis of what is left: they have no derivative.
+    u, s, vh = _full_svd(*primals)
+    _, (du, ds, dvh) = jax.jvp(_thin_svd, primals, tangents)
+    du = jnp.concatenate([du, jnp.zeros_like(u[..., :, du.shape[-1] :])], axis=-1)
+    dvh = jnp.concatenate([dvh, jnp.zeros_like(vh[..., dvh.shape[-2] :, :])], axis=-2)
+    return (u, s, vh), (du, ds, dvh)
+
+
+# What rests on spectra.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _pseudo_inverse(a, atol, rtol, hermitian):
+    if hermitian:
+        u, s = lax.linalg.eigh(a, symmetrize_input=False)
+        vh = _adjoint(u)
+    else:
+        u, s, vh = _thin_svd(a)
+    cutoff = jnp.maximum(atol, rtol * jnp.max(abs(s), axis=-1, initial=0))[..., None]
+    kept = abs(s) > cutoff
+    inverse = where(kept, 1 / where(kept, s, like(s, 1)), like(s, 0))
+    return _adjoint(vh) @ (inverse[..., None].astype(a.dtype) * _adjoint(u))
+
+
+@_pseudo_inverse.defjvp
+def _pseudo_inverse_jvp(hermitian, primals, tangents):
+    a, da = primals[0], tangents[0]
+    p = _pseudo_inverse(*primals, hermitian)
+    pda = p @ da
+    left = (_adjoint(da) - (p @ a) @ _adjoint(da)) @ _adjoint(p) @ p
+    right = p @ _adjoint(p) @ (_adjoint(da) - _adjoint(da) @ (a @ p))
+    return p, left + right - pda @ p
+
+
+@implements(aten.linalg_pinv.atol_rtol_tensor)
+def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
+    _check("linalg.pinv", input, square=hermitian)
+    return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
+
+
+def _tolerances(array, atol, rtol):
+    info = jnp.finfo(array.dtype)
+    default = np.asarray(float(info.eps) * max(array.shape[-2:]), info.dtype)
+    if rtol is None:
+        rtol = default if atol is None else where(atol > 0, like(default, 0), default)
+    return 0.0 if atol is None else atol, rtol
+
+
+@implements(
+    torch.linalg.lstsq,
+    dtype=lambda input, *args, **kwargs: (input.dtype, input.dtype.to_real(), torch.int64, input.dtype.to_real()),
+)
+def linalg_lstsq(input, b, rcond=None, *, driver=None):
+    _check("linalg.lstsq", input, square=False)
+    driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise RuntimeError(
+            f"torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver}"
+        )
+    is_vector = b.ndim == 1 or (input.ndim == b.ndim + 1 and input.shape[:-1] == b.shape)
+    a, right = _broadcast_matrices("torch.linalg.lstsq", input, b[..., None] if is_vector else b)
+    singular = lax.linalg.svd(lax.stop_gradient(a), compute_uv=False)
+    rtol = float(jnp.finfo(a.dtype).eps) * max(a.shape[-2:]) if rcond is None else rcond
+    solution = _pseudo_inverse(a, 0.0, rtol, False) @ right
+    nothing = _nothing(singular.dtype)
+    residuals = nothing
+    if a.shape[-2] > a.shape[-1] and driver != "gelsy":
+        residuals = jnp.sum(abs(right - a @ solution) ** 2, axis=-2)
+    rank = jnp.sum(singular > rtol * jnp.max(singular, axis=-1, keepdims=True, initial=0), axis=-1)
+    return (
+        solution[..., 0] if is_vector else solution,
+        residuals,
+        _nothing(np.int32) if driver == "gels" else rank,
+        singular if driver in ("gelsd", "gelss") else nothing,
+    )
+
+
+@implements(torch.linalg.matrix_exp)
+def linalg_matrix_exp(input):
+    _check("linalg.matrix_exp", input)
+    return jax.scipy.linalg.expm(input)

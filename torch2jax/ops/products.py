@@ -65,9 +65,7 @@ def _contract(left, right, left_dims, right_dims, batch=()):
         raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
     if left.dtype == bool:
         raise RuntimeError("matrix products are not implemented for 'Bool'; convert the operands to a number type")
-    return lax.dot_general(
-        left, right, ((left_dims, right_dims), (batch, batch)), preferred_element_type=left.dtype
-    )
+    return lax.dot_general(left, right, ((left_dims, right_dims), (batch, batch)), preferred_element_type=left.dtype)
 
 
 def _product(left, right):
