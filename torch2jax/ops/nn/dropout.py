@@ -3,7 +3,6 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -11,30 +10,76 @@ from jax import lax
 from ...registry import implements_tensors
 from ...rule import ArrayRule, write_in_place
 
+aten = torch.ops.aten
 
-def keep_mask(key, p: float, shape):
+# What alpha dropout puts in place of a dropped element: the limit of SELU towards minus infinity, negated.
+_ALPHA = 1.7580993408473766
+
+
+def _kept(key, p: float, shape):
     """A boolean array, false with probability `p`."""
-    threshold = min(round(p * 2**32), 2**32 - 1)
-    return lax.ge(jax.random.bits(key, shape, np.uint32), np.uint32(threshold))
+    return lax.ge(jax.random.bits(key, shape, np.uint32), np.uint32(min(round(p * 2**32), 2**32 - 1)))
 
 
-def keep_some(key, input, p: float):
+def _mask(key, input, p: float, features: bool):
+    """Which elements stay; with `features` a channel of a sample stays or goes as a whole."""
+    if not features:
+        return _kept(key, p, input.shape)
+    return lax.broadcast_in_dim(_kept(key, p, input.shape[:2]), input.shape, (0, 1))
+
+
+def keep_some(key, input, p: float, features: bool = False):
     """Zeroes elements with probability `p`, and scales the others by ``1 / (1 - p)``."""
     scaled = lax.mul(input, np.asarray(1 / (1 - p), input.dtype))
-    return lax.select(keep_mask(key, p, input.shape), scaled, lax.full_like(input, 0))
+    return lax.select(_mask(key, input, p, features), scaled, lax.full_like(input, 0))
 
 
-_KEEP = ArrayRule(keep_some, "dropout", random=True)
+def _keep_moments(key, input, p: float, features: bool = False):
+    """Dropout that keeps mean and variance of what was standardized, as SELU needs it."""
+    scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p))
+    shift = _ALPHA * scale * p
+    kept = lax.add(lax.mul(input, np.asarray(scale, input.dtype)), np.asarray(shift, input.dtype))
+    return lax.select(_mask(key, input, p, features), kept, lax.full_like(input, shift - _ALPHA * scale))
 
 
-def _drop(input, p, train):
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
-    if not train or p == 0 or input.numel() == 0:
-        return input
-    return input * 0 if p == 1 else _KEEP((input, p), {})
+def _implements_dropout(name: str, body, features: bool) -> None:
+    """The function, its in-place form, and their operators."""
+    draw = ArrayRule(body, name, random=True)
+
+    def drop(input, p, train):
+        if not 0 <= p <= 1:
+            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+        if features and input.ndim < 2:
+            raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+        if not train or p == 0 or input.numel() == 0:
+            return input
+        return input * 0 if p == 1 else draw((input, p, features), {})
+
+    def drop_(input, p, train):
+        dropped = drop(input, p, train)
+        return input if dropped is input else write_in_place(input, dropped)
+
+    implements_tensors(getattr(torch, name), getattr(aten, name).default)(drop)
+    implements_tensors(getattr(torch, name + "_"), getattr(aten, name + "_").default)(drop_)
 
 
-@implements_tensors(torch.dropout, torch.ops.aten.dropout.default)
-def dropout(input, p, train):
-    return _drop(input, p, train)
+_implements_dropout("dropout", keep_some, features=False)
+_implements_dropout("feature_dropout", keep_some, features=True)
+_implements_dropout("alpha_dropout", _keep_moments, features=False)
+_implements_dropout("feature_alpha_dropout", _keep_moments, features=True)
+
+
+def _keep_with_mask(key, input, p: float):
+    kept = _kept(key, p, input.shape)
+    scaled = lax.mul(input, np.asarray(0 if p == 1 else 1 / (1 - p), input.dtype))
+    return lax.select(kept, scaled, lax.full_like(input, 0)), kept
+
+
+_KEEP_WITH_MASK = ArrayRule(_keep_with_mask, "native_dropout", dtype=(None, torch.bool), random=True)
+
+
+@implements_tensors(torch.native_dropout, aten.native_dropout.default)
+def native_dropout(input, p, train):
+    if train is False or p == 0:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    return _KEEP_WITH_MASK((input, p), {})

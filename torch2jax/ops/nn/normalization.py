@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from ...registry import implements, implements_tensors
-from ...rule import write_in_place
+from ...rule import ArrayRule, write_in_place
 from ..views import reshape
 
 aten = torch.ops.aten
@@ -184,6 +184,32 @@ def batch_norm(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     if training and running_mean is not None:
+        write_in_place(running_mean, mean)
+        write_in_place(running_var, var)
+    return output
+
+
+def _normalize_instances(input, weight, bias, running_mean, running_var, momentum, eps, *, channels_last=False):
+    """Instance norm by the statistics of each sample's channels, and the new running statistics."""
+    at = input.ndim - 1 if channels_last else 1
+    axes = tuple(i for i in range(1, input.ndim) if i != at)
+    y, mean, var = standardize(_wide(input), axes, eps)
+    output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
+    count = math.prod(input.shape[axis] for axis in axes)
+    return output, *_updated(running_mean, running_var, _mean(mean, (0,)), _mean(var, (0,)), count, momentum)
+
+
+_NORMALIZE_INSTANCES = ArrayRule(_normalize_instances, "instance_norm", channels_last=("follow", 4))
+
+
+@implements_tensors(torch.instance_norm, aten.instance_norm.default)
+def instance_norm(
+    input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True
+):
+    if not use_input_stats:
+        return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
+    output, mean, var = _NORMALIZE_INSTANCES((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    if running_mean is not None:
         write_in_place(running_mean, mean)
         write_in_place(running_var, var)
     return output
