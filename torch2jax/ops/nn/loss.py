@@ -1,1 +1,349 @@
-"""Loss functions."""
+"""Loss functions.
+
+PyTorch's Python functions check and combine; these are the rules of what they call, with `reduction` as a number.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jax import lax
+
+from ...registry import implements, implements_tensors
+from ..arrays import cast, like, where, widened
+from .activation import log_softmax_over, logsigmoid, require_inexact, shifted
+
+aten = torch.ops.aten
+_nn = torch._C._nn
+
+_NONE, _MEAN, _SUM = 0, 1, 2  # torch.nn._reduction.get_enum
+
+
+def reduce(loss, reduction: int):
+    """The losses of all elements, their mean or their sum."""
+    if reduction == _NONE:
+        return loss
+    total = lax.reduce_sum(loss, tuple(range(loss.ndim)))
+    return lax.div(total, like(total, loss.size)) if reduction == _MEAN else total
+
+
+# Differences.
+
+
+def _elementwise(function):
+    """A rule that reduces a function of two tensors of one dtype, computed in float32 for half precision."""
+
+    def body(input, target, reduction=_MEAN, *parameters, **named_parameters):
+        dtype = jnp.promote_types(input.dtype, target.dtype)
+        operands = jnp.broadcast_arrays(widened(cast(input, dtype)), widened(cast(target, dtype)))
+        return cast(reduce(function(*operands, *parameters, **named_parameters), reduction), dtype)
+
+    return body
+
+
+def _absolute(input, target):
+    return lax.abs(lax.sub(input, target))
+
+
+def _square(input, target):
+    return lax.square(lax.sub(input, target))
+
+
+def _smooth(input, target, beta=1.0):
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
+    if beta == 0:
+        return _absolute(input, target)
+    distance = _absolute(input, target)
+    square = lax.mul(lax.square(lax.sub(input, target)), like(input, 0.5 / beta))
+    return where(lax.lt(distance, like(input, beta)), square, lax.sub(distance, like(input, beta / 2)))
+
+
+def _huber(input, target, delta=1.0):
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}")
+    distance = _absolute(input, target)
+    square = lax.mul(lax.square(lax.sub(input, target)), like(input, 0.5))
+    line = lax.mul(lax.sub(distance, like(input, delta / 2)), like(input, delta))
+    return where(lax.le(distance, like(input, delta)), square, line)
+
+
+for _name, _function in (
+    ("l1_loss", _absolute),
+    ("mse_loss", _square),
+    ("smooth_l1_loss", _smooth),
+    ("huber_loss", _huber),
+):
+    implements(getattr(_nn, _name), getattr(aten, _name))(_elementwise(_function))
+
+
+# Margins.
+
+
+def _reduce_tensor(loss, reduction: int):
+    return loss if reduction == _NONE else loss.mean() if reduction == _MEAN else loss.sum()
+
+
+@implements_tensors(torch.margin_ranking_loss)
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
+    return _reduce_tensor((margin - target * (input1 - input2)).clamp_min(0), reduction)
+
+
+@implements_tensors(torch.hinge_embedding_loss)
+def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
+    apart = torch.where(target != 1, (margin - input).clamp_min(0), 0)
+    return _reduce_tensor(apart + torch.where(target != -1, input, 0), reduction)
+
+
+# Probabilities of two classes.
+
+
+@jax.custom_jvp
+def _cross_entropy_of_two(x, target):
+    log_x, log_rest = (lax.max(log, like(x, -100)) for log in (lax.log(x), lax.log1p(lax.neg(x))))
+    return lax.neg(lax.add(lax.mul(target, log_x), lax.mul(lax.sub(like(x, 1), target), log_rest)))
+
+
+@_cross_entropy_of_two.defjvp
+def _(primals, tangents):
+    # The derivative is finite where a probability is 0 or 1, as PyTorch's is.
+    (x, target), (dx, dtarget) = primals, tangents
+    rest = lax.sub(like(x, 1), x)
+    slope = lax.div(lax.sub(x, target), lax.max(lax.mul(rest, x), like(x, 1e-12)))
+    odds = lax.sub(lax.log(rest), lax.log(x))
+    return _cross_entropy_of_two(x, target), lax.add(lax.mul(slope, dx), lax.mul(odds, dtarget))
+
+
+@implements(_nn.binary_cross_entropy)
+def binary_cross_entropy(input, target, weight=None, reduction=_MEAN):
+    require_inexact(input, "binary_cross_entropy")
+    loss = _cross_entropy_of_two(widened(input), cast(widened(target), widened(input).dtype))
+    return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
+
+
+def _weighted(loss, weight):
+    return loss if weight is None else loss * cast(weight, loss.dtype)
+
+
+@implements(torch.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None, reduction=_MEAN):
+    require_inexact(input, "binary_cross_entropy_with_logits")
+    x = widened(input)
+    target = cast(target, x.dtype)
+    log_likelihood = logsigmoid(x)
+    if pos_weight is not None:
+        log_likelihood = log_likelihood * (1 + (cast(pos_weight, x.dtype) - 1) * target)
+    loss = lax.sub(lax.mul(lax.sub(like(x, 1), target), x), log_likelihood)
+    return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
+
+
+# Classes. The class dimension is the second one, or the only one.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _picked(x, target, axis: int):
+    """``x[..., target, ...]`` along `axis`, NaN for a class that is out of range."""
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    batch = tuple(range(target.ndim))
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=batch,
+    )
+    index = lax.expand_dims(target, (target.ndim,))
+    return lax.gather(x, index, numbers, (1,) * x.ndim, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+
+@_picked.defjvp
+def _(axis, primals, tangents):
+    # A gather would leave a scatter to its transpose; this leaves a select, which fuses.
+    (x, target), (tangent, _) = primals, tangents
+    classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
+    hit = lax.eq(classes, jnp.broadcast_to(lax.expand_dims(target, (axis,)), x.shape))
+    return _picked(x, target, axis), lax.reduce_sum(lax.select(hit, tangent, lax.full_like(tangent, 0)), (axis,))
+
+
+def _class_weights(weight, target, valid, dtype):
+    """The weight of each target's class, zero for ignored ones."""
+    if weight is None:
+        return cast(valid, dtype)
+    weight = cast(weight, dtype).at[target].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    return where(valid, weight, like(weight, 0))
+
+
+def _class_axis(input, target, weight) -> int:
+    axis = min(input.ndim - 1, 1)
+    if weight is not None and weight.shape != (input.shape[axis],):
+        raise RuntimeError(
+            "cross_entropy: weight tensor should be defined either for all "
+            f"{input.shape[axis]} classes or no classes but got weight tensor of shape: {list(weight.shape)}"
+        )
+    expected = input.shape[:axis] + input.shape[axis + 1 :]
+    if target.shape != expected:
+        raise ValueError(
+            f"Expected target size {list(expected)} for input of size {list(input.shape)}, got {list(target.shape)}"
+        )
+    if not jnp.issubdtype(target.dtype, jnp.integer):
+        raise RuntimeError(f"expected scalar type Long for the target classes, but found {target.dtype}")
+    return axis
+
+
+def _negative_likelihood(log_likelihood, target, weight, reduction, ignore_index):
+    """Reduces the log-likelihoods of the targets' classes; the mean is weighted."""
+    valid = lax.ne(target, like(target, ignore_index))
+    loss = where(valid, lax.neg(log_likelihood), like(log_likelihood, 0))
+    weights = _class_weights(weight, target, valid, loss.dtype) if weight is not None or reduction == _MEAN else None
+    if weight is not None:
+        loss = lax.mul(loss, weights)
+    return lax.div(reduce(loss, _SUM), reduce(weights, _SUM)) if reduction == _MEAN else reduce(loss, reduction)
+
+
+@implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d)
+def nll_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100):
+    require_inexact(input, "nll_loss")
+    if input.ndim == 0:
+        raise ValueError(f"Expected 1 or more dimensions (got {input.ndim})")
+    axis = _class_axis(input, target, weight)
+    return cast(
+        _negative_likelihood(_picked(widened(input), target, axis), target, weight, reduction, ignore_index),
+        input.dtype,
+    )
+
+
+@implements(_nn.cross_entropy_loss)
+def cross_entropy_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
+    require_inexact(input, "cross_entropy")
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if input.shape == target.shape and jnp.issubdtype(target.dtype, jnp.floating):
+        loss = _cross_entropy_of_probabilities(widened(input), target, weight, reduction, label_smoothing)
+        return cast(loss, input.dtype)
+    axis = _class_axis(input, target, weight)
+    x = shifted(widened(input), (axis,))
+    log_sum = lax.log(lax.reduce_sum(lax.exp(x), (axis,)))
+    likelihood = lax.sub(_picked(x, target, axis), log_sum)
+    loss = _negative_likelihood(likelihood, target, weight, reduction, ignore_index)
+    if label_smoothing:
+        smooth = _smoothing_loss(x, log_sum, target, axis, weight, reduction, ignore_index)
+        loss = (1 - label_smoothing) * loss + (label_smoothing / x.shape[axis]) * smooth
+    return cast(loss, input.dtype)
+
+
+def _smoothing_loss(x, log_sum, target, axis, weight, reduction, ignore_index):
+    """The loss against every class alike."""
+    losses = lax.sub(jnp.expand_dims(log_sum, axis), x)
+    if weight is not None:
+        losses = losses * _along(weight, axis, losses)
+    valid = lax.ne(target, like(target, ignore_index))
+    losses = where(valid, lax.reduce_sum(losses, (axis,)), like(losses, 0))
+    if reduction != _MEAN:
+        return reduce(losses, reduction)
+    return lax.div(reduce(losses, _SUM), reduce(_class_weights(weight, target, valid, losses.dtype), _SUM))
+
+
+def _along(weight, axis, x):
+    """A vector laid along one dimension of `x`."""
+    return lax.broadcast_in_dim(cast(weight, x.dtype), x.shape, (axis,))
+
+
+def _cross_entropy_of_probabilities(x, target, weight, reduction, label_smoothing):
+    axis = min(x.ndim - 1, 1)
+    target = cast(target, x.dtype)
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / x.shape[axis]
+    products = lax.mul(log_softmax_over(x, (axis,)), target)
+    if weight is not None:
+        products = products * _along(weight, axis, products)
+    loss = lax.neg(lax.reduce_sum(products, (axis,)))
+    # The mean is over all but the class dimension, whatever the weights.
+    return reduce(loss, reduction)
+
+
+@implements_tensors(torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default)
+def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, ignore_index, label_smoothing, *_how):
+    loss = F.cross_entropy(
+        F.linear(input, weight, bias),
+        target,
+        class_weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+    return (loss,)
+
+
+@implements_tensors(torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default)
+def _linear_cross_entropy_each(input, weight, target, bias, class_weight, ignore_index, *_how):
+    return _linear_cross_entropy(input, weight, target, bias, class_weight, "none", ignore_index, 0.0)[0]
+
+
+# Connectionist temporal classification.
+
+
+@implements(torch.ctc_loss)
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=_MEAN, zero_infinity=False):
+    require_inexact(log_probs, "ctc_loss")
+    batched = log_probs.ndim == 3
+    x = widened(log_probs if batched else lax.expand_dims(log_probs, (1,)))
+    input_lengths, target_lengths = (
+        jnp.asarray(lengths, np.int32).reshape(-1) for lengths in (input_lengths, target_lengths)
+    )
+    labels = _label_rows(jnp.asarray(targets, np.int32), target_lengths, x.shape[1])
+    loss = _ctc_forward(x, labels, input_lengths, target_lengths, blank)
+    if zero_infinity:
+        loss = where(jnp.isinf(loss), like(loss, 0), loss)
+    if reduction == _MEAN:
+        loss = reduce(lax.div(loss, cast(lax.max(target_lengths, np.int32(1)), loss.dtype)), _MEAN)
+    elif reduction == _SUM:
+        loss = reduce(loss, _SUM)
+    return cast(loss if batched or reduction else lax.squeeze(loss, (0,)), log_probs.dtype)
+
+
+def _label_rows(targets, lengths, batch: int):
+    """The labels of each sequence in a row, also where the targets are given end to end."""
+    if targets.ndim == 2:
+        return targets
+    if batch == 1:
+        return lax.expand_dims(targets, (0,))
+    start = lax.cumsum(lengths) - lengths
+    return targets.at[start[:, None] + np.arange(targets.size)].get(mode="clip")
+
+
+_IMPOSSIBLE = -1e30  # stands for log(0): finite, so that its derivatives are
+
+
+def _ctc_forward(log_probs, labels, input_lengths, target_lengths, blank: int):
+    """The forward variables of Graves et al. (2006), eq. 6 and 7, for each sequence; the loss is their last sum."""
+    batch, states = labels.shape[0], 2 * labels.shape[1] + 1
+    states_of = jnp.full((batch, states), blank, np.int32).at[:, 1::2].set(labels)
+    emitted = jnp.take_along_axis(log_probs, states_of[None], axis=2)  # time, batch, state
+    skips = (
+        jnp.zeros((batch, states), bool)
+        .at[:, 2:]
+        .set((states_of[:, 2:] != blank) & (states_of[:, 2:] != states_of[:, :-2]))
+    )
+
+    def delayed(alpha, by):
+        return jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=_IMPOSSIBLE)[:, :states]
+
+    def step(alpha, at):
+        time, emission = at
+        arrivals = [alpha, delayed(alpha, 1), jnp.where(skips, delayed(alpha, 2), _IMPOSSIBLE)]
+        after = lax.max(jax.nn.logsumexp(jnp.stack(arrivals), axis=0) + emission, like(alpha, _IMPOSSIBLE))
+        return jnp.where((time < input_lengths)[:, None], after, alpha), None
+
+    first = jnp.where(np.arange(states) < 2, emitted[0], _IMPOSSIBLE)
+    alpha, _ = lax.scan(step, first, (np.arange(1, len(emitted), dtype=np.int32), emitted[1:]))
+    ends = jnp.stack([2 * target_lengths, jnp.maximum(2 * target_lengths - 1, 0)], axis=1)
+    ending = jnp.take_along_axis(alpha, ends, axis=1)
+    ending = jnp.where((np.arange(2) == 1) & (target_lengths == 0)[:, None], _IMPOSSIBLE, ending)
+    loss = lax.neg(jax.nn.logsumexp(ending, axis=1))
+    # PyTorch's derivative is that of inputs which are normalised, that is, with the one of log_softmax in it.
+    total = jnp.where(np.arange(len(emitted))[:, None] < input_lengths, jnp.exp(log_probs).sum(2), 0).sum(0)
+    loss += total - lax.stop_gradient(total)
+    return jnp.where(loss > -_IMPOSSIBLE / 2, jnp.inf, loss)
