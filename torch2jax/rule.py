@@ -194,6 +194,8 @@ class ArrayRule:
             if isinstance(operand, (torch.Tensor, jax.Array, np.ndarray)):
                 operands[i] = _lift(operand)
                 tensors.append(operands[i])
+            elif isinstance(operand, np.generic):
+                operands[i] = operand.item()
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         compute, result_dtype = promoted(kind, operands[self.unpromoted :])
         if self.dtype is not None:

@@ -372,6 +372,8 @@ def poisson(input, generator=None):
 
 @factory(torch.binomial, aten.binomial.default)
 def binomial(count, prob, generator=None):
+    if is_integral(count.dtype):
+        raise ValueError(f"binomial only supports floating-point dtypes for count, got: {count.dtype}")
     shape = torch.broadcast_shapes(count.shape, prob.shape)
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
@@ -388,6 +390,9 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"{input.shape[-1]}"
         )
     _floating(input.dtype)
+    weights = current().lift(input).read()  # pyright: ignore[reportOptionalMemberAccess]
+    if not is_traced(weights) and not (jnp.all(weights >= 0) and jnp.all(weights.sum(-1) > 0)):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)
 

@@ -6,6 +6,7 @@ import operator
 import jax
 import numpy as np
 import torch
+from jax.extend.core import concrete_or_error
 
 from ..dtypes import dtype_t2j
 from ..errors import TracedValueError
@@ -37,8 +38,8 @@ def values(tensor: torch.Tensor, what: str) -> np.ndarray:
 def _concrete(array):
     """The values of an array that is traced for differentiation only, else None."""
     try:
-        return jax.core.concrete_or_error(None, array)
-    except (jax.errors.ConcretizationTypeError, AttributeError):
+        return concrete_or_error(None, array)
+    except jax.errors.ConcretizationTypeError:
         return None
 
 
@@ -93,10 +94,24 @@ def tolist(self):
     return values(self, "Tensor.tolist()").tolist()
 
 
-@implements_tensors(Tensor.numpy, Tensor.__array__)
-def numpy(self, dtype=None, *, force=False):
-    array = values(self, "Tensor.numpy()")
-    return array if dtype is None or isinstance(dtype, bool) else array.astype(dtype)
+@implements_tensors(Tensor.numpy)
+def numpy(self, *, force=False):
+    return values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
+
+
+@implements_tensors(Tensor.__array__)
+def __array__(self, dtype=None):
+    return values(self, "numpy.asarray(tensor)").astype(dtype)
+
+
+@implements_tensors(Tensor.__dlpack__)
+def __dlpack__(self, **kwargs):
+    return values(self, "tensor.__dlpack__()").copy().__dlpack__()
+
+
+@implements_tensors(Tensor.__dlpack_device__)
+def __dlpack_device__(self):
+    return values(self, "tensor.__dlpack_device__()").__dlpack_device__()
 
 
 @implements_tensors(Tensor.__repr__)
@@ -112,9 +127,17 @@ def _repr(self, *, tensor_contents=None):
 
 @implements_tensors(Tensor.__format__)
 def _format(self, spec):
-    if self.ndim == 0:
+    if self.ndim == 0 and (spec or _is_available(self)):
         return format(_scalar(self, "format(tensor)"), spec)
     return object.__format__(self, spec) if spec else repr(self)
+
+
+def _is_available(tensor) -> bool:
+    try:
+        values(tensor, "format(tensor)")
+    except TracedValueError:
+        return False
+    return True
 
 
 @implements_tensors(Tensor.__len__)
@@ -157,9 +180,51 @@ def _attributes(tensor: Torchish) -> dict:
 
 @implements_tensors(Tensor.__reduce_ex__)
 def _reduce_ex(self, protocol):
-    raise TypeError(
-        "a tensor inside a translated call cannot be pickled; return it from the call and pickle the array"
-    )
+    return _shallow_copy, (_Unpicklable(current().lift(self)),)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+class _Unpicklable:
+    """Carries a tensor through ``copy.copy``, but not through ``pickle``, which asks for the same."""
+
+    def __init__(self, tensor: Torchish):
+        self.tensor = tensor
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "a tensor inside a translated call cannot be pickled; return it from the call and pickle the array"
+        )
+
+
+def _shallow_copy(carrier: _Unpicklable) -> Torchish:
+    copied = aten.alias(carrier.tensor)
+    copied.__dict__.update(_attributes(carrier.tensor))
+    return copied
+
+
+@implements_tensors(torch.equal, Tensor.equal, aten.equal.default)
+def equal(input, other):
+    return input.shape == other.shape and bool((input == other).all())
+
+
+@implements_tensors(torch.allclose, Tensor.allclose, aten.allclose.default)
+def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
+
+
+@implements_tensors(Tensor.is_set_to, aten.is_set_to.default)
+def is_set_to(self, tensor):
+    same_place = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
+    return self.data_ptr() == tensor.data_ptr() and self.shape == tensor.shape and same_place
+
+
+@implements_tensors(Tensor.is_pinned, aten.is_pinned.default, Tensor.is_shared)
+def is_pinned(self, device=None):
+    return False
+
+
+@implements_tensors(Tensor.pin_memory, Tensor.share_memory_)
+def pin_memory(self, device=None):
+    return self
 
 
 @implements_tensors(Tensor.data_ptr)
