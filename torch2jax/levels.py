@@ -27,10 +27,7 @@ class Level(enum.Enum):
 
 
 def level_of(function: Callable) -> Level:
-    """The level that serves a function, method or operator of PyTorch.
-
-    A function without a rule that is compiled is asked for the ATen operator of its name.
-    """
+    """The level that serves a function, method or operator of PyTorch, when it is called."""
     if isinstance(function, OpOverload):
         return _level_of_overload(function)
     if isinstance(function, OpOverloadPacket):
@@ -39,20 +36,25 @@ def level_of(function: Callable) -> Level:
         return Level.RULE
     if isinstance(function, types.FunctionType):
         return Level.BODY
-    operator = operator_of(function)
-    return Level.COMPILED if operator is None else level_of(operator)
+    return Level.COMPILED
 
 
 def operator_of(function: Callable) -> OpOverloadPacket | None:
-    """The ATen operator that a compiled function or method of PyTorch's Python interface calls, as its name says."""
+    """The ATen operator that bears the name of a compiled function or method of PyTorch's Python interface, or None."""
     name = getattr(function, "__name__", "")
-    return next(filter(None, (getattr(torch.ops.aten, alias, None) for alias in (name, name.strip("_")))), None)
+    packets = (getattr(torch.ops.aten, alias, None) for alias in (name, name.strip("_")))
+    return next((packet for packet in packets if packet is not None and _overloads(packet)), None)
+
+
+def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
+    """Those that the dispatcher knows; others are TorchScript's alone."""
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return [overload for overload in overloads if torch._C._dispatch_has_kernel(overload.name())]
 
 
 def _level_of_packet(packet: OpOverloadPacket) -> Level:
     """The level of its most direct overload that does not write to ``out=``."""
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    overloads = [overload for overload in overloads if torch._C._dispatch_has_kernel(overload.name())]
+    overloads = _overloads(packet)
     plain = [overload for overload in overloads if not any(arg.is_out for arg in overload._schema.arguments)]
     order = list(Level)
     return min((_level_of_overload(overload) for overload in plain or overloads), key=order.index, default=Level.NONE)

@@ -6,7 +6,7 @@ import torch
 
 from .dtypes import canonical
 from .regions import region
-from .storage import Held, Storage, View
+from .storage import Held, Storage, View, evaluate
 from .translation import current
 
 __all__ = [
@@ -49,6 +49,10 @@ class Torchish(torch.Tensor):
     def read(self):
         """The jax array of this tensor's values, of its shape."""
         return self._node.read()
+
+    def jax(self):
+        """The array, a tracer only if a traced input decides it; libraries ask this to see whether JAX is tracing."""
+        return self.read() if self.known is None else evaluate(self.known)
 
     @property
     def known(self):

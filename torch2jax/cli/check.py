@@ -119,7 +119,7 @@ class _Checker:
         with torch.no_grad():
             outputs, buffers, _ = self._refusing_bad_inputs(self._trial.pytorch())(self._trial.inputs)
             expected = {"outputs": outputs}
-            if self._trial.training:
+            if self._trial.training and buffers:
                 expected["buffers"] = {name: tensor.clone() for name, tensor in buffers.items()}
             model = self._trial.pytorch()
             seconds = _seconds(lambda: model(self._trial.inputs))

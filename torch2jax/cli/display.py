@@ -30,6 +30,9 @@ def show_report(report: Report, console: Console) -> None:
     title = Text.assemble((report.subject.name, "bold"), " ", verdict)
     summary = Text(_summary(report), "dim")
     parts = [summary, "", _checks(report.checks)]
+    for check in report.checks:
+        if check.error:
+            parts += ["", Text(f"{check.name}: {check.error}", "red")]
     if report.operators:
         parts += ["", _used_operators(report.operators)]
     console.print(Panel(Group(*parts), title=title, title_align="left"))
@@ -68,9 +71,10 @@ def _row(check: Check) -> list[str]:
 
 
 def _remark(check: Check) -> str:
-    if check.error or check.note:
-        return check.error or check.note
-    assert check.agreement is not None
+    if check.error:
+        return "fails, see below"
+    if check.agreement is None:
+        return check.note
     if check.agreement.agrees:
         return "agree"
     return check.agreement.problem or f"differ, most in {check.agreement.worst}"

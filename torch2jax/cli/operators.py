@@ -2,12 +2,12 @@
 
 import fnmatch
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..levels import Level, level_of
+from ..levels import Level, level_of, operator_of
 
 __all__ = ["operators"]
 
@@ -22,10 +22,17 @@ def operators(pattern: str, aten: bool) -> dict[str, Level]:
     if not any(character in pattern for character in "*?["):
         pattern = f"*{pattern}*"
     pairs = _aten() if aten else _functions()
-    return {name: level_of(function) for name, function in sorted(pairs) if fnmatch.fnmatch(name, pattern)}
+    return {name: _level(function) for name, function in sorted(pairs) if fnmatch.fnmatch(name, pattern)}
 
 
-def _functions() -> Iterator[tuple[str, object]]:
+def _level(function: Callable) -> Level:
+    """The level that serves it; for a compiled function without a rule, that of the ATen operator that it calls."""
+    level = level_of(function)
+    operator = operator_of(function) if level is Level.COMPILED else None
+    return level if operator is None else level_of(operator)
+
+
+def _functions() -> Iterator[tuple[str, Callable]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some functions warn of their age when they are looked at
         namespaces = get_overridable_functions()
@@ -38,7 +45,7 @@ def _functions() -> Iterator[tuple[str, object]]:
     return iter(seen.items())
 
 
-def _aten() -> Iterator[tuple[str, object]]:
+def _aten() -> Iterator[tuple[str, Callable]]:
     for name in {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
         namespace, _, operator = name.partition("::")
         packet = getattr(torch.ops.aten, operator, None) if namespace == "aten" else None

@@ -103,11 +103,10 @@ def _outputs(result, kind: type) -> dict[str, Any]:
 
 
 def _set_mode(module: torch.nn.Module, training: bool, name: str) -> None:
-    try:
+    if not isinstance(module, torch.fx.GraphModule):  # whose graph has the mode it was recorded in
         module.train(training)
-    except NotImplementedError:  # an exported program has the mode it was exported in
-        if training:
-            raise SpecError(f"{name} is an exported program, in a fixed mode: --train is for modules") from None
+    elif training:
+        raise SpecError(f"{name} is a graph recorded in one mode: --train is for modules")
 
 
 def _switch_off_dropout(module: torch.nn.Module) -> None:

@@ -51,11 +51,12 @@ def build_torchvision(name: str) -> Subject:
 def build_timm(name: str) -> Subject:
     """A model of timm with random weights, on one random image of the size it was made for."""
     import timm
+    from timm.data.config import resolve_model_data_config
 
     if not timm.is_model(name):
         raise SpecError(f"timm has no model {name!r}{_nearest(name, timm.list_models())}")
     model = timm.create_model(name, pretrained=False)
-    sizes = model.default_cfg.get("input_size", (3, 224, 224))
+    sizes = resolve_model_data_config(model)["input_size"]
     return Subject(f"timm:{name}", model, tensors_of_shapes([",".join(map(str, (1, *sizes)))]))
 
 
