@@ -14,6 +14,7 @@ from . import prims as prims
 from . import products as products
 from . import random as random
 from . import reduction as reduction
+from . import scan as scan
 from . import shape as shape
 from . import sorting as sorting
 from . import special as special

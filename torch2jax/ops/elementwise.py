@@ -435,8 +435,8 @@ def _nextafter(x, towards):
 
 @_nextafter.defjvp
 def _(primals, tangents):
-    here = lax.ne(*primals)
-    return _nextafter(*primals), where(here, *tangents)
+    moves = lax.ne(*primals)
+    return _nextafter(*primals), where(moves, tangents[0], like(tangents[0], 0))
 
 
 @exact(torch.nextafter)

@@ -1,1 +1,282 @@
-"""Sorting, searching and counting."""
+"""Sorting, order statistics, searching in sorted values, and sets of values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical
+from ..registry import implements, implements_tensors
+from .arrays import axis_of, cast, is_complex, is_float, kept, like, where
+from .reduction import at_index
+
+aten = torch.ops.aten
+
+values_and_indices = (None, torch.int64)
+
+
+def _positions(array, axis: int):
+    return lax.broadcasted_iota(canonical(torch.int64), array.shape, axis)
+
+
+def _first_index():
+    return np.zeros((), canonical(torch.int64))
+
+
+# Sorting. XLA's order has nan last, as PyTorch's ascending order has.
+
+
+def _sort(array, axis: int, descending: bool):
+    """The sorted values and where they came from; equal ones keep their order."""
+    if is_complex(array):
+        raise RuntimeError(f"sorting is not supported for complex tensors, got {array.dtype}")
+    positions = _positions(array, axis)
+    if not descending:
+        return lax.sort((array, positions), dimension=axis, num_keys=1)
+    flipped = lax.sort((lax.rev(array, (axis,)), lax.rev(positions, (axis,))), dimension=axis, num_keys=1)
+    return tuple(lax.rev(part, (axis,)) for part in flipped)
+
+
+@implements(torch.sort, dtype=values_and_indices)
+def sort(input, dim=-1, descending=False, *, stable=False):
+    axis = axis_of(input, dim)
+    return _sort(input, axis, descending) if input.ndim else (input, _first_index())
+
+
+@implements(torch.argsort, dtype=torch.int64)
+def argsort(input, dim=-1, descending=False, stable=False):
+    return sort(lax.stop_gradient(input), dim, descending)[1]
+
+
+@implements(torch.msort)
+def msort(input):
+    return sort(input, 0)[0]
+
+
+@implements(torch.topk, dtype=values_and_indices)
+def topk(input, k, dim=-1, largest=True, sorted=True):
+    axis = axis_of(input, dim)
+    if is_complex(input):
+        raise RuntimeError(f"topk is not supported for complex tensors, got {input.dtype}")
+    if not 0 <= k <= (input.shape[axis] if input.ndim else 1):
+        raise RuntimeError(f"selected index k out of range: k={k} of dimension {dim} of shape {list(input.shape)}")
+    if input.ndim == 0:
+        return input, _first_index()
+    reverse = _identity if largest else lax.neg if is_float(input) else lax.bitwise_not
+    values, indices = lax.top_k(reverse(input), k, axis=axis)
+    return reverse(values), indices
+
+
+def _identity(array):
+    return array
+
+
+# Order statistics along a dimension: the index is found without a gradient, which goes to the element there.
+
+
+def _element(input, indices, axis: int, keepdim: bool):
+    return kept(at_index(input, indices, axis), (axis,), keepdim), kept(indices, (axis,), keepdim)
+
+
+def _order(input, axis: int):
+    return _sort(lax.stop_gradient(input), axis, descending=False)[1]
+
+
+@implements(torch.kthvalue, dtype=values_and_indices)
+def kthvalue(input, k, dim=-1, keepdim=False):
+    axis = axis_of(input, dim)
+    if not 1 <= k <= (input.shape[axis] if input.ndim else 1):
+        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
+    if input.ndim == 0:
+        return input, _first_index()
+    return _element(input, lax.index_in_dim(_order(input, axis), k - 1, axis, keepdims=False), axis, keepdim)
+
+
+def _median_index(input, axis: int, ignore_nan: bool):
+    """The index of the lower median of each line: of its first nan, if it has one that is not ignored."""
+    _expect_line(input, axis)
+    order, length = _order(input, axis), input.shape[axis]
+    middle = lax.index_in_dim(order, (length - 1) // 2, axis, keepdims=False)
+    if not is_float(input):
+        return middle
+    is_number = cast(lax.eq(input, input), order.dtype)
+    numbers = lax.reduce_sum(is_number, (axis,))
+    if ignore_nan:
+        return at_index(order, lax.max(lax.div(numbers - 1, like(numbers, 2)), like(numbers, 0)), axis)
+    return where(lax.eq(numbers, like(numbers, length)), middle, lax.argmin(is_number, axis, order.dtype))
+
+
+def _expect_line(input, axis: int) -> None:
+    if input.shape[axis] == 0:
+        raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
+
+
+def _median_along(input, dim, keepdim, ignore_nan):
+    axis = axis_of(input, dim)
+    if input.ndim == 0:
+        return input, _first_index()
+    return _element(input, _median_index(input, axis, ignore_nan), axis, keepdim)
+
+
+@implements(aten.median.dim, dtype=values_and_indices)
+def median_dim(input, dim, keepdim=False):
+    return _median_along(input, dim, keepdim, ignore_nan=False)
+
+
+@implements(aten.nanmedian.dim, dtype=values_and_indices)
+def nanmedian_dim(input, dim, keepdim=False):
+    return _median_along(input, dim, keepdim, ignore_nan=True)
+
+
+@jax.custom_jvp
+def _share(array, value):
+    """`value`, one of the array's, whose derivative is shared among the elements equal to it."""
+    del array
+    return value
+
+
+@_share.defjvp
+def _(primals, tangents):
+    array, value = primals
+    equal = lax.bitwise_or(lax.eq(array, value), lax.bitwise_and(lax.ne(array, array), lax.ne(value, value)))
+    count = lax.reduce_sum(cast(equal, array.dtype), (0,))
+    return value, lax.div(lax.reduce_sum(where(equal, tangents[0], like(array, 0)), (0,)), count)
+
+
+def _median_of_all(input, ignore_nan):
+    if input.size == 0:
+        return lax.full((), np.nan if is_float(input) else np.iinfo(input.dtype).min, input.dtype)
+    array = lax.reshape(input, (input.size,))
+    fixed = lax.stop_gradient(array)
+    value = at_index(fixed, _median_index(fixed, 0, ignore_nan), 0)
+    return _share(array, value) if is_float(input) else value
+
+
+@implements(aten.median.default)
+def median_all(input):
+    return _median_of_all(input, ignore_nan=False)
+
+
+@implements(aten.nanmedian.default)
+def nanmedian_all(input):
+    return _median_of_all(input, ignore_nan=True)
+
+
+@implements(torch.mode, dtype=values_and_indices)
+def mode(input, dim=-1, keepdim=False):
+    axis = axis_of(input, dim)
+    if input.ndim == 0:
+        return input, _first_index()
+    values, order = _sort(lax.stop_gradient(input), axis, descending=False)
+    positions = _positions(input, axis)
+    before = lax.concatenate(
+        [lax.slice_in_dim(values, 0, 1, axis=axis), lax.slice_in_dim(values, 0, -1, axis=axis)], axis
+    )
+    starts = lax.cummax(where(lax.ne(values, before), positions, like(positions, 0)), axis)
+    longest = lax.argmax(lax.sub(positions, starts), axis, positions.dtype)  # the end of the first longest run
+    return _element(input, at_index(order, longest, axis), axis, keepdim)
+
+
+# Searching.
+
+
+def _search(sorted_sequence, values, right: bool):
+    def search(sequence, line):
+        return jnp.searchsorted(sequence, line, side="right" if right else "left")
+
+    for _ in range(sorted_sequence.ndim - 1):
+        search = jax.vmap(search)
+    return search(sorted_sequence, values)
+
+
+def _index_dtype(*_, out_int32=False, **__) -> torch.dtype:
+    return torch.int32 if out_int32 else torch.int64
+
+
+@implements(torch.searchsorted, aten.searchsorted, dtype=_index_dtype)
+def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
+    if side not in (None, "left", "right"):
+        raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
+    if side == "left" and right:
+        raise RuntimeError("torch.searchsorted(): side and right can't be set to opposites, got side of left while "
+                           "right was True")
+    if sorted_sequence.ndim != 1 and sorted_sequence.shape[:-1] != np.shape(input)[:-1]:
+        raise RuntimeError(
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
+            f"tensor and input value tensor must match, but we got boundaries tensor {list(sorted_sequence.shape)} and "
+            f"input value tensor {list(np.shape(input))}"
+        )
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
+    return _search(sorted_sequence, jnp.asarray(input), right or side == "right")
+
+
+@implements(torch.bucketize, aten.bucketize, dtype=_index_dtype)
+def bucketize(input, boundaries, *, out_int32=False, right=False):
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+    return _search(boundaries, jnp.asarray(input), right)
+
+
+# Sets.
+
+
+@implements(torch.isin, aten.isin, dtype=torch.bool)
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    elements, test_elements = jnp.asarray(elements), jnp.asarray(test_elements).reshape(-1)
+    equal = jnp.expand_dims(elements, -1) == test_elements
+    found = lax.reduce_or(equal, (elements.ndim,))
+    return lax.bitwise_not(found) if invert else found
+
+
+unique_parts = (None, torch.int64, torch.int64)
+
+
+def _indices(array):
+    return jnp.asarray(array, canonical(torch.int64))
+
+
+@implements(torch._unique2, aten._unique2, concrete=True, dtype=unique_parts)
+def unique(input, sorted=True, return_inverse=False, return_counts=False):
+    values, inverse, counts = np.unique(
+        np.asarray(input), return_inverse=True, return_counts=True, equal_nan=False
+    )
+    inverse = inverse.reshape(input.shape)
+    return jnp.asarray(values), _indices(inverse if return_inverse else []), _indices(counts if return_counts else [])
+
+
+@implements(aten.unique_dim, concrete=True, dtype=unique_parts)
+def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
+    axis = axis_of(input, dim)
+    values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, axis=axis)
+    return jnp.asarray(values), _indices(inverse.reshape(-1)), _indices(counts)
+
+
+@implements(aten.unique_consecutive, concrete=True, dtype=unique_parts)
+def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
+    array = np.asarray(input)
+    lines = array.reshape(-1, 1) if dim is None else np.moveaxis(array, axis_of(array, dim), 0)
+    flat = lines.reshape(len(lines), -1)
+    starts = np.concatenate([[True], (flat[1:] != flat[:-1]).any(1)])[: len(flat)]
+    values = lines[starts].reshape(-1) if dim is None else np.moveaxis(lines[starts], 0, axis_of(array, dim))
+    inverse = (np.cumsum(starts) - 1).reshape(array.shape if dim is None else -1)
+    counts = np.diff(np.append(np.flatnonzero(starts), len(flat)))
+    return (
+        jnp.asarray(values),
+        _indices(inverse if return_inverse or dim is not None else []),
+        _indices(counts if return_counts or dim is not None else []),
+    )
+
+
+# Comparison of whole tensors: a Python bool.
+
+
+@implements_tensors(torch.equal, torch.Tensor.equal, aten.equal.default)
+def equal(input, other):
+    return input.shape == other.shape and bool(torch.eq(input, other).all())
+
+
+@implements_tensors(torch.allclose, torch.Tensor.allclose, aten.allclose.default)
+def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
