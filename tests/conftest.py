@@ -1,0 +1,8 @@
+"""What every test needs before it imports a library."""
+
+import os
+
+# One thread for each worker of pytest-xdist; more only make two cores wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
