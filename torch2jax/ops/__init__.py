@@ -6,6 +6,7 @@ from . import conversion as conversion
 from . import creation as creation
 from . import elementwise as elementwise
 from . import fft as fft
+from . import histogram as histogram
 from . import indexing as indexing
 from . import linalg as linalg
 from . import metadata as metadata

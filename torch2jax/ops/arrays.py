@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 from torch._prims_common import canonicalize_dim, canonicalize_dims
 

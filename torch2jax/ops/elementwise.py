@@ -301,9 +301,7 @@ def div(input, other, *, rounding_mode=None):
         _check_divisor(other)
         quotient = lax.div(input, other)
         return trunc(quotient) if is_float(input) else quotient
-    raise RuntimeError(
-        f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
-    )
+    raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
 
 
 @floating_once(torch.true_divide)
@@ -403,7 +401,9 @@ def square(input):
 
 
 def _float_power_dtype(input, exponent) -> torch.dtype:
-    is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (input, exponent))
+    is_complex = any(
+        x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (input, exponent)
+    )
     return torch.complex128 if is_complex else torch.float64
 
 
@@ -592,7 +592,9 @@ def _prepare_nan_to_num(input, nan=None, posinf=None, neginf=None):
 @exact(torch.nan_to_num, prepare=_prepare_nan_to_num)
 def nan_to_num(input, *, nan, posinf, neginf):
     if is_complex(input):
-        return lax.complex(*(nan_to_num(part(input), nan=nan, posinf=posinf, neginf=neginf) for part in (lax.real, lax.imag)))
+        return lax.complex(
+            *(nan_to_num(part(input), nan=nan, posinf=posinf, neginf=neginf) for part in (lax.real, lax.imag))
+        )
     if not is_float(input):
         return input
     limits = jnp.finfo(input.dtype)
@@ -686,7 +688,11 @@ def where_(condition, input, other):
 def where_or_nonzero(condition, input=None, other=None, *, out=None):
     if input is None:
         return torch.nonzero(condition, as_tuple=True)
-    return aten.where.self(condition, input, other) if out is None else aten.where.self_out(condition, input, other, out=out)
+    return (
+        aten.where.self(condition, input, other)
+        if out is None
+        else aten.where.self_out(condition, input, other, out=out)
+    )
 
 
 @implements_tensors(torch.Tensor.where)
@@ -734,13 +740,15 @@ def angle(input):
         at_zero = lax.eq(input, like(input, 0))  # where PyTorch's derivative is zero
         real = lax.real(input)
         return lax.atan2(lax.imag(input), where(at_zero, like(real, 1), real))
-    return where(lax.lt(input, like(input, 0)), like(input, math.pi), where(lax.ne(input, input), input, like(input, 0)))
+    return where(
+        lax.lt(input, like(input, 0)), like(input, math.pi), where(lax.ne(input, input), input, like(input, 0))
+    )
 
 
 def _to_complex(input, other) -> torch.dtype:
     if input.dtype != other.dtype or not input.dtype.is_floating_point:
         raise RuntimeError(
-            f"Expected both inputs to be Half, Float or Double tensors of one dtype, got {input.dtype} and {other.dtype}"
+            f"Expected two floating-point tensors of one dtype, got {input.dtype} and {other.dtype}"
         )
     return input.dtype.to_complex()
 

@@ -10,7 +10,21 @@ from jax import lax
 
 from ..dtypes import canonical, is_integral
 from ..registry import implements, implements_tensors
-from .arrays import at_least_1d, axes_of, axis_of, cast, is_complex, is_inexact, is_float, kept, like, real_dtype, truth, where, widened
+from .arrays import (
+    at_least_1d,
+    axes_of,
+    axis_of,
+    cast,
+    is_complex,
+    is_float,
+    is_inexact,
+    kept,
+    like,
+    real_dtype,
+    truth,
+    where,
+    widened,
+)
 
 aten = torch.ops.aten
 
@@ -28,8 +42,10 @@ def _expect_elements(array, axes, name: str) -> None:
     if _size(array, axes) or not axes or array.ndim == 0:
         return
     if len(axes) == array.ndim:
-        raise RuntimeError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
-                           "reduction dim with the 'dim' argument.")
+        raise RuntimeError(
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+            "reduction dim with the 'dim' argument."
+        )
     empty = next(axis for axis in axes if array.shape[axis] == 0)
     raise IndexError(f"{name}(): Expected reduction dim {empty} to have non-zero size.")
 
@@ -352,7 +368,9 @@ def _power_norm(array, order: float, axes):
     """The norm of an order other than 0, 1 and infinity; its derivative is zero where the norm or an element is."""
     if order == 2:
         return lax.sqrt(lax.reduce_sum(_real_product(array, array), axes))
-    return lax.pow(lax.reduce_sum(lax.pow(lax.abs(array), _like_real(array, order)), axes), _like_real(array, 1 / order))
+    return lax.pow(
+        lax.reduce_sum(lax.pow(lax.abs(array), _like_real(array, order)), axes), _like_real(array, 1 / order)
+    )
 
 
 @_power_norm.defjvp
@@ -391,9 +409,7 @@ def _dtype_of_norm(input, *_, dtype=None, **__):
 @implements(torch.linalg.vector_norm, aten.linalg_vector_norm, dtype=_dtype_of_norm)
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
     if not is_inexact(x):
-        raise RuntimeError(
-            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {x.dtype}"
-        )
+        raise RuntimeError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {x.dtype}")
     axes, array = axes_of(x, dim), widened(x if dtype is None else cast(x, canonical(dtype)))
     if _size(array, axes) == 0 and (ord < 0 or ord == math.inf):
         raise RuntimeError(

@@ -199,8 +199,9 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     if side not in (None, "left", "right"):
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
-        raise RuntimeError("torch.searchsorted(): side and right can't be set to opposites, got side of left while "
-                           "right was True")
+        raise RuntimeError(
+            "torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True"
+        )
     if sorted_sequence.ndim != 1 and sorted_sequence.shape[:-1] != np.shape(input)[:-1]:
         raise RuntimeError(
             "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
@@ -239,9 +240,7 @@ def _indices(array):
 
 @implements(torch._unique2, aten._unique2, concrete=True, dtype=unique_parts)
 def unique(input, sorted=True, return_inverse=False, return_counts=False):
-    values, inverse, counts = np.unique(
-        np.asarray(input), return_inverse=True, return_counts=True, equal_nan=False
-    )
+    values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, equal_nan=False)
     inverse = inverse.reshape(input.shape)
     return jnp.asarray(values), _indices(inverse if return_inverse else []), _indices(counts if return_counts else [])
 

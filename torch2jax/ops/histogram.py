@@ -1,0 +1,114 @@
+"""Counting values: into bins, and by their number."""
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..registry import implements, implements_tensors
+from .arrays import is_float, like, where
+
+aten = torch.ops.aten
+
+
+def _limits(values, low, high, margin: float):
+    """The outer edges: those asked for, or the extrema of the values where they are equal."""
+    low, high = like(values, low), like(values, high)
+    if low == high and values.size:
+        low, high = lax.reduce_min(values, (0,)), lax.reduce_max(values, (0,))
+    same, margin = lax.eq(low, high), like(values, margin)
+    return where(same, lax.sub(low, margin), low), where(same, lax.add(high, margin), high)
+
+
+@implements(torch.histc)
+def histc(input, bins=100, min=0, max=0):
+    if bins <= 0:
+        raise RuntimeError("bins must be > 0")
+    if max < min:
+        raise RuntimeError("max must be larger than min")
+    values = lax.reshape(input, (input.size,))
+    low, high = _limits(values, min, max, 1)
+    scale = lax.div(like(values, bins), lax.sub(high, low)) if is_float(values) else bins / (high - low)
+    positions = lax.convert_element_type((values - low) * scale, np.int32)
+    inside = lax.bitwise_and(lax.ge(values, low), lax.le(values, high))
+    positions = where(inside, lax.min(positions, np.int32(bins - 1)), np.int32(bins))
+    return lax.full((bins,), 0, input.dtype).at[positions].add(1, mode="drop")
+
+
+def _density_of(hist, edges):
+    """The counts as a density: they sum to one over the volume of the bins."""
+    hist = hist / hist.sum()
+    for axis, edge in enumerate(edges):
+        hist = hist / jnp.expand_dims(jnp.diff(edge), [i for i in range(hist.ndim) if i != axis])
+    return hist
+
+
+def _count(points, edges, weight, density: bool):
+    """Counts the points (one a row) in a grid of bins; the last bin of a dimension has its right edge too."""
+    shape = tuple(len(edge) - 1 for edge in edges)
+    positions, inside = [], True
+    for column, edge in zip(points.T, edges, strict=True):
+        bin_of = jnp.searchsorted(edge, column, side="right") - 1
+        positions.append(lax.min(bin_of, like(bin_of, len(edge) - 2)))
+        inside = inside & (column >= edge[0]) & (column <= edge[-1])
+    positions[0] = where(inside, positions[0], like(positions[0], shape[0]))
+    weight = like(points, 1) if weight is None else lax.reshape(weight, (len(points),))
+    hist = lax.full(shape, 0, points.dtype).at[tuple(positions)].add(weight, mode="drop")
+    return _density_of(hist, edges) if density else hist
+
+
+def _edges(points, bins, range):
+    """Edges of equal bins, for each dimension."""
+    edges = []
+    for i, (column, count) in enumerate(zip(points.T, bins, strict=True)):
+        low, high = (0, 0) if range is None else range[2 * i : 2 * i + 2]
+        low, high = _limits(column, low, high, 0.5) if column.size or range is not None else (0.0, 1.0)
+        edges.append(jnp.linspace(low, high, count + 1, dtype=points.dtype))
+    return edges
+
+
+def _points(input, dimensions: int):
+    return lax.reshape(input, (input.size // dimensions, dimensions))
+
+
+@implements(torch.histogram, aten.histogram)
+def histogram(input, bins, *, range=None, weight=None, density=False):
+    points = _points(input, 1)
+    edges = _edges(points, [bins], range) if isinstance(bins, int) else [bins]
+    return _count(points, edges, weight, density), edges[0]
+
+
+@implements(aten._histogramdd_bin_edges)
+def histogramdd_bin_edges(input, bins, *, range=None, weight=None, density=False):
+    return _edges(_points(input, input.shape[-1]), bins, range)
+
+
+@implements(aten._histogramdd_from_bin_cts)
+def histogramdd_from_bin_counts(input, bins, *, range=None, weight=None, density=False):
+    points = _points(input, input.shape[-1])
+    return _count(points, _edges(points, bins, range), weight, density)
+
+
+@implements(aten._histogramdd_from_bin_tensors)
+def histogramdd_from_bin_tensors(input, bins, *, weight=None, density=False):
+    return _count(_points(input, input.shape[-1]), bins, weight, density)
+
+
+@implements_tensors(torch.bincount, torch.Tensor.bincount, aten.bincount.default)
+def bincount(input, weights=None, minlength=0):
+    if input.ndim != 1 or input.is_floating_point():
+        raise RuntimeError(
+            f"bincount only supports 1-d non-negative integral inputs, got {input.dtype} of shape {list(input.shape)}"
+        )
+    if minlength < 0:
+        raise RuntimeError(f"minlength should be >= 0, got {minlength}")
+    if weights is not None and weights.shape != input.shape:
+        raise RuntimeError(f"weights should be 1-d and have the same length as input, got {list(weights.shape)}")
+    if input.numel() and int(input.min()) < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs, got a negative number")
+    size = max(minlength, int(input.max()) + 1 if input.numel() else 0)
+    if weights is None:
+        weights = torch.ones_like(input, dtype=torch.int64)
+    elif weights.dtype != torch.float32:
+        weights = weights.double()
+    return torch.zeros(size, dtype=weights.dtype).index_add(0, input.long(), weights)
