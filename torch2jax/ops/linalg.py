@@ -33,10 +33,6 @@ def _identity(array):
     return jnp.broadcast_to(jnp.eye(*array.shape[-2:], dtype=array.dtype), array.shape)
 
 
-def _diagonal(array):
-    return jnp.diagonal(array, axis1=-2, axis2=-1)
-
-
 def _check(function: str, array, *, square: bool = True, name: str = "A") -> None:
     """Raises unless `array` is a batch of (square) matrices of a type that LAPACK knows."""
     if not is_inexact(array):
@@ -99,8 +95,8 @@ def _first(failed):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _hermitian(a, lower=True):
     """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
-    mask = np.tri(a.shape[-1], dtype=bool)
-    return where(mask if lower else mask.T, a, _adjoint(a))
+    rows, columns = (lax.broadcasted_iota(np.int32, a.shape, dim) for dim in (a.ndim - 2, a.ndim - 1))
+    return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, _adjoint(a))
 
 
 @_hermitian.defjvp
@@ -112,8 +108,8 @@ def _hermitian_jvp(lower, primals, tangents):
 def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
     _check("linalg.cholesky", input)
     factor = lax.linalg.cholesky(_hermitian(input, not upper), symmetrize_input=False)
-    info = _first(jnp.isnan(_diagonal(factor)))
-    return _adjoint(factor) if upper else factor, info
+    failed = lax.reduce_or(jnp.isnan(factor), (factor.ndim - 2, factor.ndim - 1))
+    return _adjoint(factor) if upper else factor, failed
 
 
 @implements_tensors(aten.cholesky.default)
@@ -160,7 +156,7 @@ def _substitute(factors, b, transpose: bool = False, conjugate: bool = False):
 
 def _permuted(array, permutation):
     """The rows of `array` in another order."""
-    return jnp.take_along_axis(array, permutation[..., None], axis=-2)
+    return jnp.take_along_axis(array, permutation[..., None], axis=-2, mode="promise_in_bounds")
 
 
 def _solved(a, factors, b):
@@ -178,7 +174,9 @@ def _pivots(pivots):
 
 
 def _singularity(lu):
-    return _first(_diagonal(lu) == 0)
+    """Which entry on the diagonal of U is zero, counted from one; zero if none is."""
+    zero = (lu == 0) & jnp.eye(*lu.shape[-2:], dtype=bool)
+    return _first(lax.reduce_or(zero, (lu.ndim - 1,)))
 
 
 @implements(torch.linalg.inv_ex, dtype=(None, torch.int32))
