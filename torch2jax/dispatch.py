@@ -97,7 +97,7 @@ class Translation(TorchFunctionMode, Call):
         if rule is not None:
             return rule(args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
-            return self._run_body(func, args, kwargs)
+            return self.run_body(func, args, kwargs)
         return self.run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
@@ -123,7 +123,8 @@ class Translation(TorchFunctionMode, Call):
         # A function whose body asks for overrides by another way than _body() answers would come back for ever.
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
-    def _run_body(self, func, args, kwargs):
+    def run_body(self, func, args, kwargs):
+        """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""
         self._bodies.append((func, args))
         try:
             with self.inside():

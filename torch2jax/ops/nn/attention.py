@@ -1,7 +1,9 @@
 """Attention."""
 
 import functools
+import inspect
 import math
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +12,12 @@ from jax import lax
 
 from ...registry import implements_tensors
 from ...rule import ArrayRule
+from ...translation import current
 from ..views import reshape
 from .dropout import keep_some
 
 
-def _attention(query, key, value, mask, is_causal: bool, scale, drop=None):
+def _attention(query, key, value, mask=None, is_causal=False, scale=None, drop=None):
     """``softmax(query @ key.T * scale + mask) @ value``; `drop` is applied to the weights.
 
     The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
@@ -131,3 +134,105 @@ def scaled_dot_product_attention(
     if dropout_p == 0:
         return _ATTEND(operands, {})
     return _ATTEND_DROPPING((*operands, dropout_p), {})
+
+
+# Multi-head attention. PyTorch's body keeps (time, batch, features) throughout and splits it by many transpositions.
+
+_SIGNATURE = inspect.signature(torch.nn.functional.multi_head_attention_forward)
+
+
+@implements_tensors(torch.nn.functional.multi_head_attention_forward)
+def multi_head_attention_forward(*args, **kwargs):
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    if not _is_plain(given):
+        return current().run_body(torch.nn.functional.multi_head_attention_forward, args, kwargs)
+    heads = _project_heads(given)
+    dropout_p = given.dropout_p if given.training else 0.0
+    if given.need_weights:
+        output, weights = _weigh(*heads, _merged_mask(given), dropout_p)
+        weights = weights.mean(dim=1) if given.average_attn_weights else weights
+    else:
+        is_causal = given.is_causal and given.key_padding_mask is None
+        mask = None if is_causal else _merged_mask(given)
+        mask = mask.logical_not() if mask is not None and mask.dtype == torch.bool else mask
+        output = torch.nn.functional.scaled_dot_product_attention(*heads, mask, dropout_p, is_causal)
+        weights = None
+    output = output.transpose(1, 2).flatten(2)
+    return torch.nn.functional.linear(output, given.out_proj_weight, given.out_proj_bias).transpose(0, 1), weights
+
+
+def _is_plain(given) -> bool:
+    """Whether the call is valid and uses what is common; PyTorch's body serves the others, and raises its errors."""
+    query, key, value, mask, padding = given.query, given.key, given.value, given.attn_mask, given.key_padding_mask
+    if any(x.dim() != 3 for x in (query, key, value)):
+        return False
+    (length, batch, size), heads, keys = query.shape, given.num_heads, key.shape[0]
+    return (
+        size == given.embed_dim_to_check
+        and size % heads == 0
+        and key.shape[:2] == value.shape[:2]
+        and (given.use_separate_proj_weight or key.shape == value.shape)
+        and (mask is None or mask.shape in ((length, keys), (batch * heads, length, keys)))
+        and (mask is not None or not given.is_causal)
+        and (padding is None or padding.shape == (batch, keys))
+        and all(x is None or x.dtype == torch.bool or x.is_floating_point() for x in (mask, padding))
+        and all(x is None for x in (given.bias_k, given.bias_v, given.static_k, given.static_v))
+        and not given.add_zero_attn
+    )
+
+
+def _project_heads(given):
+    """Query, key and value, ``(batch, heads, time, features)``, by as few products as their sharing allows."""
+    inputs, size = (given.query, given.key, given.value), given.query.shape[2]
+    weight, bias = given.in_proj_weight, given.in_proj_bias
+    if given.use_separate_proj_weight:
+        weights = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
+        biases = (None,) * 3 if bias is None else bias.split(size)
+        return [
+            _split_heads(x, w, b, given.num_heads, 1)[0] for x, w, b in zip(inputs, weights, biases, strict=True)
+        ]
+    shared = 3 if given.query is given.key is given.value else 2 if given.key is given.value else 1
+    groups = {3: [3], 2: [1, 2], 1: [1, 1, 1]}[shared]
+    weights = [weight] if shared == 3 else weight.split([count * size for count in groups])
+    biases = [bias] if shared == 3 or bias is None else bias.split([count * size for count in groups])
+    heads = []
+    for i, count in enumerate(groups):
+        heads += _split_heads(inputs[i], weights[i], biases[i] if bias is not None else None, given.num_heads, count)
+    return heads
+
+
+def _split_heads(input, weight, bias, num_heads: int, count: int):
+    """`count` projections of ``(time, batch, features)`` in one product."""
+    projected = torch.nn.functional.linear(input.transpose(0, 1), weight, bias)
+    if count == 1:
+        return [projected.unflatten(2, (num_heads, -1)).transpose(1, 2)]
+    return projected.unflatten(2, (count, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def _merged_mask(given):
+    """Both masks in one that broadcasts to ``(batch, heads, query, key)``; a boolean one is true where to ignore."""
+    mask, padding = given.attn_mask, given.key_padding_mask
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unflatten(0, (-1, given.num_heads))
+    if padding is not None:
+        padding = padding[:, None, None, :]
+    if mask is None or padding is None:
+        return padding if mask is None else mask
+    if mask.dtype == padding.dtype == torch.bool:
+        return mask | padding
+    return _additive(mask, given.query.dtype) + _additive(padding, given.query.dtype)
+
+
+def _additive(mask, dtype):
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf) if mask.dtype == torch.bool else mask
+
+
+def _weigh(query, key, value, mask, dropout_p: float):
+    """The output and the weights themselves."""
+    scores = torch.matmul(query * (query.shape[-1] ** -0.5), key.transpose(-2, -1))
+    if mask is not None:
+        scores = scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = torch.dropout(scores.softmax(-1), dropout_p, True)
+    return torch.matmul(weights, value), weights

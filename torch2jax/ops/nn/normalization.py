@@ -118,7 +118,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
 
 @implements(torch.group_norm, channels_last=("follow", 4))
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True, *, channels_last=False):
-    at = input.ndim - 1 if channels_last else 1
+    at = _channel_axis(input, channels_last)
     channels = input.shape[at]
     if channels % num_groups:
         raise RuntimeError(
@@ -133,30 +133,26 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabl
 # Batch norm and instance norm: they also write the running statistics.
 
 
-@implements(aten._native_batch_norm_legit_functional, channels_last=("follow", 4))
-def normalize_batch(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, *, channels_last=False
-):
-    """Also gives the mean and inverse deviation of the batch, and the new running statistics."""
-    at = input.ndim - 1 if channels_last else 1
-    if training:
-        y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps)
-        output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
-        updated = _updated(running_mean, running_var, mean, var, input.size // input.shape[at], momentum)
-        return output, mean, _inverse(var, eps), *updated
-    output = _with_statistics(input, weight, bias, running_mean, running_var, eps, at)
-    empty = jnp.zeros((0,), _wide(input).dtype)
-    return output, empty, empty, running_mean, running_var
+def _normalize_batch(input, weight, bias, running_mean, running_var, momentum, eps, *, channels_last=False):
+    """Batch norm by the statistics of the batch, and the new running statistics."""
+    at = _channel_axis(input, channels_last)
+    y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps)
+    output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
+    return output, *_updated(running_mean, running_var, mean, var, input.size // max(mean.size, 1), momentum)
 
 
-def _with_statistics(input, weight, bias, mean, var, eps, at: int):
-    """One multiplication and one addition by what depends on the channel alone."""
+def _normalize_with(input, weight, bias, mean, var, eps, *, channels_last=False):
+    """Batch norm by given statistics: one multiplication and one addition by what depends on the channel alone."""
     x = _wide(input)
-    scale = _inverse(_wide(var).astype(x.dtype), eps)
-    scale = scale if weight is None else lax.mul(scale, _wide(weight).astype(x.dtype))
-    shift = lax.neg(lax.mul(_wide(mean).astype(x.dtype), scale))
-    shift = shift if bias is None else lax.add(shift, _wide(bias).astype(x.dtype))
-    return _scaled(x, scale, shift, (at,)).astype(input.dtype)
+    mean, var, weight, bias = (None if v is None else _wide(v).astype(x.dtype) for v in (mean, var, weight, bias))
+    scale = _inverse(var, eps) if weight is None else lax.mul(_inverse(var, eps), weight)
+    shift = lax.mul(mean, scale)
+    shift = lax.neg(shift) if bias is None else lax.sub(bias, shift)
+    return _scaled(x, scale, shift, (_channel_axis(input, channels_last),)).astype(input.dtype)
+
+
+def _channel_axis(array, channels_last: bool) -> int:
+    return array.ndim - 1 if channels_last else 1
 
 
 def _updated(running_mean, running_var, mean, var, count: int, momentum):
@@ -173,17 +169,22 @@ def _moved(running, value, momentum):
     return lax.add(kept, lax.mul(value.astype(running.dtype), _scalar(running, momentum)))
 
 
-@implements_tensors(torch.batch_norm, aten.batch_norm.default, aten.cudnn_batch_norm.default)
-def batch_norm(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True
-):
+_NORMALIZE_BATCH = ArrayRule(_normalize_batch, "batch_norm", channels_last=("follow", 4))
+_NORMALIZE_WITH = ArrayRule(_normalize_with, "batch_norm", channels_last=("follow", 4))
+
+
+@implements_tensors(torch.batch_norm, aten.batch_norm.default)
+def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True):
     if input.ndim < 2 and input.numel() == 0:
         return input.clone()
-    training = training or running_mean is None
-    output, _, _, mean, var = aten._native_batch_norm_legit_functional(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
-    if training and running_mean is not None:
+    if not training and running_mean is not None:
+        return _NORMALIZE_WITH((input, weight, bias, running_mean, running_var, eps), {})
+    output, mean, var = _NORMALIZE_BATCH((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    return _with_written(output, running_mean, running_var, mean, var)
+
+
+def _with_written(output, running_mean, running_var, mean, var):
+    if running_mean is not None:
         write_in_place(running_mean, mean)
         write_in_place(running_var, var)
     return output
@@ -191,7 +192,7 @@ def batch_norm(
 
 def _normalize_instances(input, weight, bias, running_mean, running_var, momentum, eps, *, channels_last=False):
     """Instance norm by the statistics of each sample's channels, and the new running statistics."""
-    at = input.ndim - 1 if channels_last else 1
+    at = _channel_axis(input, channels_last)
     axes = tuple(i for i in range(1, input.ndim) if i != at)
     y, mean, var = standardize(_wide(input), axes, eps)
     output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
@@ -203,13 +204,8 @@ _NORMALIZE_INSTANCES = ArrayRule(_normalize_instances, "instance_norm", channels
 
 
 @implements_tensors(torch.instance_norm, aten.instance_norm.default)
-def instance_norm(
-    input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True
-):
+def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True):
     if not use_input_stats:
         return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
     output, mean, var = _NORMALIZE_INSTANCES((input, weight, bias, running_mean, running_var, momentum, eps), {})
-    if running_mean is not None:
-        write_in_place(running_mean, mean)
-        write_in_place(running_var, var)
-    return output
+    return _with_written(output, running_mean, running_var, mean, var)
