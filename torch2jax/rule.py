@@ -204,7 +204,10 @@ class ArrayRule:
         dtypes = (canonical(compute), canonical(result_dtype))
         layout = _common_layout(tensors, shape)
         result = self._run(
-            self._pointwise(shape, dtypes, kwargs, layout), [_in_layout(x, shape, layout) for x in operands], {}, tensors
+            self._pointwise(shape, dtypes, kwargs, layout),
+            [_in_layout(x, shape, layout) for x in operands],
+            {},
+            tensors,
         )
         known = _Known(self._pointwise(shape, dtypes, kwargs), operands, {}, tensors, False)
         return self._wrap_all(result, result_dtype, known, tensors, None, shape, layout)
@@ -260,7 +263,11 @@ def _common_shape(tensors) -> tuple[int, ...]:
     shape = tensors[0].shape
     if all(tensor.shape == shape for tensor in tensors):
         return tuple(shape)
-    return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+    try:
+        return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+    except ValueError:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise RuntimeError(f"tensors of shapes {shapes} cannot be broadcast to a common shape") from None
 
 
 def _common_layout(tensors, shape) -> tuple[int, ...] | None:
@@ -461,15 +468,18 @@ def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills:
             raise RuntimeError(
                 f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(value.shape)}"
             )
-        if not torch.can_cast(value.dtype, tensor.dtype):
-            raise RuntimeError(
-                f"result type {_type_name(value.dtype)} can't be cast to the desired output type "
-                f"{_type_name(tensor.dtype)}"
-            )
+        _check_cast(value, tensor)
         if not fills:
             _check_overlap(tensor, operands)
         _store(tensor, value)
         return tensor
+
+
+def _check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {_type_name(value.dtype)} can't be cast to the desired output type {_type_name(target.dtype)}"
+        )
 
 
 def _store(tensor: Torchish, value: Torchish) -> None:
@@ -546,7 +556,13 @@ def write_out(result, out, operands=()):
 
 def _write_one_out(result: Torchish, out: torch.Tensor, operands):
     target = _lift(out)
+    _check_cast(result, target)
     if target.shape != result.shape:
+        _check_overlap(target, operands)
+        if any(target is operand for operand in operands):
+            raise RuntimeError(
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            )
         if target.numel():
             warnings.warn(
                 f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does "

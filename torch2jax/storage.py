@@ -149,6 +149,8 @@ class ViewKind(NamedTuple):
     """Whether several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
+    traced: bool = False
+    """Whether traced values decide what the view is of, so that its values are not known either."""
 
 
 class Memory:
@@ -335,18 +337,16 @@ class View:
 
     @property
     def layout(self) -> tuple[int, ...] | None:
-        permutation = self.kind.permutation
-        if permutation is None:
-            return None
-        below = self.parent.layout or range(len(permutation))
-        layout = tuple(permutation.index(dim) for dim in below)
-        return None if layout == tuple(range(len(layout))) else layout
+        return self.held.layout
 
     @property
     def held(self) -> Held:
-        if self.kind.permutation is None or self._version == self.storage.memory.version:
+        permutation = self.kind.permutation
+        if permutation is None or self._version == self.storage.memory.version:
             return Held(self.read(), None)
-        return Held(self.parent.held.array, self.layout)
+        array, below = self.parent.held
+        layout = tuple(permutation.index(dim) for dim in below or range(array.ndim))
+        return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
     def read(self):
         if self._version != self.storage.memory.version:
@@ -359,7 +359,7 @@ class View:
 
     @property
     def known(self):
-        parent = self.parent.known
+        parent = None if self.kind.traced else self.parent.known
         return None if parent is None else known_result(self.read(), self.kind.read, (parent,), {}, [parent])
 
     def write(self, held: Held, known) -> None:
@@ -369,7 +369,7 @@ class View:
         array, write = held.arranged(None), self.kind.write
         before, before_known = (None, None) if self.kind.covers else (self.parent.read(), self.parent.known)
         after = write(before, array)
-        knowns = [known] if self.kind.covers else [before_known, known]
+        knowns = [known] if self.kind.covers else [before_known, None if self.kind.traced else known]
         self.parent.write(Held(after, None), known_result(after, write, (before_known, known), {}, knowns))
         self._array, self._version = array, self.storage.memory.version
 

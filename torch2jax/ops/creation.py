@@ -185,7 +185,7 @@ def like_options(input: Tensor, dtype, memory_format, device, options: dict) -> 
     strides = strides_of_copy(input, memory_format or torch.preserve_format)
     return {
         "dtype": dtype or input.dtype,
-        "strides": None if input.is_contiguous() and strides == input.stride() else strides,
+        "strides": strides,
         "device": input.device if device is None else device,
         **options,
     }
@@ -325,13 +325,15 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     if dtype is None:
         integral = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
         dtype = torch.int64 if integral else torch.get_default_dtype()
-    if is_integral(dtype):
-        start, step = int(start), int(step)
+    if dtype == torch.int64:
+        start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise RuntimeError("step must be nonzero")
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    count = math.ceil((end - start) / step)
+    count = -((start - end) // step) if dtype == torch.int64 else math.ceil((end - start) / step)
+    if is_integral(dtype):
+        start, step = int(start), int(step)
     return constant(_range, start, step, count, canonical(dtype), dtype=dtype, **options)
 
 

@@ -29,12 +29,8 @@ implements_metadata(
     Tensor.is_floating_point,
     Tensor.is_complex,
     Tensor.is_signed,
-    Tensor.is_conj,
-    Tensor.is_neg,
     torch.numel,
     torch.is_floating_point,
     torch.is_complex,
     torch.is_signed,
-    torch.is_conj,
-    torch.is_neg,
 )

@@ -100,7 +100,8 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
 @implements_tensors(Tensor.data.__set__)
 def set_data(self, value):
     self, value = _lift(self), _lift(value).detach()
-    before = self.held if self.shape == value.shape and self._node.storage.differentiable else None
+    same = self.shape == value.shape and self.dtype == value.dtype
+    before = self.held if same and self._node.storage.differentiable else None
     become(self, value)
     if before is not None:
         array, layout = value.held

@@ -295,7 +295,7 @@ def _with_bit(input: Torchish, kind: ViewKind) -> Torchish:
 @_function(aten.real.default, torch.real, torch.Tensor.real.__get__)
 def real(input):
     if not input.is_complex():
-        return aten.alias(input)
+        return input
     base = conj(input) if is_conj(input) else input
     return torch.view_as_real(base).select(-1, 0)
 

@@ -1,0 +1,340 @@
+"""Random programs of views, copies and writes in place: PyTorch and the translation must agree on every live tensor.
+
+A program is a list of steps over a growing list of live tensors. A step names its operands by numbers that are taken
+modulo what there is, so that almost every program means something; where PyTorch raises, the translation must too.
+
+The number of programs is small by default. ``TORCH2JAX_PROGRAMS=10000 pytest tests/test_aliasing.py`` runs more.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from torch2jax import t2j
+
+PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "300"))
+EAGER_SHARE = 8  # every program runs jitted, and one in so many op by op as well
+LARGE = 1e4  # values beyond are not compared: rounding errors grow with them
+
+
+def inputs() -> list[torch.Tensor]:
+    """What every program starts from."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(4, 3, generator=generator),
+        torch.randn(2, 3, 2, generator=generator),
+        torch.randn(3, dtype=torch.complex64, generator=generator),
+        torch.arange(6, dtype=torch.int32).reshape(2, 3),
+    ]
+
+
+@dataclass
+class State:
+    """The tensors a program works on, and what its steps raised."""
+
+    live: list[torch.Tensor]
+    raised: list[str | None] = field(default_factory=list)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.live[number % len(self.live)]
+
+    def add(self, result) -> None:
+        self.live.extend(result if isinstance(result, (tuple, list)) else [result])
+        del self.live[16:]
+
+
+# Views.
+
+VIEWS: dict[str, Callable] = {
+    "select": lambda t, a, b: t.select(a % t.ndim, b % t.shape[a % t.ndim]),
+    "index": lambda t, a, b: t[a % 3],
+    "slice": lambda t, a, b: t[..., a % 3 : a % 3 + b % 3],
+    "step": lambda t, a, b: t[a % 2 :: b % 3 + 1],
+    "ellipsis": lambda t, a, b: t[..., a % 2, None],
+    "narrow": lambda t, a, b: t.narrow(a % t.ndim, b % 2, 1 + a % 2),
+    "transpose": lambda t, a, b: t.transpose(a % t.ndim, b % t.ndim),
+    "permute": lambda t, a, b: t.permute(*np.roll(range(t.ndim), a).tolist()),
+    "movedim": lambda t, a, b: t.movedim(a % t.ndim, b % t.ndim),
+    "mT": lambda t, a, b: t.mT,
+    "view": lambda t, a, b: t.view(*((-1, 2), (3, -1), (-1,), (2, 1, -1))[a % 4]),
+    "reshape": lambda t, a, b: t.reshape(*((-1, 2), (3, -1), (-1,), (2, 1, -1))[a % 4]),
+    "flatten": lambda t, a, b: t.flatten(a % t.ndim),
+    "unflatten": lambda t, a, b: t.unflatten(a % t.ndim, (-1, 1 + b % 3)),
+    "unsqueeze": lambda t, a, b: t.unsqueeze(a % (t.ndim + 1)),
+    "squeeze": lambda t, a, b: t.squeeze(),
+    "squeeze_dim": lambda t, a, b: t.squeeze(a % t.ndim),
+    "expand": lambda t, a, b: t.expand(1 + a % 3, *t.shape),
+    "expand_ones": lambda t, a, b: t.expand([2 if n == 1 else n for n in t.shape]),
+    "diagonal": lambda t, a, b: t.diagonal(a % 3 - 1, 0, t.ndim - 1),
+    "unfold": lambda t, a, b: t.unfold(a % t.ndim, 2, 1 + b % 2),
+    "as_strided": lambda t, a, b: t.as_strided((2, 1 + a % 3), ((2, 1), (1, 2), (3, 1), (1, 1), (0, 1))[b % 5], a % 2),
+    "as_strided_here": lambda t, a, b: t.as_strided((1 + a % 3, 2), ((2, 1), (1, 3), (3, 2))[b % 3]),
+    "split": lambda t, a, b: t.split(1 + a % 3, b % t.ndim),
+    "split_sizes": lambda t, a, b: t.split([1, t.shape[b % t.ndim] - 1], b % t.ndim),
+    "chunk": lambda t, a, b: t.chunk(1 + a % 3, b % t.ndim),
+    "tensor_split": lambda t, a, b: t.tensor_split(1 + a % 3, b % t.ndim),
+    "unbind": lambda t, a, b: t.unbind(a % t.ndim),
+    "real": lambda t, a, b: t.real,
+    "imag": lambda t, a, b: t.imag,
+    "conj": lambda t, a, b: t.conj(),
+    "view_as_real": lambda t, a, b: torch.view_as_real(t),
+    "view_as_complex": lambda t, a, b: torch.view_as_complex(t),
+    "view_dtype": lambda t, a, b: t.view(torch.int32),
+    "alias": lambda t, a, b: t.view_as(t),
+    "detach": lambda t, a, b: t.detach(),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    kind: str
+    at: int
+    a: int
+    b: int
+
+    def run(self, state: State) -> None:
+        state.add(VIEWS[self.kind](state[self.at], self.a, self.b))
+
+
+# Results of their own.
+
+COPIES: dict[str, Callable] = {
+    "clone": lambda t, u: t.clone(),
+    "clone_contiguous": lambda t, u: t.clone(memory_format=torch.contiguous_format),
+    "contiguous": lambda t, u: t.contiguous(),
+    "resolve_conj": lambda t, u: t.resolve_conj(),
+    "to": lambda t, u: t.to(u.dtype),
+    "zeros_like": lambda t, u: torch.zeros_like(t),
+    "sin": lambda t, u: t.sin(),
+    "neg": lambda t, u: -t,
+    "add": lambda t, u: t + u,
+    "half": lambda t, u: t * 0.5,
+    "product": lambda t, u: t * u.sin(),
+    "where": lambda t, u: torch.where(t.real > 0, t, u),
+}
+
+
+@dataclass(frozen=True)
+class Copy:
+    kind: str
+    at: int
+    other: int
+
+    def run(self, state: State) -> None:
+        state.add(COPIES[self.kind](state[self.at], state[self.other]))
+
+
+# Writes.
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether a write that PyTorch only warns of would depend on the order in which elements are written."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+WRITES: dict[str, Callable] = {
+    "add_": lambda t, u: t.add_(u),
+    "add_one": lambda t, u: t.add_(1),
+    "sub_": lambda t, u: t.sub_(u, alpha=2),
+    "mul_": lambda t, u: t.mul_(u),
+    "sin_": lambda t, u: t.sin_(),
+    "half": lambda t, u: t.mul_(0.5),
+    "neg_": lambda t, u: t.neg_(),
+    "copy_": lambda t, u: t.copy_(u),
+    "fill_": lambda t, u: t.fill_(2),
+    "fill_tensor": lambda t, u: t.fill_(u.real.reshape(-1)[0]),
+    "zero_": lambda t, u: t.zero_(),
+    "masked_fill_": lambda t, u: overlaps(t) or t.masked_fill_(t.detach().real > 0, 3),
+    "set_all": lambda t, u: t.__setitem__(..., u),
+    "set_index": lambda t, u: t.__setitem__(0, u),
+    "set_slice": lambda t, u: t.__setitem__((..., slice(0, 2)), u),
+    "set_step": lambda t, u: t.__setitem__(slice(1, None, 2), 4.0),
+    "set_mask": lambda t, u: t.__setitem__(t.detach().real > 0.5, 5),
+    "set_list": lambda t, u: t.__setitem__([0, 1], u),
+    "out": lambda t, u: torch.add(t, u, out=u),
+    "out_sin": lambda t, u: torch.sin(t, out=u),
+}
+
+
+@dataclass(frozen=True)
+class Write:
+    kind: str
+    at: int
+    other: int
+    grad: bool
+
+    def run(self, state: State) -> None:
+        with torch.set_grad_enabled(self.grad):
+            WRITES[self.kind](state[self.at], state[self.other])
+
+
+# Tensors that change themselves.
+
+CHANGES: dict[str, Callable] = {
+    "t_": lambda t, u, a: t.t_(),
+    "transpose_": lambda t, u, a: t.transpose_(0, a % t.ndim),
+    "swapaxes_": lambda t, u, a: t.swapaxes_(a % t.ndim, -1),
+    "squeeze_": lambda t, u, a: t.squeeze_(),
+    "squeeze_dim_": lambda t, u, a: t.squeeze_(a % t.ndim),
+    "unsqueeze_": lambda t, u, a: t.unsqueeze_(a % (t.ndim + 1)),
+    "as_strided_": lambda t, u, a: t.as_strided_((1 + a % 3, 2), ((2, 1), (1, 3))[a % 2]),
+    "resize_": lambda t, u, a: t.resize_(((2, 1 + a % 2), (3,), (1, 2, 1), ())[a % 4]).zero_(),
+    "resize_as_": lambda t, u, a: t.resize_as_(u).zero_(),
+    "set_": lambda t, u, a: t.set_(u),
+    "set_data": lambda t, u, a: setattr(t, "data", u),
+}
+UNSEEN_BY_AUTOGRAD = {"resize_", "resize_as_", "set_", "set_data"}
+
+
+@dataclass(frozen=True)
+class Change:
+    kind: str
+    at: int
+    other: int
+    a: int
+
+    def run(self, state: State) -> None:
+        CHANGES[self.kind](state[self.at], state[self.other], self.a)
+
+
+@dataclass(frozen=True)
+class Drop:
+    at: int
+
+    def run(self, state: State) -> None:
+        if len(state.live) > 1:
+            del state.live[self.at % len(state.live)]
+
+
+numbers = st.integers(0, 11)
+steps = st.one_of(
+    st.builds(View, st.sampled_from(list(VIEWS)), numbers, numbers, numbers),
+    st.builds(View, st.sampled_from(list(VIEWS)), numbers, numbers, numbers),
+    st.builds(Copy, st.sampled_from(list(COPIES)), numbers, numbers),
+    st.builds(Write, st.sampled_from(list(WRITES)), numbers, numbers, st.booleans()),
+    st.builds(Write, st.sampled_from(list(WRITES)), numbers, numbers, st.just(True)),
+    st.builds(Change, st.sampled_from(list(CHANGES)), numbers, numbers, numbers),
+    st.builds(Drop, numbers),
+)
+programs = st.lists(steps, min_size=2, max_size=14)
+
+
+def execute(program, tensors) -> State:
+    """Runs a program on copies of the inputs; what a step raises is noted, and the program goes on."""
+    state = State([tensor.clone() for tensor in tensors])
+    for step in program:
+        try:
+            step.run(state)
+            state.raised.append(None)
+        except Exception as error:
+            state.raised.append(type(error).__name__)
+    return state
+
+
+def metadata(state: State) -> list:
+    """All that PyTorch says of the live tensors but their values, and which of them begin at the same place."""
+    tensors = state.live
+    starts = [tensor.data_ptr() if tensor.numel() else None for tensor in tensors]
+    return [
+        (tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, t.is_contiguous(), t.is_conj(), starts.index(start))
+        for t, start in zip(tensors, starts, strict=True)
+    ]
+
+
+def weight(number: int, shape) -> np.ndarray:
+    """How a live tensor counts in the scalar that is differentiated."""
+    return np.cos(np.arange(np.prod(shape, dtype=int)) + number).astype(np.float32).reshape(shape)
+
+
+def gradients_in_pytorch(program, expected: State) -> list[torch.Tensor] | None:
+    """The gradients of a scalar of all live tensors; None where PyTorch's autograd refuses the program."""
+    if any(isinstance(step, Change) and step.kind in UNSEEN_BY_AUTOGRAD for step in program):
+        return None
+    leaves = [t.requires_grad_(t.is_floating_point() or t.is_complex()) for t in inputs()]
+    state = execute(program, leaves)
+    if state.raised != expected.raised:
+        return None
+    try:
+        total = sum(
+            (t.resolve_conj() * torch.from_numpy(weight(i, t.shape))).sum().real
+            for i, t in enumerate(state.live)
+            if t.requires_grad
+        )
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        if not isinstance(total, torch.Tensor):
+            return [torch.zeros_like(leaf) for leaf in wanted]
+        found = torch.autograd.grad(total, wanted, allow_unused=True)
+    except RuntimeError:
+        return None
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+def translated(program, notes: list, *, jit: bool):
+    """The arrays of the live tensors and the gradients; metadata and exceptions are left in `notes`."""
+
+    def run(tensors):
+        state = execute(program, tensors)
+        notes[:] = [metadata(state), state.raised]
+        return list(state.live)
+
+    def values_and_gradients(*arrays):
+        def scalar(*differentiated):
+            results = t2j(run)([*differentiated, arrays[-1]])
+            floats = [(i, x) for i, x in enumerate(results) if jnp.issubdtype(x.dtype, jnp.inexact)]
+            return sum((jnp.sum(x * weight(i, x.shape)).real for i, x in floats), jnp.zeros(())), results
+
+        grads, results = jax.grad(scalar, argnums=(0, 1, 2), has_aux=True)(*arrays[:-1])
+        return results, grads
+
+    arrays = [t2j(tensor) for tensor in inputs()]
+    if jit:
+        return jax.jit(values_and_gradients)(*arrays)
+    return t2j(run)(arrays), None
+
+
+def assert_close(got, want: torch.Tensor, what: str) -> None:
+    want = want.detach().resolve_conj().resolve_neg().numpy()
+    got = np.asarray(got)
+    assert got.shape == want.shape, what
+    small = np.abs(want) < LARGE
+    np.testing.assert_allclose(got[small], want[small], 1e-4, 1e-4, err_msg=what)
+
+
+def check(program, *, jit: bool) -> None:
+    """Asserts that PyTorch and the translation agree about a program."""
+    expected = execute(program, inputs())
+    notes: list = []
+    results, grads = translated(program, notes, jit=jit)
+    for step, got, want in zip(program, notes[1], expected.raised, strict=True):
+        assert got == want, f"{step}: raised {got}, in PyTorch {want}"
+    for i, (got, want) in enumerate(zip(notes[0], metadata(expected), strict=True)):
+        assert got == want, f"live tensor {i}: {got}, in PyTorch {want}"
+    for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
+        assert_close(got, want, f"live tensor {i}")
+    wanted = gradients_in_pytorch(program, expected) if jit else None
+    for i, (got, want) in enumerate(zip(grads or (), wanted or (), strict=False)):
+        assert_close(jnp.conj(got), want, f"gradient of input {i}")
+
+
+@hypothesis.settings(
+    max_examples=PROGRAMS,
+    deadline=None,
+    derandomize=PROGRAMS <= 300,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(programs, st.integers(0, EAGER_SHARE - 1))
+def test_random_programs_agree(program, eager):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program, jit=True)
+        if eager == 1:
+            check(program, jit=False)
