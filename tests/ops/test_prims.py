@@ -159,5 +159,7 @@ def test_random():
         return normal, uniform
 
     normal, uniform = t2j(function)(rng=jax.random.key(0))
-    assert abs(normal.mean() - 3) < 0.2 and abs(normal.std() - 2) < 0.2
-    assert 1 <= uniform.min() < 1.1 and 4.9 < uniform.max() <= 5
+    assert normal.mean() == pytest.approx(3, abs=0.2)
+    assert normal.std() == pytest.approx(2, abs=0.2)
+    assert 1 <= uniform.min() < 1.1
+    assert 4.9 < uniform.max() <= 5

@@ -8,6 +8,7 @@ import torch
 from jax import lax
 
 from ..registry import implements
+from .arrays import is_complex, like
 
 Tensor = torch.Tensor
 
@@ -143,7 +144,7 @@ def dot(input, tensor):
 
 @implements(torch.vdot)
 def vdot(input, other):
-    return dot(lax.conj(input) if jnp.iscomplexobj(input) else input, other)
+    return dot(lax.conj(input) if is_complex(input) else input, other)
 
 
 @implements(torch.inner)
@@ -162,11 +163,8 @@ def inner(input, other):
 
 
 def _scaled(array, factor):
-    if factor == 1:
-        return array
-    if isinstance(factor, float) and not jnp.issubdtype(array.dtype, jnp.inexact):
-        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-    return lax.mul(array, np.asarray(factor).astype(array.dtype))
+    # PyTorch, too, truncates a factor of integers to an integer.
+    return array if factor == 1 else lax.mul(array, like(array, factor))
 
 
 def _added(input, product, beta, alpha):
@@ -222,7 +220,7 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
 @implements(torch.einsum)
 def einsum(equation, *operands):
     if not isinstance(equation, str):
-        return _einsum((equation, *operands), [operand for operand in (equation, *operands)[::2]])
+        return _einsum((equation, *operands), (equation, *operands)[::2])
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     return _einsum((equation.replace(" ", ""), *operands), operands)
