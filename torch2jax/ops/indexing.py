@@ -1,6 +1,7 @@
 """Elements by index along one dimension, by flat index and by mask. `x[...]` and `x[...] = v` are in `subscript.py`."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ from jax import lax
 
 from ..registry import implements, implements_tensors, lookup
 from ..rule import write_out
-from ..storage import evaluate, is_traced, reshape
-from ..tensor import Torchish
+from ..storage import View, ViewKind, evaluate, is_traced, reshape
+from ..tensor import Torchish, geometry, make_view
 from ..translation import current
 from .arrays import at_least_1d, axis_of, is_inexact, is_integer, like, where
 
@@ -89,7 +90,7 @@ def same_dtype(input, source, name: str) -> None:
 class _Along(NamedTuple):
     """How indices meet an operand: along `dim`, one for each element of the other dimensions, or for all of `windows`.
 
-    The indices have as many dimensions as the operand; they have size one in `windows`, the operand's in the others.
+    The indices have the operand's dimensions without `windows`, and its sizes but along `dim`.
     """
 
     dim: int
@@ -100,11 +101,6 @@ class _Along(NamedTuple):
         kept = [d for d in range(ndim) if d not in self.windows]
         batch = tuple(d for d in kept if d != self.dim)
         return batch, tuple(kept.index(d) for d in batch)
-
-    def _vectors(self, indices):
-        """The indices as the index vectors, of length one, that lax takes."""
-        kept = [size for d, size in enumerate(indices.shape) if d not in self.windows]
-        return lax.reshape(indices, (*kept, 1))
 
     def gather(self, operand, indices):
         """The elements of `operand` at `indices`."""
@@ -117,7 +113,7 @@ class _Along(NamedTuple):
             start_indices_batching_dims=places,
         )
         sizes = [size if d in self.windows else 1 for d, size in enumerate(operand.shape)]
-        return lax.gather(operand, self._vectors(indices), numbers, sizes, mode=IN_BOUNDS)
+        return lax.gather(operand, _vectors(indices), numbers, sizes, mode=IN_BOUNDS)
 
     def scatter(self, function: Callable, operand, updates, indices, unique: bool = False):
         """`operand` with `updates` combined into its elements at `indices`, by one of lax's scatter functions."""
@@ -129,7 +125,12 @@ class _Along(NamedTuple):
             operand_batching_dims=batch,
             scatter_indices_batching_dims=places,
         )
-        return function(operand, self._vectors(indices), updates, numbers, mode=IN_BOUNDS, unique_indices=unique)
+        return function(operand, _vectors(indices), updates, numbers, mode=IN_BOUNDS, unique_indices=unique)
+
+
+def _vectors(indices):
+    """Indices as the index vectors, of length one, that lax takes."""
+    return lax.expand_dims(indices, (indices.ndim,))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -253,21 +254,38 @@ _IDENTITIES: dict[str, Callable] = {
 def _unexpanded(input, dim, index, *args, **kwargs):
     """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
     index = current().lift(index)  # pyright: ignore[reportOptionalMemberAccess]
-    shape = tuple(index.shape)
     if index.ndim > 1 and 0 in index.stride():
-        axis = axis_of(index, dim)
-        for d, stride in enumerate(index.stride()):
-            if stride == 0 and d != axis and shape[d] > 1:
-                index = index.narrow(d, 0, 1)
-        kwargs = {**kwargs, "shape": shape}
+        shape, axis = tuple(index.shape), axis_of(index, dim)
+        windows = tuple(d for d, stride in enumerate(index.stride()) if stride == 0 and d != axis and shape[d] > 1)
+        index = _without_dims(index, windows)
+        kwargs = {**kwargs, "shape": shape, "windows": windows}
     return (input, dim, index, *args), kwargs
+
+
+def _without_dims(index: Torchish, dims: tuple[int, ...]) -> Torchish:
+    """`index` without dimensions that it was expanded in."""
+    like = index
+    for dim in reversed(dims):
+        like = geometry(aten.select.int, like, dim, 0)
+    node, shape = index._node, tuple(like.shape)
+    if isinstance(node, View) and node.parent.read().size == math.prod(shape) and _is_expansion(node.kind):
+        before = node.parent.read().shape
+        kind = ViewKind(lambda array: reshape(array, shape), lambda _, value: reshape(value, before), covers=True)
+        return make_view(index, View(node.parent, kind), like)
+    for dim in reversed(dims):
+        index = index.select(dim, 0)
+    return index
+
+
+def _is_expansion(kind: ViewKind) -> bool:
+    return getattr(kind.read, "func", None) is lax.broadcast_in_dim
 
 
 class _Elements:
     """One call of gather or scatter, checked: the region of the input that the index speaks of, and how."""
 
-    def __init__(self, input, dim: int, index, shape: tuple[int, ...] | None):
-        self.dim = dim = axis_of(input, dim)
+    def __init__(self, input, dim: int, index, shape: tuple[int, ...] | None, windows: tuple[int, ...]):
+        dim = axis_of(input, dim)
         shape = index.shape if shape is None else shape
         self.result_shape, self.input_shape = shape, input.shape
         if max(len(shape), 1) != max(input.ndim, 1):
@@ -285,7 +303,6 @@ class _Elements:
         if self.index.dtype not in (np.int32, np.int64):
             raise RuntimeError(f"expected an index of dtype int64 or int32, but got {self.index.dtype}")
         check_bounds(self.index, self.input.shape[dim], dim, error=RuntimeError)
-        windows = tuple(d for d, size in enumerate(self.shape) if d != dim and self.index.shape[d] < size)
         self.along = _Along(dim, windows)
 
     def part(self, array, limits):
@@ -318,35 +335,35 @@ class _Elements:
 
 
 @implements(torch.gather, prepare=_unexpanded)
-def gather(input, dim, index, *, sparse_grad=False, shape=None):
+def gather(input, dim, index, *, sparse_grad=False, shape=None, windows=()):
     if index.size == 0:
-        return lax.full(index.shape, 0, input.dtype)
-    return _Elements(input, dim, index, shape).gather()
+        return lax.full(index.shape if shape is None else shape, 0, input.dtype)
+    return _Elements(input, dim, index, shape, windows).gather()
 
 
-def _scatter(combine: Callable, input, dim, index, src, shape):
+def _scatter(combine: Callable, input, dim, index, src, **expansion):
     if index.size == 0:
         return input
-    return _Elements(input, dim, index, shape).scatter(combine, src)
+    return _Elements(input, dim, index, **expansion).scatter(combine, src)
 
 
 @implements(torch.scatter, aten.scatter, prepare=_unexpanded)
-def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None):
+def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None, windows=()):
     if reduce not in (None, "add", "multiply"):
         raise RuntimeError(f"reduce argument must be either add or multiply, but got {reduce!r}")
     combine = {None: _put, "add": _add, "multiply": _multiply}[reduce]
-    return _scatter(combine, input, dim, index, value if src is None else src, shape)
+    return _scatter(combine, input, dim, index, value if src is None else src, shape=shape, windows=windows)
 
 
 @implements(torch.scatter_add, prepare=_unexpanded)
-def scatter_add(input, dim, index, src, *, shape=None):
-    return _scatter(_add, input, dim, index, src, shape)
+def scatter_add(input, dim, index, src, *, shape=None, windows=()):
+    return _scatter(_add, input, dim, index, src, shape=shape, windows=windows)
 
 
 @implements(torch.scatter_reduce, aten.scatter_reduce, prepare=_unexpanded)
-def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None):
+def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None, windows=()):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
-    return _scatter(combine, input, dim, index, src, shape)
+    return _scatter(combine, input, dim, index, src, shape=shape, windows=windows)
 
 
 def _broadcast_along(input, indices, dim=None):
@@ -365,16 +382,16 @@ def _broadcast_along(input, indices, dim=None):
     indices = indices.expand(*shape[:dim], indices.shape[dim], *shape[dim:])
     values = known_values(indices)
     wraps = values is None or (values.size > 0 and (values.min() < 0 or values.max() >= input.shape[dim]))
-    (input, dim, indices), shape = _unexpanded(input, dim, indices)
-    return (input, indices, dim), {**shape, "wraps": wraps}
+    (input, dim, indices), expansion = _unexpanded(input, dim, indices)
+    return (input, indices, dim), {**expansion, "wraps": wraps}
 
 
 @implements(torch.take_along_dim, prepare=_broadcast_along)
-def take_along_dim(input, indices, dim=None, *, shape=None, wraps=True):
+def take_along_dim(input, indices, dim=None, *, shape=None, windows=(), wraps=True):
     if wraps and indices.size:  # around, as often as need be
         size = input.shape[dim]
         indices = from_front(lax.rem(indices, like(indices, size)), size)
-    return gather(input, dim, indices, shape=shape)
+    return gather(input, dim, indices, shape=shape, windows=windows)
 
 
 def _without(shape, dim: int) -> tuple[int, ...]:
@@ -396,9 +413,7 @@ class _Rows:
         if negative:
             index = from_front(index, self.input.shape[self.dim])
         self.count = index.size
-        shape = [1] * self.input.ndim
-        shape[self.dim] = index.size
-        self.index = lax.reshape(index, shape)
+        self.index = at_least_1d(index)
         self.along = _Along(self.dim, tuple(d for d in range(self.input.ndim) if d != self.dim))
 
     @property
@@ -458,7 +473,7 @@ def index_fill(input, dim, index, value):
         )
     rows = _Rows(input, dim, index, negative=True)
     shape = rows.input.shape
-    filled = jnp.zeros(shape[rows.dim], bool).at[rows.index.reshape(-1)].set(True, mode="promise_in_bounds")
+    filled = jnp.zeros(shape[rows.dim], bool).at[rows.index].set(True, mode="promise_in_bounds")
     filled = reshape(lax.broadcast_in_dim(filled, shape, (rows.dim,)), input.shape)
     return where(filled, _as_dtype(value, input.dtype), input)
 
@@ -517,10 +532,8 @@ def in_order_of(mask, values, dim: int):
     """
     count = lax.cumsum(lax.convert_element_type(reshape(mask, (mask.size,)), np.int32))
     rank = lax.max(lax.sub(count, np.int32(1)), np.int32(0))
-    shape = [1] * values.ndim
-    shape[dim] = mask.size
     along = _Along(dim, tuple(d for d in range(values.ndim) if d != dim))
-    return along.gather(values, lax.reshape(rank, shape))
+    return along.gather(values, rank)
 
 
 def _check_mask(mask, name: str) -> None:

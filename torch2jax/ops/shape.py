@@ -10,7 +10,7 @@ from torch._prims_common import canonicalize_dim, canonicalize_dims
 from ..dtypes import canonical, dtype_j2t
 from ..errors import TracedValueError
 from ..promotion import Promotion, promoted
-from ..registry import implements
+from ..registry import implements, implements_tensors
 from ..storage import reshape
 from ..translation import current
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
@@ -244,6 +244,31 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     spread = lax.broadcast_in_dim(input, shape, (*range(input.ndim - 1), input.ndim))
     matrix = _keep(spread, lax.eq(_difference(size, size), np.int32(offset)))
     return matrix if (dim1, dim2) == (input.ndim - 1, input.ndim) else jnp.moveaxis(matrix, (-2, -1), (dim1, dim2))
+
+
+# A view of a copy, written.
+
+
+def _scattered(view):
+    """The rule that writes `src` to a view of a copy of `input`."""
+
+    def rule(input, src, *args, **kwargs):
+        result = input.clone()
+        view(result, *args, **kwargs).copy_(src)
+        return result
+
+    return rule
+
+
+for _name, _view in (
+    ("slice_scatter", aten.slice),
+    ("select_scatter", torch.select),
+    ("diagonal_scatter", torch.diagonal),
+    ("as_strided_scatter", torch.as_strided),
+):
+    implements_tensors(getattr(torch, _name), getattr(torch.Tensor, _name), getattr(aten, _name).default)(
+        _scattered(_view)
+    )
 
 
 # Padding.

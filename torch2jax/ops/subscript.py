@@ -7,6 +7,7 @@ PyTorch's own C++ takes a subscript apart: integers, slices, None and ... become
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..registry import implements, implements_tensors
-from ..storage import is_traced, reshape
-from ..tensor import Torchish
+from ..storage import View, ViewKind, is_traced, reshape
+from ..tensor import Torchish, geometry, make_view
 from ..translation import current
+from .arrays import cast
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
 
 aten = torch.ops.aten
@@ -34,6 +36,90 @@ class _Fixed:
     @property
     def shape(self):
         return self.values.shape
+
+
+# Scalar tensors as indices. PyTorch would ask for their values; those that are unknown become views instead.
+
+
+@implements_tensors(Tensor.__getitem__)
+def _getitem(self, index):
+    return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@implements_tensors(Tensor.__setitem__)
+def _setitem(self, index, value):
+    self, index = _with_scalars_taken(self, index)
+    current().run_compiled(Tensor.__setitem__, (self, index, value), {})  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _with_scalars_taken(self, index):
+    """The tensor and the subscript that is left of it, once its scalars of unknown value are views of the tensor."""
+    items = index if isinstance(index, tuple) else (index,)
+    if not any(_is_unknown_scalar(item) for item in items):
+        return self, index
+    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    self = lift(self)
+    missing = self.ndim - sum(_dims_taken(item) for item in items)
+    if missing < 0:
+        raise IndexError(f"too many indices for tensor of dimension {self.ndim}")
+    left, chosen, flags, dim = [], {}, [], 0
+    for item in items:
+        taken = missing if item is Ellipsis else _dims_taken(item)
+        if not _is_unknown_scalar(item):
+            left.append(item)
+        elif _is_flag(item):
+            flags.append(dim - len(chosen) + len(flags))
+            left.append(lift(item).reshape(1))
+        else:
+            chosen[dim] = lift(item)
+        dim += taken
+    if chosen:
+        self = _chosen(self, chosen)
+    for dim in flags:
+        self = self.unsqueeze(dim)
+    return self, tuple(left) or Ellipsis
+
+
+def _is_unknown_scalar(item) -> bool:
+    if not isinstance(item, (Torchish, jax.Array)) or item.ndim:
+        return False
+    item = current().lift(item)  # pyright: ignore[reportOptionalMemberAccess]
+    return item.dtype in _INDEX_DTYPES and known_values(item) is None
+
+
+def _is_flag(item) -> bool:
+    return str(item.dtype).removeprefix("torch.") in ("bool", "uint8")
+
+
+def _dims_taken(item) -> int:
+    """How many dimensions of a tensor one item of a subscript speaks of."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    if isinstance(item, (list, tuple)):
+        item = np.asarray(item) if not any(isinstance(part, torch.Tensor) for part in item) else item
+    return item.ndim if hasattr(item, "dtype") and _is_flag(item) else 1
+
+
+def _chosen(self: Torchish, indices: dict[int, Torchish]) -> Torchish:
+    """The view of `self` at one index of unknown value in each of some dimensions, which go."""
+    like = self
+    for dim in reversed(indices):
+        like = geometry(aten.select.int, like, dim, 0)
+    dims, shape = tuple(indices), tuple(self.shape)
+    starts = [from_front(index.read(), shape[dim]) for dim, index in indices.items()]
+    dtype = functools.reduce(np.promote_types, (start.dtype for start in starts))
+    at = dict(zip(dims, (cast(start, dtype) for start in starts), strict=True))
+    corner = [at.get(dim, np.zeros((), dtype)) for dim in range(len(shape))]
+    sizes = [1 if dim in at else size for dim, size in enumerate(shape)]
+
+    def read(array):
+        return lax.squeeze(lax.dynamic_slice(array, corner, sizes, allow_negative_indices=False), dims)
+
+    def write(array, value):
+        value = lax.expand_dims(value, dims)
+        return lax.dynamic_update_slice(array, value, corner, allow_negative_indices=False)
+
+    return make_view(self, View(self._node, ViewKind(read, write, traced=True)), like)
 
 
 # Before the arrays: what is known of the indices decides the form of the graph.
