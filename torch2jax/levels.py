@@ -9,6 +9,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from . import registry
 from .dispatch import decomposition_of, functional_of
+from .rule import MetadataRule
 
 __all__ = ["Level", "level_of", "operator_of"]
 
@@ -17,6 +18,7 @@ class Level(enum.Enum):
     """How a function reaches JAX; the values are how reports spell it."""
 
     RULE = "torch-level rule"
+    METADATA = "metadata"
     BODY = "Python body"
     COMPILED = "ATen calls"
     ATEN_RULE = "ATen rule"
@@ -32,8 +34,9 @@ def level_of(function: Callable) -> Level:
         return _level_of_overload(function)
     if isinstance(function, OpOverloadPacket):
         return _level_of_packet(function)
-    if registry.lookup(function) is not None:
-        return Level.RULE
+    rule = registry.lookup(function)
+    if rule is not None:
+        return Level.METADATA if isinstance(rule, MetadataRule) else Level.RULE
     if isinstance(function, types.FunctionType):
         return Level.BODY
     return Level.COMPILED

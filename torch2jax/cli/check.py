@@ -262,10 +262,13 @@ def _seconds(run: Callable) -> float:
 
 def _recorder(operators: dict[Level, collections.Counter[str]]) -> Callable:
     def record(function) -> None:
+        level = level_of(function)
+        if level is Level.METADATA:
+            return
         name = str(function) if isinstance(function, torch._ops.OpOverload) else resolve_name(function)
         name = name or getattr(function, "__name__", str(function))
         if not name.endswith((".__get__", ".__set__", "_set_grad_enabled")):
-            operators.setdefault(level_of(function), collections.Counter())[name.removeprefix("torch.")] += 1
+            operators.setdefault(level, collections.Counter())[name.removeprefix("torch.")] += 1
 
     return record
 

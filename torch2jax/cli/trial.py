@@ -23,7 +23,7 @@ class Trial:
 
     def __init__(self, subject: Subject, training: bool):
         self.subject, self.training = subject, training
-        self.target = copy.deepcopy(subject.target)
+        self.target = _copied(subject.target)
         if isinstance(self.target, torch.nn.Module):
             _set_mode(self.target, training, subject.name)
             if training:
@@ -43,7 +43,7 @@ class Trial:
 
     def pytorch(self) -> Callable:
         """PyTorch's side on a copy of the model: from inputs to outputs, new buffers and the copy's parameters."""
-        target = copy.deepcopy(self.target)
+        target = _copied(self.target)
 
         def run(inputs: Mapping[str, torch.Tensor]):
             args, kwargs = _filled(self._arguments, inputs)
@@ -64,6 +64,10 @@ class Trial:
 def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those that are real and of floating point."""
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def _copied(target):
+    return copy.deepcopy(target) if isinstance(target, torch.nn.Module) else target
 
 
 def _parameters(target) -> dict[str, torch.Tensor]:

@@ -1,0 +1,275 @@
+"""The command line: what it builds, what it prints, and its exit codes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from torch2jax import implements
+from torch2jax.cli.app import app
+from torch2jax.cli.check import check
+from torch2jax.cli.compare import compare
+from torch2jax.cli.subject import Subject
+from torch2jax.levels import Level, level_of
+
+SHAPE = ("--shape", "4,8")
+
+
+@torch.library.custom_op("test_cli::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@torch.library.custom_op("test_cli::nothing_leads_here", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@implements(torch.ops.test_cli.double)
+def _(x):
+    return x * 3  # wrong on purpose
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.linear = nn.Linear(8, 3)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return {"logits": self.dropout(self.linear(self.norm(x))), "scale": 2}
+
+
+def with_inputs():
+    return Net(), (torch.ones(4, 8),)
+
+
+def with_named_inputs():
+    return nn.Linear(8, 2), {"input": torch.ones(4, 8)}
+
+
+def product(x, y):
+    return x @ y, (x * x).sum()
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def here(name: str) -> str:
+    return f"{__name__}:{name}"
+
+
+class TestCheck:
+    def test_agreement_of_everything(self):
+        result = run("check", here("Net"), *SHAPE, "--grad", "--vmap", "--train")
+        assert result.exit_code == 0, result.output
+        for text in ("agrees with PyTorch", "43 parameters", "float32[4,8]", "outputs", "gradients", "vmap"):
+            assert text in result.output
+        for text in ("training: outputs", "training: buffers", "training: gradients", "nn.functional.linear"):
+            assert text in result.output
+
+    @pytest.mark.parametrize("factory", ["with_inputs", "with_named_inputs"])
+    def test_factory_gives_inputs(self, factory):
+        assert run("check", here(factory), "--grad").exit_code == 0
+
+    def test_function_of_several_inputs(self):
+        result = run("check", here("product"), "--shape", "4,8", "--shape", "8,2", "--grad", "--vmap")
+        assert result.exit_code == 0, result.output
+
+    def test_compiled_function(self):
+        assert run("check", "torch:sin", "--shape", "3", "--grad").exit_code == 0
+
+    def test_disagreement(self):
+        result = run("check", here("double"), "--shape", "3")
+        assert result.exit_code == 1
+        assert "does not agree" in result.output
+        assert "differ, most in output 0" in result.output
+
+    def test_operator_without_rule(self):
+        result = run("check", here("unknown"), "--shape", "3")
+        assert result.exit_code == 1
+        assert "NoRuleError" in result.output
+
+    def test_tolerance(self):
+        assert run("check", here("double"), "--shape", "3", "--tolerance", "1").exit_code == 0
+
+    def test_random_values_are_not_compared(self):
+        report = check(Subject("noise", Noise(), (torch.ones(3),)), train=True)
+        assert report.checks[0].error
+        assert "random" in report.checks[1].note
+
+    def test_model_is_left_as_it_is(self):
+        model = Net()
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        assert check(Subject("net", model, (torch.randn(4, 8),)), grad=True, train=True).passed
+        assert model.training
+        assert model.dropout.p == 0.5
+        assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class TestInputs:
+    @pytest.mark.parametrize("suffix", ["npy", "npz", "pt", "safetensors"])
+    def test_file(self, tmp_path, suffix):
+        path, array = tmp_path / f"inputs.{suffix}", np.ones((4, 8), np.float32)
+        if suffix == "npy":
+            np.save(path, array)
+        elif suffix == "npz":
+            np.savez(path, x=array)
+        elif suffix == "pt":
+            torch.save((torch.from_numpy(array),), path)
+        else:
+            from safetensors.torch import save_file
+
+            save_file({"x": torch.from_numpy(array)}, path)
+        assert run("check", here("Net"), "--input", path).exit_code == 0
+
+    def test_dtype(self):
+        result = run("check", "torch:bitwise_not", "--shape", "3:int64")
+        assert result.exit_code == 0
+        assert "int64[3]" in result.output
+
+
+class TestSpecs:
+    def test_exported_program(self, tmp_path):
+        program = torch.export.export(nn.Linear(8, 2).eval(), (torch.ones(4, 8),))
+        torch.export.save(program, tmp_path / "model.pt2")
+        assert run("check", tmp_path / "model.pt2", "--grad").exit_code == 0
+        assert run("check", tmp_path / "model.pt2", "--train").exit_code == 2
+
+    def test_pickle_needs_a_flag(self, tmp_path):
+        torch.save(nn.Linear(8, 2), tmp_path / "model.pt")
+        refused = run("check", tmp_path / "model.pt", *SHAPE)
+        assert refused.exit_code == 2
+        assert "--allow-pickle" in refused.stderr
+        assert run("check", tmp_path / "model.pt", *SHAPE, "--allow-pickle").exit_code == 0
+
+    @pytest.mark.models
+    def test_model_type_of_transformers(self):
+        result = run("check", "transformers:bert")
+        assert result.exit_code == 0, result.output
+        assert "input_ids=int64[1,16]" in result.output
+
+    @pytest.mark.models
+    def test_configuration_file_of_transformers(self, tmp_path):
+        values = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        values |= {"intermediate_size": 64, "vocab_size": 99, "architectures": ["BertForMaskedLM"]}
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        result = run("check", f"transformers:{tmp_path / 'config.json'}", "--shape", "2,7")
+        assert result.exit_code == 0, result.output
+        assert "input_ids=int64[2,7]" in result.output
+
+    @pytest.mark.models
+    @pytest.mark.parametrize("spec", ["torchvision:squeezenet1_1", "timm:test_resnet"])
+    def test_image_models(self, spec):
+        result = run("check", spec, "--shape", "1,3,64,64")
+        assert result.exit_code == 0, result.output
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nonsense"], "cannot tell what 'nonsense' is"),
+            (["no_such_module:thing"], "no module named no_such_module"),
+            (["torch:no_such_function"], "torch has no no_such_function"),
+            (["torch:float32", "--shape", "3"], "wanted a module, a function, or a factory"),
+            (["torchvision:resnet81"], "nearest: resnet18"),
+            (["timm:resnet81"], "nearest: resnet18"),
+            (["transformers:bertt"], "nearest: bert"),
+            (["no_such_file.pt2"], "no file no_such_file.pt2"),
+            (["torch:sin"], "give --shape or --input"),
+            (["torch:sin", "--shape", "3,x"], "bad shape '3,x'"),
+            (["torch:sin", "--shape", "-3"], "cannot be negative"),
+            (["torch:sin", "--shape", "3:float31"], "no dtype of PyTorch"),
+            (["torch:sin", "--input", "no_such_file.npy"], "no input file"),
+            (["torch:sin", "--input", __file__], "cannot tell what"),
+            (["torch:sin", "--shape", "3", "--input", "x.npy"], "not both"),
+            (["torch:sin", "--shape", "3", "--train"], "is a function"),
+            ([here("Net"), "--shape", "4,9"], "PyTorch itself fails on float32[4,9]"),
+        ],
+    )
+    def test_one_line_and_exit_code_2(self, arguments, message):
+        result = run("check", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert not result.stdout
+
+    def test_without_its_extra(self):
+        code = "import sys; sys.modules['typer'] = None; from torch2jax.cli import main; main()"
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == "torch2jax: the command line needs typer: pip install 'torch2jax[cli]'\n"
+
+
+class TestOps:
+    def test_pattern(self):
+        result = run("ops", "nn.functional.*gelu*")
+        assert result.exit_code == 0
+        assert result.output.splitlines()[0].split() == ["nn.functional.gelu", "torch-level", "rule"]
+
+    def test_part_of_a_name(self):
+        assert "Tensor.relu_" in run("ops", "relu").output
+
+    def test_everything(self):
+        assert " operators: " in run("ops").output.splitlines()[-2] + run("ops").output.splitlines()[-1]
+
+    def test_aten(self):
+        assert "aten.relu " in run("ops", "aten.relu*", "--aten").output
+
+    def test_no_match(self):
+        assert run("ops", "no_such_operator").exit_code == 2
+
+
+class TestLevels:
+    @pytest.mark.parametrize(
+        ("function", "level"),
+        [
+            (torch.add, Level.RULE),
+            (torch.Tensor.add_, Level.RULE),
+            (torch.nn.functional.dropout, Level.BODY),
+            (torch.Tensor.view, Level.COMPILED),
+            (torch.ops.aten.add.Tensor, Level.ATEN_RULE),
+            (torch.ops.aten.view.default, Level.LEAF),
+            (torch.ops.test_cli.double, Level.LEAF),
+            (torch.ops.test_cli.nothing_leads_here, Level.NONE),
+        ],
+    )
+    def test_level(self, function, level):
+        assert level_of(function) is level
+
+
+class TestCompare:
+    def test_missing_results(self):
+        agreement = compare({}, {"output 0": torch.ones(3)}, 1e-4)
+        assert not agreement.agrees
+        assert "0 tensors instead of 1" in agreement.problem
+
+    def test_other_shape(self):
+        assert "shape [2] instead of [3]" in compare({"x": np.ones(2)}, {"x": torch.ones(3)}, 1e-4).problem
+
+    def test_nan_and_infinity_in_the_same_places(self):
+        values = torch.tensor([1.0, float("nan"), float("inf")])
+        assert compare({"x": values.numpy()}, {"x": values}, 1e-4).agrees
+        assert not compare({"x": np.ones(3)}, {"x": values}, 1e-4).agrees
+
+    def test_noise_beside_large_tensors(self):
+        expected = {"large": torch.full((2,), 1e3), "zero": torch.zeros(2)}
+        assert compare({"large": np.full(2, 1e3), "zero": np.full(2, 1e-5)}, expected, 1e-4).agrees
+        assert not compare({"large": np.full(2, 1e3), "zero": np.full(2, 1.0)}, expected, 1e-4).agrees
