@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from torch2jax import t2j
+from torch2jax.cli.vision import define_vision_operators
 
 from .handwritten import gpt2, resnet, vit
 
@@ -44,6 +45,7 @@ def vit_b_16(batch: int) -> Case:
 
 
 def gpt2_124m(batch: int) -> Case:
+    define_vision_operators()  # transformers looks for torchvision
     import transformers
 
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False)).eval()
@@ -57,10 +59,7 @@ CASES = {"resnet50": resnet50, "vit_b_16": vit_b_16, "gpt2": gpt2_124m}
 
 
 def _torchvision():
-    for name in ("nms", "qnms"):
-        torch.library.define(
-            f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        ) if not hasattr(torch.ops.torchvision, name) else None
+    define_vision_operators()
     import torchvision
 
     return torchvision

@@ -18,10 +18,12 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from .dtypes import canonical, logical
 from .errors import TracedValueError, user_location
+from .inline import call_inlined
 from .interop import is_dense
 from .promotion import Promotion, promoted
+from .regions import overlaps_itself
 from .storage import Deferred, Held, evaluate, is_traced, known_result, values_only
-from .tensor import Torchish, geometry, resize, wrap
+from .tensor import Torchish, resize, wrap
 from .translation import current
 
 __all__ = [
@@ -171,14 +173,14 @@ class ArrayRule:
     def _run(self, body, args, kwargs, tensors):
         if any(is_traced(tensor.held.array) for tensor in tensors):
             with jax.named_scope(self.name):
-                return body(*args, **kwargs)
+                return call_inlined(body, args, kwargs)
         return body(*args, **kwargs)
 
     def _run_concrete(self, args, kwargs):
         args, kwargs = _knowns(args), _knowns(kwargs)
         if _UNKNOWN in jax.tree.leaves((args, kwargs), is_leaf=lambda x: x is _UNKNOWN):
             raise TracedValueError(f"torch.{self.name}")
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             return self.body(*_evaluate_tree(args), **_evaluate_tree(kwargs))
 
     def _apply_elementwise(self, args, kwargs):
@@ -519,7 +521,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def _check_overlap(target: Torchish, operands) -> None:
-    if target._node.overlaps and geometry(torch._debug_has_internal_overlap, target):
+    if target._node.overlaps and overlaps_itself(tuple(target.shape), target.stride()):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
@@ -557,19 +559,24 @@ def write_out(result, out, operands=()):
 def _write_one_out(result: Torchish, out: torch.Tensor, operands):
     target = _lift(out)
     _check_cast(result, target)
+    _check_overlap(target, operands)
     if target.shape != result.shape:
-        _check_overlap(target, operands)
-        if any(target is operand for operand in operands):
-            raise RuntimeError(
-                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
-            )
-        if target.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does "
-                f"not match the required output shape {list(result.shape)}. This behavior is deprecated, and in a "
-                "future PyTorch release outputs will not be resized unless they have zero elements. You can "
-                "explicitly reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-                stacklevel=2,
-            )
-        resize(target, result.shape, result.stride())
-    return write_in_place(target, result, operands)
+        _resize_out(target, result, operands)
+    _store(target, result)
+    return target
+
+
+def _resize_out(target: Torchish, result: Torchish, operands) -> None:
+    if any(target is operand for operand in operands):
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+        )
+    if target.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does not "
+            f"match the required output shape {list(result.shape)}. This behavior is deprecated, and in a future "
+            "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse an "
+            "out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            stacklevel=2,
+        )
+    resize(target, result.shape, result.stride())
