@@ -5,7 +5,7 @@ import torch
 
 from ..registry import implements_tensors
 from ..rule import write_in_place
-from ..storage import Held, is_traced, values_only
+from ..storage import Held, Storage, View, is_traced, values_only
 from ..tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current
 from .creation import filled
@@ -21,10 +21,16 @@ def _lift(tensor) -> Torchish:
 @implements_tensors(Tensor.copy_, aten.copy_.default)
 def copy_(self, src, non_blocking=False):
     self, src = _lift(self), _lift(src)
-    if self is src:
+    if _same_elements(self._node, src._node):  # what `x[0] += 1` ends in
         return self
     value = src.to(self.dtype)
     return write_in_place(self, value if src.shape == self.shape else value.expand(self.shape), (src,))
+
+
+def _same_elements(a: Storage | View, b: Storage | View) -> bool:
+    if a is b:
+        return True
+    return isinstance(a, View) and isinstance(b, View) and a.kind is b.kind and _same_elements(a.parent, b.parent)
 
 
 @implements_tensors(Tensor.fill_, aten.fill_.Scalar, aten.fill_.Tensor)

@@ -58,11 +58,18 @@ def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _reshape(self, like) -> ViewKind:
     before, after = _shape_of(self), _shape_of(like)
-    if before == after:
-        return _permutation(tuple(range(len(before))))
+    return _permutation(tuple(range(len(before)))) if before == after else _reshaping(before, after)
+
+
+# Kinds are cached, so that views of the same elements are known to be that, and to trace faster.
+
+
+@functools.lru_cache(maxsize=4096)
+def _reshaping(before, after) -> ViewKind:
     return ViewKind(lambda array: reshape(array, after), lambda _, value: reshape(value, before), covers=True)
 
 
+@functools.lru_cache(maxsize=4096)
 def _permutation(permutation) -> ViewKind:
     inverse = tuple(int(i) for i in np.argsort(permutation))
     return ViewKind(
@@ -73,6 +80,7 @@ def _permutation(permutation) -> ViewKind:
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
     """A strided region, with at most one dimension of size one dropped."""
 
@@ -153,7 +161,7 @@ def select(self, like, dim, index):
     index += shape[dim] if index < 0 else 0
     starts, limits = [0] * len(shape), list(shape)
     starts[dim], limits[dim] = index, index + 1
-    return _slices(starts, limits, None, dim)
+    return _slices(tuple(starts), tuple(limits), None, dim)
 
 
 @_view(aten.slice.Tensor)
@@ -165,11 +173,8 @@ def slice_tensor(self, like, dim=0, start=None, end=None, step=1):
     start, end, _ = slice(start, end).indices(shape[dim])
     starts, limits = [0] * len(shape), list(shape)
     starts[dim], limits[dim] = start, max(start, end)
-    strides = None
-    if step != 1:
-        strides = [1] * len(shape)
-        strides[dim] = step
-    return _slices(starts, limits, strides)
+    strides = None if step == 1 else tuple(step if d == dim else 1 for d in range(len(shape)))
+    return _slices(tuple(starts), tuple(limits), strides)
 
 
 @_view(aten.expand.default)
