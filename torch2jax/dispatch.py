@@ -179,7 +179,7 @@ class Translation(TorchFunctionMode, Call):
             entry = self._constants.get(id(value))
             return entry[1] if entry is not None else self._lift_constant(value)
         if not isinstance(value, jax.Array):
-            with jax.ensure_compile_time_eval():  # a known value, also while JAX traces
+            with jax.core.eval_context():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)
         return wrap(value, dtype_j2t(value.dtype))
 

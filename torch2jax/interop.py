@@ -27,7 +27,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
-        with jax.ensure_compile_time_eval():  # a value, also while JAX traces
+        with jax.core.eval_context():  # a value, also while JAX traces
             return jnp.array(_to_numpy(tensor), dtype=wanted)
     return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
 

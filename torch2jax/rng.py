@@ -97,12 +97,12 @@ def _fold_in(key, data: int):
 
 def _evaluating(array):
     """Evaluates at trace time what is made of a known array: what a known key draws is known."""
-    return contextlib.nullcontext() if is_traced(array) else jax.ensure_compile_time_eval()
+    return contextlib.nullcontext() if is_traced(array) else jax.core.eval_context()
 
 
 def _key_of(seed: int):
     low, high = seed % 2**32, seed // 2**32 % 2**32
-    with jax.ensure_compile_time_eval():
+    with jax.core.eval_context():
         key = jax.random.key(low)
         return jax.random.fold_in(key, high) if high else key
 

@@ -23,7 +23,7 @@ from .interop import is_dense
 from .promotion import Promotion, promoted
 from .regions import overlaps_itself
 from .storage import Deferred, Held, evaluate, is_traced, known_result, values_only
-from .tensor import Torchish, resize, wrap
+from .tensor import Torchish, geometry, resize, wrap
 from .translation import current
 
 __all__ = [

@@ -58,7 +58,7 @@ class Deferred:
         if self._fn is not None:
             args = jax.tree.map(evaluate, self._args, is_leaf=_is_deferred)
             kwargs = jax.tree.map(evaluate, self._kwargs, is_leaf=_is_deferred)
-            with jax.ensure_compile_time_eval():
+            with jax.core.eval_context():
                 self._value = self._fn(*args, **kwargs)
             self._fn = self._args = self._kwargs = None
         return self._value

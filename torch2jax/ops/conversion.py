@@ -22,13 +22,15 @@ def convert(array, dtype: np.dtype):
     if array.dtype == dtype:
         return array
     if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        array = array if dtype == bool else lax.real(array)
+        if dtype == bool:
+            return lax.ne(array, array.dtype.type(0))
+        array = lax.real(array)
     if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 4:
         array = lax.convert_element_type(array, np.int32)  # wraps around, where XLA's own cast saturates
     return lax.convert_element_type(array, dtype)
 
 
-def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None):
+def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):
     """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
     input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
     dtype = dtype or input.dtype
@@ -61,20 +63,18 @@ def _is_in(tensor: Tensor, memory_format) -> bool:
 
 @implements_tensors(Tensor.to)
 def to(self, *args, **kwargs):
-    copy = kwargs.pop("copy", False)
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
-    if isinstance(other := (args[0] if args else kwargs.get("other")), torch.Tensor):
-        target = {"dtype": other.dtype, "device": other.device}
-        args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "other"}
-        args = (target["dtype"], *args)
-    else:
-        target = {}
-    limit = 2 if args and isinstance(args[0], torch.dtype) else 3
-    if len(args) > limit:
-        copy, args = args[limit], args[:limit]
+    copy, other = kwargs.pop("copy", False), kwargs.pop("tensor", None)
+    if args and isinstance(args[0], torch.Tensor):
+        other, *args = args
+    if other is not None:
+        return converted(self, other.dtype, other.device, args[1] if len(args) > 1 else copy, **kwargs)
+    place_of_copy = 2 if args and isinstance(args[0], torch.dtype) else 3
+    if len(args) > place_of_copy:
+        *args, copy = args
     with torch._C.DisableTorchFunction():
         device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-    return converted(self, dtype, target.get("device", device), copy, memory_format)
+    return converted(self, dtype, device, copy, memory_format)
 
 
 @implements_tensors(aten._to_copy.default)

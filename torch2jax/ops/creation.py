@@ -43,7 +43,7 @@ def constant(
 
 def literal(value, dtype: torch.dtype, **options) -> Torchish:
     """A tensor of given values."""
-    with jax.ensure_compile_time_eval():
+    with jax.core.eval_context():
         array = jnp.asarray(value, canonical(dtype))
     return constant(lambda: array, dtype=dtype, **options)
 

@@ -1,0 +1,185 @@
+"""What depends on no traced input has a value that Python may ask for, also under `jax.jit`."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+from torch2jax.errors import TracedValueError
+
+X = jnp.arange(4.0)
+
+
+def scalars(x):
+    assert torch.tensor(x.shape).max().item() == 4
+    assert int(torch.tensor(3)) == 3
+    assert float(torch.tensor(1.5)) == 1.5
+    assert [10, 20, 30][torch.tensor(1)] == 20
+    assert list(range(torch.tensor(3))) == [0, 1, 2]
+    assert torch.zeros(2, 3).sum().item() == 0
+    assert torch.tensor([x.shape[0], torch.tensor(5)]).tolist() == [4, 5]
+    assert f"{torch.tensor(0.25):.1f}" == "0.2"
+
+
+def iteration(x):
+    assert [int(i) for i in torch.arange(3)] == [0, 1, 2]
+    assert [row.tolist() for row in torch.arange(4).view(2, 2)] == [[0, 1], [2, 3]]
+    assert torch.cumsum(torch.tensor([1, 2, 3]), 0).tolist() == [1, 3, 6]
+    lengths = torch.tensor([1, 3]).tolist()
+    assert [part.shape[0] for part in torch.split(x, lengths)] == lengths
+
+
+def branches(x):
+    mask = torch.arange(x.shape[0]) < 4
+    assert mask.all()
+    mask[1] = False
+    assert not mask.all()
+    assert mask.any()
+    assert 2 in torch.arange(3)
+    assert torch.equal(torch.arange(3), torch.tensor([0, 1, 2]))
+    assert torch.allclose(torch.linspace(0, 1, 3), torch.tensor([0.0, 0.5, 1.0]))
+    if torch.tensor(x.shape[0]) > 2:
+        return
+    raise AssertionError
+
+
+def shapes(x):
+    mask = torch.tensor([True, False, True, False])
+    assert torch.nonzero(mask).tolist() == [[0], [2]]
+    assert x[mask].shape == (2,)
+    assert x[torch.arange(3)].shape == (3,)
+    assert x[: torch.tensor(2)].shape == (2,)
+    assert x[torch.tensor(1)].shape == ()
+    assert torch.masked_select(torch.arange(4), mask).tolist() == [0, 2]
+    assert torch.zeros(torch.tensor(2), 3).shape == (2, 3)
+
+
+def writes(x):
+    values = torch.tensor([1, 2, 3])
+    values += 1
+    assert values.tolist() == [2, 3, 4]
+    values[values > 2] = 0
+    assert values.tolist() == [2, 0, 0]
+    values[1:].add_(4)
+    assert values.tolist() == [2, 4, 4]
+    values[0].fill_(9)
+    assert values.tolist() == [9, 4, 4]
+    values.copy_(torch.arange(3))
+    assert values.tolist() == [0, 1, 2]
+    grid = torch.zeros(2, 2)
+    grid[torch.tensor([0, 1]), torch.tensor([1, 0])] = 1.0
+    assert grid.tolist() == [[0, 1], [1, 0]]
+    grid.t_().mul_(2)[0] = torch.arange(2)
+    assert grid.tolist() == [[0, 1], [2, 0]]
+    assert torch.empty(2).fill_(3).zero_().tolist() == [0, 0]
+
+
+def views(x):
+    base = torch.arange(6)
+    assert base.view(2, 3).transpose(0, 1).reshape(-1).tolist() == [0, 3, 1, 4, 2, 5]
+    assert base[::2].tolist() == [0, 2, 4]
+    assert base.expand(2, 6)[1, 3].item() == 3
+    assert base.double().to(torch.int64).clone().tolist() == list(range(6))
+    assert torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")[0].flatten().tolist() == [0, 0, 0, 1, 1, 1]
+    assert torch.where(torch.arange(3) > 1, 1.0, 2.0).tolist() == [2, 2, 1]
+
+
+def constants(x):
+    assert (CLOSED_OVER + 1).tolist() == [2, 3]
+    assert torch.as_tensor(np.arange(2)).sum().item() == 1
+
+
+CLOSED_OVER = torch.tensor([1, 2])
+QUESTIONS = [scalars, iteration, branches, shapes, writes, views, constants]
+
+
+@pytest.mark.parametrize("ask", QUESTIONS, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, jax.vmap, lambda f: jax.jit(jax.grad(f))])
+def test_known_values_answer(ask, transform):
+    def f(x):
+        ask(x)
+        return (x * x).sum()
+
+    x = X[None] if transform is jax.vmap else X
+    transform(t2j(f))(x)
+
+
+def test_long_chains_of_known_values():
+    def f(x):
+        total = torch.zeros(())
+        for _ in range(500):
+            total = total + 1
+        assert total.item() == 500
+        return x
+
+    jax.jit(t2j(f))(X)
+
+
+def test_randomness_from_a_seed_in_the_code_is_known():
+    def f(x):
+        torch.manual_seed(0)
+        assert sorted(torch.randperm(4).tolist()) == [0, 1, 2, 3]
+        generator = torch.Generator().manual_seed(1)
+        return x[torch.randint(4, (2,), generator=generator)[0].item() :]
+
+    jax.jit(t2j(f))(X)
+
+
+def from_input(x):
+    return int(x.sum())
+
+
+def from_written_input(x):
+    y = torch.zeros(3)
+    y[0] = x[0]
+    return y.tolist()
+
+
+def from_mask(x):
+    return torch.nonzero(x > 1)
+
+
+def from_branch(x):
+    if (x > 1).all():
+        return x
+    return -x
+
+
+def from_key(x):
+    return torch.rand(2).tolist()
+
+
+def from_shape(x):
+    return torch.zeros(int(x[0]))
+
+
+def from_numpy(x):
+    return x.numpy()
+
+
+@pytest.mark.parametrize("ask", [from_input, from_written_input, from_mask, from_branch, from_shape, from_numpy])
+def test_traced_values_raise_one_error_at_the_users_line(ask):
+    with pytest.raises(TracedValueError, match=r"depends on a traced input, at .*\.py:\d+ in from_") as error:
+        jax.jit(t2j(ask))(X)
+    lines, first = inspect.getsourcelines(ask)
+    number = int(str(error.value).split(".py:")[1].split()[0])
+    assert first < number < first + len(lines)
+    assert __file__ in str(error.value)
+    t2j(ask)(X)  # without jit every value is there
+
+
+def test_a_traced_key_gives_traced_numbers():
+    with pytest.raises(TracedValueError, match="in from_key"):
+        jax.jit(t2j(from_key))(X, rng=jax.random.key(0))
+    assert len(t2j(from_key)(X, rng=jax.random.key(0))) == 2
+
+
+def test_values_are_there_under_grad_alone():
+    def f(x):
+        return (x * int(x.sum()) if x[1] > 0 else x).sum() * x[1].item()
+
+    np.testing.assert_array_equal(jax.grad(t2j(f))(X), [6, 6, 6, 6])
