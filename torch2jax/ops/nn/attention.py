@@ -236,3 +236,8 @@ def _weigh(query, key, value, mask, dropout_p: float):
         scores = scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = torch.dropout(scores.softmax(-1), dropout_p, True)
     return torch.matmul(weights, value), weights
+
+
+@implements_tensors(torch._nested_tensor_from_mask_left_aligned)
+def _nested_tensor_from_mask_left_aligned(t, mask):
+    return False  # so that a TransformerEncoder keeps to dense tensors
