@@ -136,31 +136,54 @@ class Copy:
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether a write that PyTorch only warns of would depend on the order in which elements are written."""
+    """Whether two elements are at one place: PyTorch refuses to write there, or the order of writes counts."""
+    places = np.zeros((), int)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places[..., None] + np.arange(size) * stride
+    return np.unique(places).size < places.size
+
+
+def is_refused(tensor: torch.Tensor) -> bool:
+    """Whether PyTorch sees that a tensor overlaps itself."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def apart(operand: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The operand, or a copy where PyTorch does not look whether it overlaps what is written, and results may vary."""
+    return operand if is_dense(operand) and is_dense(target) else operand.clone()
+
+
 WRITES: dict[str, Callable] = {
-    "add_": lambda t, u: t.add_(u),
+    "add_": lambda t, u: t.add_(apart(u, t)),
     "add_one": lambda t, u: t.add_(1),
-    "sub_": lambda t, u: t.sub_(u, alpha=2),
-    "mul_": lambda t, u: t.mul_(u),
+    "sub_": lambda t, u: t.sub_(apart(u, t), alpha=2),
+    "mul_": lambda t, u: t.mul_(apart(u, t)),
     "sin_": lambda t, u: t.sin_(),
     "half": lambda t, u: t.mul_(0.5),
     "neg_": lambda t, u: t.neg_(),
-    "copy_": lambda t, u: t.copy_(u),
+    "copy_": lambda t, u: t.copy_(apart(u, t)),
     "fill_": lambda t, u: t.fill_(2),
     "fill_tensor": lambda t, u: t.fill_(u.real.reshape(-1)[0]),
     "zero_": lambda t, u: t.zero_(),
     "masked_fill_": lambda t, u: overlaps(t) or t.masked_fill_(t.detach().real > 0, 3),
-    "set_all": lambda t, u: t.__setitem__(..., u),
-    "set_index": lambda t, u: t.__setitem__(0, u),
-    "set_slice": lambda t, u: t.__setitem__((..., slice(0, 2)), u),
+    "set_all": lambda t, u: t.__setitem__(..., apart(u, t)),
+    "set_index": lambda t, u: t.__setitem__(0, apart(u, t[0])),
+    "set_slice": lambda t, u: t.__setitem__((..., slice(0, 2)), apart(u, t[..., :2])),
     "set_step": lambda t, u: t.__setitem__(slice(1, None, 2), 4.0),
     "set_mask": lambda t, u: t.__setitem__(t.detach().real > 0.5, 5),
-    "set_list": lambda t, u: t.__setitem__([0, 1], u),
-    "out": lambda t, u: torch.add(t, u, out=u),
-    "out_sin": lambda t, u: torch.sin(t, out=u),
+    "set_list": lambda t, u: t.__setitem__([0, 1], u.clone()),
+    "out": lambda t, u: torch.add(apart(t, u), u, out=u),
+    "out_sin": lambda t, u: torch.sin(apart(t, u), out=u),
 }
 
 
@@ -172,6 +195,9 @@ class Write:
     grad: bool
 
     def run(self, state: State) -> None:
+        written = state[self.other if self.kind.startswith("out") else self.at]
+        if overlaps(written) and not is_refused(written):
+            return  # PyTorch writes in an order of its own; the translation refuses
         with torch.set_grad_enabled(self.grad):
             WRITES[self.kind](state[self.at], state[self.other])
 
@@ -191,7 +217,7 @@ CHANGES: dict[str, Callable] = {
     "set_": lambda t, u, a: t.set_(u),
     "set_data": lambda t, u, a: setattr(t, "data", u),
 }
-UNSEEN_BY_AUTOGRAD = {"resize_", "resize_as_", "set_", "set_data"}
+UNSEEN_BY_AUTOGRAD = {"as_strided_", "resize_", "resize_as_", "set_", "set_data"}
 
 
 @dataclass(frozen=True)

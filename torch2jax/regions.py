@@ -9,7 +9,7 @@ from jax import lax
 
 from .storage import Storage, View, ViewKind, reshape
 
-__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "region"]
+__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "overlaps_itself", "region"]
 
 
 def _pointwise(function, bit: str) -> ViewKind:
@@ -58,10 +58,7 @@ def _check_bounds(shape, strides, offset: int, size: int) -> None:
 def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
     if _is_contiguous(shape, strides) or 0 in shape:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
-    indices = np.full((), offset, np.int32)
-    for size, stride in zip(shape, strides, strict=True):
-        indices = indices[..., None] + np.arange(size, dtype=np.int32) * stride
-    overlaps = np.unique(indices).size < indices.size
+    indices, overlaps = _indices(shape, strides, offset), overlaps_itself(shape, strides)
 
     def read(flat):
         return flat[indices]
@@ -70,6 +67,21 @@ def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
         return flat.at[indices].set(value, unique_indices=not overlaps)
 
     return ViewKind(read, write, overlaps=overlaps)
+
+
+def _indices(shape, strides, offset: int) -> np.ndarray:
+    indices = np.full((), offset, np.int32)
+    for size, stride in zip(shape, strides, strict=True):
+        indices = indices[..., None] + np.arange(size, dtype=np.int32) * stride
+    return indices
+
+
+@functools.lru_cache(maxsize=1024)
+def overlaps_itself(shape, strides) -> bool:
+    """Whether two elements of a strided tensor are at one place in memory."""
+    if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
+        return 0 not in shape
+    return np.unique(_indices(shape, strides, 0)).size < math.prod(shape)
 
 
 def _is_contiguous(shape, strides) -> bool:

@@ -359,7 +359,9 @@ def view_dtype(self, dtype):
     kind = ViewKind(
         lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
     )
-    return make_view(self, View(self._node, kind), like)
+    # As in PyTorch, a write to the bytes is none that autograd sees.
+    node = self._node.detached() if self._node.storage.differentiable and dtype != self.dtype else self._node
+    return make_view(self, View(node, kind), like)
 
 
 # Several views at once.
