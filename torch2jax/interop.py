@@ -24,6 +24,8 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
         ValueError: the tensor has no data (meta device).
     """
     _check_dense(tensor)
+    if tensor._is_zerotensor():  # the derivative of a constant: it has no memory
+        tensor = torch.zeros_like(tensor)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):

@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..dtypes import canonical
+from ..dtypes import canonical, is_integral
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
 from .arrays import cast, is_complex, is_float, is_inexact, like, truth, where
@@ -21,7 +21,6 @@ default = functools.partial(implements, promote=Promotion.DEFAULT)
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
 floating = functools.partial(implements, promote=Promotion.INT_TO_FLOAT)
 predicate = functools.partial(implements, promote=Promotion.ALWAYS_BOOL)
-real_part = functools.partial(implements, promote=Promotion.COMPLEX_TO_FLOAT)
 floating_once = functools.partial(implements, promote=Promotion.INT_TO_FLOAT_ONCE)
 default_once = functools.partial(implements, promote=Promotion.DEFAULT_ONCE)
 
@@ -373,7 +372,7 @@ def pow(input, other):
     if not is_inexact(input):
         if isinstance(other, np.ndarray) and (other < 0).any():
             raise RuntimeError("Integers to negative integer powers are not allowed.")
-        return jnp.power(_as_number(input), _as_number(other))
+        return _integer_power(_as_number(input), _as_number(other))
     if isinstance(other, np.ndarray) and other in (0.5, -0.5):
         return (lax.sqrt if other == 0.5 else lax.rsqrt)(input)
     return lax.pow(*_same_shape(input, other))
@@ -386,6 +385,16 @@ def _plain_exponent(exponent) -> int | None:
     return None
 
 
+def _integer_power(base, exponent):
+    zero, one = like(base, 0), like(base, 1)
+    power = jnp.power(base, lax.max(exponent, zero))
+    if _is_unsigned(base) or isinstance(exponent, np.ndarray):
+        return power
+    sign_of_minus_one = where(lax.eq(lax.bitwise_and(exponent, one), zero), one, like(base, -1))
+    inverse = where(lax.eq(base, like(base, -1)), sign_of_minus_one, cast(lax.eq(base, one), base.dtype))
+    return where(lax.lt(exponent, zero), inverse, power)
+
+
 def _as_number(array):
     return cast(array, np.int8) if array.dtype == bool else array
 
@@ -395,9 +404,9 @@ def _same_shape(x, y):
     return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
 
 
-@exact(torch.square)
+@implements(torch.square, promote=Promotion.BOOL_TO_LONG)
 def square(input):
-    return input if input.dtype == bool else lax.square(input)
+    return lax.square(input)
 
 
 def _float_power_dtype(input, exponent) -> torch.dtype:
@@ -423,7 +432,7 @@ def hypot(input, other):
     return jnp.hypot(input, other)
 
 
-@default(torch.copysign)
+@floating(torch.copysign)
 def copysign(input, other):
     return jnp.copysign(input, other)
 
@@ -734,15 +743,19 @@ def bitwise_not(input):
 # Complex numbers.
 
 
-@real_part(torch.angle)
+def _dtype_of_angle(input) -> torch.dtype:
+    return torch.get_default_dtype() if is_integral(input.dtype) else input.dtype.to_real()
+
+
+@exact(torch.angle, dtype=_dtype_of_angle)
 def angle(input):
     if is_complex(input):
         at_zero = lax.eq(input, like(input, 0))  # where PyTorch's derivative is zero
         real = lax.real(input)
         return lax.atan2(lax.imag(input), where(at_zero, like(real, 1), real))
-    return where(
-        lax.lt(input, like(input, 0)), like(input, math.pi), where(lax.ne(input, input), input, like(input, 0))
-    )
+    array = cast(input, canonical(torch.get_default_dtype())) if not is_float(input) else input
+    zero = like(array, 0)
+    return where(lax.lt(array, zero), like(array, math.pi), where(lax.ne(array, array), array, zero))
 
 
 def _to_complex(input, other) -> torch.dtype:

@@ -180,6 +180,8 @@ def _kept_index(indices, input, dim, keepdim):
 def at_index(array, indices, axis: int):
     """The element of each line along `axis` at its index, as a sum over a mask: its gradient is a select."""
     mask = lax.eq(lax.broadcasted_iota(indices.dtype, array.shape, axis), lax.expand_dims(indices, (axis,)))
+    if array.dtype == bool:
+        return lax.reduce_or(lax.bitwise_and(mask, array), (axis,))
     return lax.reduce_sum(where(mask, array, like(array, 0)), (axis,))
 
 
