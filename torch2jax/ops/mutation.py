@@ -35,7 +35,7 @@ def _same_elements(a: Storage | View, b: Storage | View) -> bool:
 
 @implements_tensors(Tensor.fill_, aten.fill_.Scalar, aten.fill_.Tensor)
 def fill_(self, value):
-    return write_in_place(self, fill(self, value), fills=True)
+    return write_in_place(self, fill(self, value), fills=not isinstance(value, torch.Tensor))
 
 
 @implements_tensors(aten.fill.Scalar, aten.fill.Tensor)

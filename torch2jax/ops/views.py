@@ -364,6 +364,16 @@ def view_dtype(self, dtype):
     return make_view(self, View(node, kind), like)
 
 
+@_function(torch.Tensor._is_view)
+def _is_view(self):
+    return self._viewed is not None
+
+
+@_function(torch.Tensor._base.__get__)
+def _base(self):
+    return self._viewed
+
+
 # Several views at once.
 
 
