@@ -1,6 +1,7 @@
 """Translated modules: state in, state out, and the user's module untouched."""
 
 import copy
+import pickle
 import threading
 
 import jax
@@ -159,3 +160,12 @@ def test_scopes_name_the_modules():
     model.add_module("encoder", Inner())
     text = jax.jit(t2j(model)).lower(jnp.ones((1, 3))).as_text(debug_info=True)
     assert "encoder/layers.0/linear" in text
+
+
+def test_translated_modules_and_functions_pickle():
+    layer = nn.Linear(3, 2)
+    for translated in (t2j(layer), t2j(layer.forward)):
+        again = pickle.loads(pickle.dumps(translated))
+        np.testing.assert_array_equal(again(jnp.ones(3)), translated(jnp.ones(3)))
+    again = pickle.loads(pickle.dumps(t2j(torch.sin)))
+    np.testing.assert_array_equal(again(jnp.ones(3)), t2j(torch.sin)(jnp.ones(3)))

@@ -1,6 +1,5 @@
 """`t2j` and `j2t`: what becomes what."""
 
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +8,12 @@ import jax
 import numpy as np
 import torch
 
-from .dispatch import Translation
 from .dtypes import canonical, dtype_j2t
 from .interop import array_to_tensor, tensor_to_array
-from .module import Skeleton
 from .tensor import Torchish
+from .translated import TranslatedFunction, TranslatedModule
 from .translation import current
-from .trees import map_arguments, map_results
+from .trees import map_arguments
 
 __all__ = ["j2t", "t2j"]
 
@@ -48,11 +46,11 @@ def t2j(thing: Any) -> Any:
     if isinstance(thing, torch.dtype):
         return canonical(thing)
     if isinstance(thing, torch.nn.Module):
-        return _translate_module(thing, thing.forward)
+        return TranslatedModule(thing)
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
-        return _translate_module(thing.__self__, thing)
+        return TranslatedModule(thing.__self__, thing)
     if callable(thing) and not isinstance(thing, type):
-        return _translate_function(thing)
+        return TranslatedFunction(thing)
     return _map_leaves(t2j, thing)
 
 
@@ -85,59 +83,3 @@ def _map_leaves(convert: Callable, tree):
         return convert(value) if value is not tree else value
 
     return map_arguments(leaf, tree)
-
-
-def _translate_function(function: Callable) -> Callable:
-    @functools.wraps(function)
-    def translated(*args, rng=None, **kwargs):
-        return _run(lambda _: function, args, kwargs, rng)
-
-    return translated
-
-
-def _translate_module(module: torch.nn.Module, method: Callable) -> Callable:
-    def translated(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
-        skeletons: list[Skeleton] = []
-
-        def build(call):
-            skeletons.append(skeleton := Skeleton(module, state_dict, call))
-            if getattr(method, "__func__", None) is type(module).forward:
-                return skeleton.module
-            return skeleton.method(method) if isinstance(method, types.MethodType) else skeleton.module
-
-        def state():
-            return skeletons[0].state_dict() if return_state_dict else None
-
-        return _run(build, args, kwargs, rng, state)
-
-    try:
-        functools.update_wrapper(translated, method, assigned=("__name__", "__doc__", "__module__", "__qualname__"))
-    except AttributeError:
-        pass
-    return translated
-
-
-def _run(build: Callable, args, kwargs, rng, state: Callable = lambda: None):
-    outermost = current() is None
-    tensors = []
-
-    def enter(value):
-        if isinstance(value, Torchish):
-            tensors.append(value)
-            return value
-        if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
-            return call.lift(value) if isinstance(value, torch.Tensor) else call.lift(value)
-        return value
-
-    def leave(value):
-        if not isinstance(value, torch.Tensor):
-            return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
-        return value if tensors and isinstance(value, Torchish) else call.lift(value).read()
-
-    with Translation(rng) as call, torch.enable_grad():
-        function = build(call)
-        args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
-        result = map_results(leave, function(*args, **kwargs))
-        new_state = state()
-    del outermost
-    return result if new_state is None else (result, new_state)

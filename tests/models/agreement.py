@@ -82,6 +82,8 @@ def assert_agrees(
     sum((torch.from_numpy(c) * out).sum() for c, out in zip(cotangents, expected, strict=True)).backward()
     norm = max(float(p.grad.abs().max()) for p in reference.parameters() if p.grad is not None)
     for name, parameter in reference.named_parameters():
+        if not parameter.requires_grad:
+            continue
         want = np.zeros(parameter.shape) if parameter.grad is None else parameter.grad.numpy()
         # A gradient that is zero but for rounding (a bias before a norm) is compared to the largest one.
         error = np.abs(np.asarray(grads[name], np.float64) - want).max() / max(np.abs(want).max(), 1e-4 * norm)
@@ -91,6 +93,7 @@ def assert_agrees(
 
 
 def _split(model: torch.nn.Module):
-    params = {name: t2j(p) for name, p in model.named_parameters()}
-    buffers = {name: t2j(b) for name, b in model.named_buffers(remove_duplicate=False)}
-    return params, buffers
+    """The arrays to differentiate by, and the others (buffers and frozen parameters)."""
+    params = {name: t2j(p) for name, p in model.named_parameters() if p.requires_grad}
+    others = {name: t2j(p) for name, p in model.named_parameters() if not p.requires_grad}
+    return params, others | {name: t2j(b) for name, b in model.named_buffers(remove_duplicate=False)}

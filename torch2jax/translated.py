@@ -1,0 +1,75 @@
+"""Translated functions and modules: pure functions on arrays, that jit, grad, vmap and pickle as any."""
+
+import functools
+import types
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import torch
+
+from .dispatch import Translation
+from .module import Skeleton
+from .tensor import Torchish
+from .trees import map_arguments, map_results
+
+__all__ = ["TranslatedFunction", "TranslatedModule"]
+
+
+class TranslatedFunction:
+    """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``."""
+
+    def __init__(self, function: Callable):
+        self._function = function
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args, rng=None, **kwargs):
+        with Translation(rng) as call, torch.enable_grad():
+            return _run(call, self._function, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"t2j({self._function!r})"
+
+
+class TranslatedModule:
+    """A module, or one method of it, as a function of its arguments and its state.
+
+    It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
+    """
+
+    def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None):
+        self._module, self._method = module, method
+        named = module.forward if method is None else method
+        functools.update_wrapper(self, named, updated=())
+        self.__name__ = type(module).__name__ if method is None else method.__name__
+
+    def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
+        with Translation(rng) as call, torch.enable_grad():
+            skeleton = Skeleton(self._module, state_dict, call)
+            function = skeleton.module if self._method is None else skeleton.method(self._method)
+            result = _run(call, function, args, kwargs)
+            return (result, skeleton.state_dict()) if return_state_dict else result
+
+    def __repr__(self) -> str:
+        return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
+
+
+def _run(call: Translation, function: Callable, args: tuple, kwargs: dict):
+    """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
+
+    A function that is called by translated code gets its tensors, and gives tensors.
+    """
+    is_inner = False
+
+    def enter(value):
+        nonlocal is_inner
+        is_inner = is_inner or isinstance(value, Torchish)
+        return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
+
+    def leave(value):
+        if isinstance(value, torch.Tensor):
+            return call.lift(value) if is_inner else call.lift(value).read()
+        return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
+
+    args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+    return map_results(leave, function(*args, **kwargs))
