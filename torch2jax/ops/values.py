@@ -211,6 +211,25 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
 
 
+# Checks of values by PyTorch's own code (distributions and their samples). What is traced has no value yet: it passes.
+
+
+@implements_tensors(torch._is_all_true, aten._is_all_true.default)
+def _is_all_true(input):
+    return input.all() if _is_available(input) else torch.ones((), dtype=torch.bool)
+
+
+@implements_tensors(torch._is_any_true, aten._is_any_true.default)
+def _is_any_true(input):
+    return input.any() if _is_available(input) else torch.zeros((), dtype=torch.bool)
+
+
+@implements_tensors(torch._assert_async, aten._assert_async.default, aten._assert_async.msg)
+def _assert_async(input, assert_msg="Expected Tensor with single nonzero value, but got zero"):
+    if _is_available(input) and not input:
+        raise RuntimeError(assert_msg)
+
+
 @implements_tensors(Tensor.is_set_to, aten.is_set_to.default)
 def is_set_to(self, tensor):
     same_place = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
