@@ -1,6 +1,7 @@
 """Trees of arguments and results: optree's containers, JAX's registered ones, and any object that holds tensors."""
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 __all__ = ["map_arguments", "map_results"]
 
 _NAMESPACE = "torch2jax"
+_REGISTERING = threading.Lock()
 _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None))
 
 
@@ -26,22 +28,29 @@ def map_results(fn: Callable, tree):
 
 def _opens(node) -> bool:
     """Registers the type of `node` with optree if it is a container; never makes it a leaf."""
-    cls = type(node)
-    if cls not in _BUILTIN and not isinstance(node, (torch.Tensor, jax.Array)) and _is_leaf(node):
-        codec = _codec(node)
-        if codec is not None:
-            optree.register_pytree_node(cls, *codec, namespace=_NAMESPACE)
+
+    def register(cls, flatten, unflatten):
+        optree.register_pytree_node(cls, flatten, unflatten, namespace=_NAMESPACE)
+
+    _register(node, _is_leaf, register)
     return False
 
 
 def _opens_for_jax(node) -> bool:
     _opens(node)
-    cls = type(node)
-    if cls not in _BUILTIN and not isinstance(node, (torch.Tensor, jax.Array)) and jax.tree_util.all_leaves([node]):
-        codec = _codec(node)
-        if codec is not None:
-            jax.tree_util.register_pytree_node(cls, *codec)
+    _register(node, lambda node: jax.tree_util.all_leaves([node]), jax.tree_util.register_pytree_node)
     return False
+
+
+def _register(node, is_leaf: Callable, register: Callable) -> None:
+    """Registers the type of `node` if it is a container that is not known yet."""
+    if type(node) in _BUILTIN or isinstance(node, (torch.Tensor, jax.Array)) or not is_leaf(node):
+        return
+    codec = _codec(node)
+    if codec is not None:
+        with _REGISTERING:
+            if is_leaf(node):  # another thread may have been faster
+                register(type(node), *codec)
 
 
 def _is_leaf(node) -> bool:
