@@ -1,0 +1,207 @@
+"""What Python asks of a tensor inside a translated function: values, metadata, copies."""
+
+import copy
+import math
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+from torch2jax.errors import TracedValueError
+
+X = jnp.arange(4.0)
+
+VALUES = {
+    "item": (lambda x: x[1].item(), 1.0),
+    "item of an int": (lambda x: x.long()[3].item(), 3),
+    "item of a bool": (lambda x: (x[1] > 0).item(), True),
+    "bool": (lambda x: "yes" if x.sum() > 3 else "no", "yes"),
+    "int": (lambda x: int(x[2]), 2),
+    "float": (lambda x: float(x[2]), 2.0),
+    "complex": (lambda x: complex(x[2]), 2 + 0j),
+    "index": (lambda x: "abcd"[x[2].long()], "c"),
+    "range": (lambda x: list(range(x[2].long())), [0, 1]),
+    "math": (lambda x: math.sqrt(x[1]), 1.0),
+    "tolist": (lambda x: x.view(2, 2).tolist(), [[0, 1], [2, 3]]),
+    "numpy": (lambda x: x.numpy().sum(), 6.0),
+    "asarray": (lambda x: np.asarray(x, dtype=np.float64).dtype.name, "float64"),
+    "dlpack": (lambda x: np.from_dlpack(x).sum(), 6.0),
+    "repr": (repr, "tensor([0., 1., 2., 3.])"),
+    "str of int64": (lambda x: str(x.long()), "tensor([0, 1, 2, 3])"),
+    "str of bfloat16": (lambda x: str(x[0].bfloat16()), "tensor(0., dtype=torch.bfloat16)"),
+    "format": (lambda x: f"{x[1]:.2f} {x[1]} {x[:1]}", "1.00 1.0 tensor([0.])"),
+    "contains": (lambda x: (2.0 in x, 7.0 in x), (True, False)),
+    "sorted": (lambda x: [float(v) for v in sorted(-x)], [-3, -2, -1, 0]),
+    "equal": (lambda x: (torch.equal(x, x.double()), torch.equal(x, x[:2]), x.equal(x + 1)), (True, False, False)),
+    "allclose": (lambda x: (torch.allclose(x, x + 1e-9), x.allclose(x + 1)), (True, False)),
+    "is_nonzero": (lambda x: (x[0].is_nonzero(), torch.is_nonzero(x[1])), (False, True)),
+}
+
+
+def capture(function, transform):
+    """What the function answers while it runs under a transformation."""
+    answers = []
+
+    def call(x):
+        answers.append(function(x))
+        return x.sum()
+
+    transform(t2j(call))(X)
+    return answers[0]
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["eager", "grad"])
+def test_values(name, transform):
+    function, expected = VALUES[name]
+    assert capture(function, transform) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name.split()[0] not in ("repr", "str")])
+def test_traced_values_are_one_error(name):
+    with pytest.raises(TracedValueError, match=r"traced input, at .*test_values.py"):
+        capture(VALUES[name][0], jax.jit)
+
+
+def test_printing_works_on_traced_tensors():
+    assert capture(lambda x: f"{x} {x[0]}", jax.jit) == (
+        "tensor(<traced>, shape=(4,), dtype=torch.float32) tensor(<traced>, shape=(), dtype=torch.float32)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda x: x.item(), RuntimeError, "4 elements cannot be converted to Scalar"),
+        (lambda x: bool(x), RuntimeError, "more than one value is ambiguous"),
+        (lambda x: bool(x[:0]), RuntimeError, "no values is ambiguous"),
+        (lambda x: len(x[0]), TypeError, "0-d tensor"),
+        (lambda x: iter(x[0]), TypeError, "0-d tensor"),
+        (lambda x: [1, 2][x[0]], TypeError, "only integer tensors"),
+        (lambda x: f"{x:.2f}", TypeError, "format string"),
+        (lambda x: pickle.dumps(x), TypeError, "cannot be pickled"),
+        (lambda x: x.long().requires_grad_(), RuntimeError, "floating point"),
+    ],
+)
+def test_bad_questions(function, error, message):
+    with pytest.raises(error, match=message):
+        t2j(function)(X)
+
+
+METADATA = {
+    "shape": lambda x: (tuple(x.shape), x.size(0), x.dim(), x.ndim, len(x), x.numel(), x.nelement(), torch.numel(x)),
+    "memory": lambda x: (x.stride(), x[1:].storage_offset(), x.is_contiguous(), x[::2].is_contiguous()),
+    "size": lambda x: (x.element_size(), x.itemsize, x.nbytes, x.double().nbytes, x.long().element_size()),
+    "kind": lambda x: (x.dtype, x.is_floating_point(), x.is_complex(), x.is_signed(), x.layout, x.is_sparse),
+    "device": lambda x: (x.device, x.is_cuda, x.is_cpu, x.get_device(), x.is_meta, x.is_quantized, x.is_pinned()),
+    "autograd": lambda x: (x.requires_grad, x.grad, x.grad_fn, x.is_leaf),
+    "python": lambda x: (hash(x) == hash(x), len({x, x}), torch.is_tensor(x), isinstance(x, torch.Tensor)),
+    "iteration": lambda x: (len(list(x)), [tuple(row.shape) for row in x.view(2, 2)]),
+    "promotion": lambda x: (
+        torch.result_type(x, 1),
+        torch.result_type(x.long(), 1.5),
+        torch.result_type(x.long(), x[0]),
+        torch.promote_types(torch.int8, torch.uint8),
+        torch.can_cast(torch.float32, torch.int32),
+        torch.finfo(x.dtype).eps,
+        torch.iinfo(x.long().dtype).max,
+    ),
+    "identity": lambda x: (
+        x.data_ptr() == x.view(2, 2).data_ptr(),
+        x.data_ptr() == x[1:].data_ptr(),
+        x.data_ptr() == x.clone().data_ptr(),
+        x.data.data_ptr() == x.data_ptr(),
+        x.is_set_to(x),
+        x.is_set_to(x.view(2, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad], ids=["eager", "jit", "grad"])
+def test_metadata_as_pytorch_reports_it(name, transform):
+    assert capture(METADATA[name], transform) == METADATA[name](torch.arange(4.0))
+
+
+def test_shallow_copies_share_and_deep_copies_do_not():
+    def f(x):
+        x.note = "kept"
+        shallow, deep = copy.copy(x), copy.deepcopy(x)
+        assert shallow is not x
+        assert shallow.note == deep.note == "kept"
+        shallow.add_(1)
+        deep.add_(5)
+        twice = copy.deepcopy([x, x])
+        assert twice[0] is twice[1]
+        return x, deep
+
+    for call in (t2j(f), jax.jit(t2j(f))):
+        x, deep = call(X)
+        np.testing.assert_array_equal(x, X + 1)
+        np.testing.assert_array_equal(deep, X + 5)
+
+
+def test_numpy_gives_memory_of_its_own():
+    source = np.arange(4, dtype=np.float32)
+
+    def f(x):
+        array = x.numpy()
+        array[0] = 100
+        return x
+
+    np.testing.assert_array_equal(t2j(f)(source), [0, 1, 2, 3])
+    np.testing.assert_array_equal(source, [0, 1, 2, 3])
+
+
+def test_numpy_numbers_are_scalars():
+    def f(x):
+        results = [x * np.float64(2), np.float32(2) * x, x.long() * np.int64(2), x + np.float32(1)]
+        assert [y.dtype for y in results] == [torch.float32, torch.float32, torch.int64, torch.float32]
+        return results
+
+    np.testing.assert_array_equal(jax.jit(t2j(f))(X)[1], 2 * X)
+
+
+def test_data_and_set_():
+    def f(x):
+        holder = torch.zeros(2)
+        holder.data = x
+        holder.mul_(2)
+        empty = torch.empty(0)
+        empty.set_(x)
+        assert empty.data_ptr() == x.data_ptr()
+        empty.add_(1)
+        return x
+
+    np.testing.assert_array_equal(jax.jit(t2j(f))(X), 2 * X + 1)
+
+
+def test_requires_grad_follows_the_code():
+    def f(x):
+        assert not x.requires_grad
+        x.requires_grad_()
+        assert (x * 2).requires_grad
+        assert not (x * 2).detach().requires_grad
+        assert not x.data.requires_grad
+        with torch.no_grad():
+            assert not (x * 2).requires_grad
+        x.requires_grad = False
+        assert not (x * 2).requires_grad
+        return x
+
+    t2j(f)(X)
+
+
+def test_asserts_on_traced_values_pass():
+    def f(x):
+        torch._assert_async((x > -1).all())
+        assert torch._is_all_true(x >= 0)
+        return x
+
+    jax.jit(t2j(f))(X)
+    with pytest.raises(RuntimeError, match="nonzero"):
+        t2j(lambda x: torch._assert_async(x[0]))(X)
