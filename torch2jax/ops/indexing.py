@@ -453,7 +453,7 @@ def index_select(input, dim, index):
 @implements(torch.index_add)
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
-        source = lax.mul(source, like(source, alpha))
+        source = (lax.bitwise_and if source.dtype == bool else lax.mul)(source, like(source, alpha))
     return _Rows(input, dim, index).scatter(_add, source, "index_add")
 
 

@@ -27,9 +27,9 @@ Tensor = torch.Tensor
 _INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool, torch.uint8)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass
 class _Fixed:
-    """An index that is known at trace time; it passes through a rule as it is."""
+    """An index that is known at trace time; it passes through a rule as it is, and cannot be hashed."""
 
     values: np.ndarray
 
