@@ -1,5 +1,6 @@
 """Interpolation, grids, padding and pixel shuffling."""
 
+import itertools
 import math
 
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from jax import lax
 
 from ...registry import implements
-from ..arrays import where
+from ..arrays import like, where, widened
 
 aten = torch.ops.aten
 _nn = torch._C._nn
@@ -240,12 +241,12 @@ def _cubic_taps(size, count, ratio, align_corners):
     return np.clip(taps, 0, size - 1), weights
 
 
-def _cubic(x, a):
+def _cubic(x, a, namespace=np):
     """The cubic convolution kernel of Keys (1981)."""
-    x = np.abs(x)
+    x = namespace.abs(x)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
     outer = ((x - 5) * x + 8) * x * a - 4 * a
-    return np.where(x < 1, inner, np.where(x < 2, outer, 0))
+    return namespace.where(x < 1, inner, namespace.where(x < 2, outer, 0))
 
 
 def _antialiased_taps(kernel, radius):
@@ -278,3 +279,69 @@ for _name, _taps_of in (
     ("_upsample_lanczos2d_aa", _antialiased_lanczos),
 ):
     implements(getattr(_nn, _name), getattr(aten, _name))(_interpolate_weighted(_taps_of))
+
+
+# Sampling at the points of a grid.
+
+_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # the values of `interpolation_mode`
+_ZEROS, _BORDER, _REFLECTION = 0, 1, 2  # and of `padding_mode`
+
+
+@implements(aten.grid_sampler_2d, aten.grid_sampler_3d)
+def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
+    x, points = widened(input), widened(grid)
+    sizes = x.shape[2:]
+    # The last dimension of a grid counts the input's dimensions from the innermost one.
+    centers = [_unnormalized(points[..., -1 - i], size, align_corners) for i, size in enumerate(sizes)]
+    if interpolation_mode == _BICUBIC:
+        if len(sizes) != 2:
+            raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
+        taps = [_bicubic_points(c, size, padding_mode, align_corners) for c, size in zip(centers, sizes, strict=True)]
+    else:
+        find = _nearest_point if interpolation_mode == _NEAREST else _bilinear_points
+        taps = [find(_inside(c, size, padding_mode, align_corners)) for c, size in zip(centers, sizes, strict=True)]
+    batch = np.arange(len(x)).reshape((-1,) + (1,) * len(sizes))
+    total = 0
+    for corner in itertools.product(*taps):
+        index = (batch, slice(None), *(place.astype(np.int32) for place, _ in corner))
+        picked = x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+        total += picked * math.prod(weight for _, weight in corner)[..., None]
+    return jnp.moveaxis(total, -1, 1).astype(input.dtype)
+
+
+def _unnormalized(points, size, align_corners):
+    return (points + 1) / 2 * (size - 1) if align_corners else ((points + 1) * size - 1) / 2
+
+
+def _inside(points, size, padding_mode, align_corners):
+    """Points outside the image moved into it, as the padding mode says."""
+    if padding_mode == _ZEROS:
+        return points
+    if padding_mode == _REFLECTION:
+        points = _reflected(points, *((0, size - 1) if align_corners else (-0.5, size - 0.5)))
+    return lax.clamp(like(points, 0), points, like(points, size - 1))
+
+
+def _reflected(points, low, high):
+    span = like(points, high - low)
+    if span == 0:
+        return lax.full_like(points, 0)
+    distance = lax.abs(points - like(points, low))
+    rest = lax.rem(distance, span)
+    is_even = lax.eq(lax.rem(lax.floor(distance / span), like(points, 2)), like(points, 0))
+    return where(is_even, rest, span - rest) + like(points, low)
+
+
+def _nearest_point(center):
+    return [(lax.round(center, lax.RoundingMethod.TO_NEAREST_EVEN), lax.full_like(center, 1))]
+
+
+def _bilinear_points(center):
+    low = lax.stop_gradient(lax.floor(center))
+    return [(low, low + 1 - center), (low + 1, center - low)]
+
+
+def _bicubic_points(center, size, padding_mode, align_corners):
+    low = lax.stop_gradient(lax.floor(center))
+    places = [low + offset for offset in range(-1, 3)]
+    return [(_inside(place, size, padding_mode, align_corners), _cubic(center - place, -0.75, jnp)) for place in places]
