@@ -169,3 +169,13 @@ def test_translated_modules_and_functions_pickle():
         np.testing.assert_array_equal(again(jnp.ones(3)), translated(jnp.ones(3)))
     again = pickle.loads(pickle.dumps(t2j(torch.sin)))
     np.testing.assert_array_equal(again(jnp.ones(3)), t2j(torch.sin)(jnp.ones(3)))
+
+
+def test_a_jitted_step_compiles_once():
+    norm = nn.BatchNorm1d(4).train()
+    step = jax.jit(lambda state, x: t2j(norm)(x, state_dict=state, return_state_dict=True)[1])
+    state = t2j(norm.state_dict())
+    for _ in range(3):
+        state = step(state, jnp.ones((8, 4)))
+    assert step._cache_size() == 1
+    assert state["num_batches_tracked"] == 3

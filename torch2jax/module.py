@@ -1,5 +1,6 @@
 """Modules: a skeleton of the user's module, with the caller's arrays in place of its parameters and buffers."""
 
+import collections
 import copy
 import difflib
 import types
@@ -69,10 +70,14 @@ class Skeleton:
             return copy.deepcopy(module, {**shared, **memo})
 
     def state_dict(self) -> dict[str, Any]:
-        """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given."""
+        """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
+
+        As ordered as the given state, so that a jitted step takes either.
+        """
         tensors = named_tensors(self.module)
         names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
-        return {name: tensors[name].read() if name in tensors else self._state.get(name) for name in names}  # pyright: ignore[reportAttributeAccessIssue]
+        state = {name: tensors[name].read() if name in tensors else self._state.get(name) for name in names}  # pyright: ignore[reportAttributeAccessIssue]
+        return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
