@@ -107,9 +107,26 @@ def _hermitian_jvp(lower, primals, tangents):
 @implements(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
 def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
     _check("linalg.cholesky", input)
-    factor = lax.linalg.cholesky(_hermitian(input, not upper), symmetrize_input=False)
-    failed = lax.reduce_or(jnp.isnan(factor), (factor.ndim - 2, factor.ndim - 1))
-    return _adjoint(factor) if upper else factor, failed
+    matrix = _hermitian(input, not upper)
+    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    return _adjoint(factor) if upper else factor, _indefiniteness(lax.stop_gradient(matrix), factor)
+
+
+def _indefiniteness(a, factor):
+    """The order of the first leading minor of `a` that is not positive; zero if all are."""
+
+    def eliminate(k, carry):
+        rest, order = carry
+        pivot, column = lax.real(rest[..., k, k]) if is_complex(rest) else rest[..., k, k], rest[..., k]
+        order = where((order == 0) & ~(pivot > 0), k.astype(np.int32) + 1, order)
+        row = _adjoint(column[..., None])
+        return rest - column[..., None] * row / pivot[..., None, None], order
+
+    order = lax.full(a.shape[:-2], np.int32(0))
+    if not a.size:
+        return order
+    failed = jnp.isnan(factor).any()  # JAX says no more than that
+    return lax.cond(failed, lambda: lax.fori_loop(0, a.shape[-1], eliminate, (a, order))[1], lambda: order)
 
 
 @implements_tensors(aten.cholesky.default)
@@ -336,11 +353,13 @@ def _reflected(reflectors, tau):
     """The product of the reflections, one after the other; unlike LAPACK's, it can be differentiated."""
     rows, columns = reflectors.shape[-2:]
     vectors = jnp.tril(reflectors, -1) + jnp.eye(rows, columns, dtype=reflectors.dtype)
-    result = _identity(reflectors)
-    for i in reversed(range(tau.shape[-1])):
-        vector = vectors[..., i, None]
-        result = result - tau[..., i, None, None] * vector @ (_adjoint(vector) @ result)
-    return result
+
+    def reflect(result, reflector):
+        vector, factor = reflector[0][..., None], reflector[1][..., None, None]
+        return result - factor * vector @ (_adjoint(vector) @ result), None
+
+    each = jnp.moveaxis(vectors[..., : tau.shape[-1]], -1, 0), jnp.moveaxis(tau, -1, 0)
+    return lax.scan(reflect, _identity(reflectors), each, reverse=True)[0]
 
 
 @implements(torch.linalg.householder_product)

@@ -1,0 +1,222 @@
+"""Linear algebra: values, gradients, and what happens where a factorisation fails."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, compare_trees, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "geqrf",
+    "linalg.cholesky",
+    "linalg.cholesky_ex",
+    "linalg.cond",
+    "linalg.det",
+    "linalg.eigvals",
+    "linalg.eigvalsh",
+    "linalg.householder_product",
+    "linalg.inv",
+    "linalg.inv_ex",
+    "linalg.lstsq",
+    "linalg.lu",
+    "linalg.lu_factor",
+    "linalg.lu_factor_ex",
+    "linalg.lu_solve",
+    "linalg.matrix_norm",
+    "linalg.matrix_power",
+    "linalg.matrix_rank",
+    "linalg.pinv",
+    "linalg.pinv.hermitian",
+    "linalg.pinv.singular",
+    "linalg.qr",
+    "linalg.slogdet",
+    "linalg.solve",
+    "linalg.solve_ex",
+    "linalg.solve_triangular",
+    "linalg.svdvals",
+    "linalg.tensorinv",
+    "linalg.tensorsolve",
+    "linalg.vander",
+    "logdet",
+    "lu",
+    "lu_solve",
+    "lu_unpack",
+    "ormqr",
+    "pinverse",
+    "qr",
+    "svd",
+    "triangular_solve",
+    "linalg.svd",
+    "linalg.eig",
+    "linalg.lstsq.grad_oriented",
+]
+SIGN_IS_FREE = {"svd", "linalg.svd", "linalg.eig"}  # vectors are compared through what they compose, below
+OTHER_GRADIENT = {
+    # PyTorch hands on a gradient for the triangle that the function does not read; it is zero here, as it should be.
+    "cholesky_inverse",
+    "cholesky_solve",
+}
+# Not Cholesky: PyTorch's gradient of it has an imaginary diagonal, on which no hermitian matrix depends.
+COMPLEX_GRADIENTS = ["linalg.inv", "linalg.eigvalsh", "linalg.svd", "linalg.qr", "linalg.lu_solve", "linalg.pinv"]
+LIMIT = 2
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.* is deprecated")
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def _check_gradients(name, dtype):
+    for op in entries(name):
+        if dtype in op.supported_backward_dtypes("cpu"):
+            for sample in samples(op, dtype, LIMIT, requires_grad=True):
+                check_gradients(op, sample)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SIGN_IS_FREE])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_values(name, dtype):
+    for op in entries(name):
+        for sample in samples(op, dtype, LIMIT):
+            check_values(op, sample)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHER_GRADIENT])
+def test_gradients(name, x64):
+    _check_gradients(name, torch.float64)
+
+
+@pytest.mark.parametrize("name", COMPLEX_GRADIENTS)
+def test_gradients_of_complex_matrices(name, x64):
+    _check_gradients(name, torch.complex128)
+
+
+@pytest.mark.parametrize("name", ["linalg.cholesky", "linalg.inv", "linalg.solve", "linalg.lu", "linalg.slogdet"])
+def test_jit(name):
+    for op in entries(name):
+        for sample in samples(op, torch.float32, LIMIT):
+            check_values(op, sample, jit=True)
+
+
+def _hermitian(dtype):
+    matrix = torch.randn(2, 4, 4, dtype=dtype)
+    return matrix + matrix.mH
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+class TestDecompositionsCompose:
+    """Their factors are free in sign or phase; their products are not."""
+
+    def test_eigh(self, dtype):
+        def function(x):
+            values, vectors = torch.linalg.eigh(x)
+            return values, (vectors * values[..., None, :]) @ vectors.mH, vectors.abs()
+
+        x = _hermitian(dtype)
+        compare_trees(t2j(function)(t2j(x)), function(x))
+
+    def test_eig(self, dtype):
+        def function(x):
+            values, vectors = torch.linalg.eig(x)
+            return vectors @ torch.diag_embed(values) @ torch.linalg.inv(vectors), values.dtype
+
+        x = torch.randn(2, 4, 4, dtype=dtype)
+        product, values_dtype = t2j(function)(t2j(x))
+        compare(product, x.to(torch.complex64))
+        assert values_dtype == torch.complex64
+
+    @pytest.mark.parametrize("full_matrices", [False, True])
+    @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+    def test_svd(self, dtype, full_matrices, shape):
+        def function(x):
+            u, s, vh = torch.linalg.svd(x, full_matrices=full_matrices)
+            return u.mH @ u, vh @ vh.mH, s, (u[:, :3] * s[:3]) @ vh[:3] if min(shape) == 3 else (u * s) @ vh
+
+        x = torch.randn(shape, dtype=dtype)
+        compare_trees(t2j(function)(t2j(x)), function(x))
+
+
+def test_matrix_exp():
+    x = torch.randn(3, 4, 4, dtype=torch.float32)
+    compare(t2j(torch.matrix_exp)(t2j(x)), torch.matrix_exp(x))
+
+
+def test_low_rank():
+    x = torch.randn(8, 2) @ torch.randn(2, 6)
+
+    def function(x):
+        u, s, v = torch.svd_lowrank(x, q=3)
+        return (u * s) @ v.mT
+
+    compare(t2j(function)(t2j(x), rng=jax.random.key(0)), x)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_only_one_triangle_is_read(upper):
+    x = torch.eye(3) * 4 + torch.tensor([[0.0, 0.5, 1.0], [0.3, 0.0, 0.2], [0.1, 0.7, 0.0]])
+
+    def function(x):
+        return torch.linalg.cholesky(x, upper=upper), torch.linalg.eigvalsh(x, UPLO="U" if upper else "L")
+
+    compare_trees(t2j(function)(t2j(x)), function(x))
+
+
+def test_types_of_results():
+    result = t2j(lambda x: type(torch.linalg.inv_ex(x)).__name__)(jnp.eye(2))
+    assert result == "linalg_inv_ex"
+    values, vectors = t2j(lambda x: torch.linalg.eigh(x))(jnp.eye(2))
+    assert values.shape == (2,)
+    assert vectors.shape == (2, 2)
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("function", "matrix"),
+        [
+            (torch.linalg.inv, torch.zeros(2, 2)),
+            (torch.linalg.inv, torch.stack([torch.eye(2), torch.ones(2, 2)])),
+            (torch.linalg.cholesky, -torch.eye(2)),
+            (lambda a: torch.linalg.cholesky(a), torch.tensor([[1.0, 2.0, 0], [2.0, 1.0, 0], [0, 0, 1.0]])),
+            (lambda a: torch.linalg.solve(a, torch.ones(2)), torch.zeros(2, 2)),
+            (torch.linalg.lu_factor, torch.zeros(2, 2)),
+        ],
+    )
+    def test_eagerly_pytorchs_error_is_raised(self, function, matrix):
+        with pytest.raises(RuntimeError) as expected:
+            function(matrix)
+        with pytest.raises(type(expected.value)) as actual:
+            t2j(function)(t2j(matrix))
+        assert str(actual.value) == str(expected.value)
+
+    def test_under_jit_the_result_is_not_finite(self):
+        assert not jnp.isfinite(jax.jit(t2j(torch.linalg.inv))(jnp.zeros((2, 2)))).any()
+        assert jnp.isnan(jax.jit(t2j(torch.linalg.cholesky))(-jnp.eye(2))).any()
+
+    def test_info_tells_under_jit(self):
+        def function(x):
+            return torch.linalg.cholesky_ex(x).info, torch.linalg.inv_ex(x - x).info, torch.linalg.lu_factor_ex(x).info
+
+        compare_trees(jax.jit(t2j(function))(-jnp.eye(2)), function(-torch.eye(2)))
+
+    @pytest.mark.parametrize(
+        ("function", "array", "message"),
+        [
+            (torch.linalg.inv, jnp.ones((2, 3)), "must be batches of square matrices, but they are 2 by 3 matrices"),
+            (torch.linalg.inv, jnp.ones(3), "must have at least 2 dimensions"),
+            (torch.linalg.eigh, jnp.ones((2, 2), int), "Expected a floating point or complex tensor"),
+            (torch.linalg.svd, jnp.ones((2, 2), jnp.bfloat16), "Low precision dtypes not supported"),
+            (lambda a: torch.linalg.solve(a, torch.ones(3)), jnp.ones((2, 2)), "Incompatible shapes"),
+            (lambda a: torch.linalg.qr(a, mode="raw"), jnp.ones((2, 2)), "unrecognized mode 'raw'"),
+        ],
+    )
+    def test_refusals(self, function, array, message):
+        with pytest.raises(RuntimeError, match=message):
+            t2j(function)(array)

@@ -1,0 +1,166 @@
+"""Matrix products: values, gradients, graphs and refusals."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+PRODUCTS = [
+    "matmul",
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "vdot",
+    "inner",
+    "outer",
+    "ger",
+    "addmm",
+    "addmm.decomposed",
+    "addmv",
+    "addbmm",
+    "baddbmm",
+    "addr",
+    "einsum",
+    "tensordot",
+    "chain_matmul",
+    "kron",
+    "cross",
+    "trace",
+    "__rmatmul__",
+    "linalg.cross",
+    "linalg.multi_dot",
+    "linalg.vecdot",
+]
+ROUNDS_OFTEN = {"addbmm"}  # in half precision PyTorch rounds after every batch
+LIMIT = 3
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using torch.cross without specifying the dim")
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+class TestDatabase:
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_values(self, name, jit):
+        for op in entries(name):
+            for sample in samples(op, torch.float32, LIMIT):
+                check_values(op, sample, jit)
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float16])
+    def test_other_dtypes(self, name, dtype):
+        for op in entries(name):
+            if dtype in op.supported_dtypes("cpu") and not (dtype.itemsize == 2 and name in ROUNDS_OFTEN):
+                for sample in samples(op, dtype, 2):
+                    check_values(op, sample)
+
+    def test_gradients(self, name):
+        for op in entries(name):
+            for sample in samples(op, torch.float32, LIMIT, requires_grad=True):
+                check_gradients(op, sample)
+
+
+def _primitives(function, *shapes) -> list[str]:
+    jaxpr = jax.make_jaxpr(t2j(function))(*(jnp.ones(shape) for shape in shapes))
+    return [equation.primitive.name for equation in jaxpr.eqns]
+
+
+class TestGraph:
+    def test_linear_layer_is_one_two_dimensional_product(self):
+        assert _primitives(torch.matmul, (2, 3, 4), (4, 5)) == ["reshape", "dot_general", "reshape"]
+
+    @pytest.mark.parametrize(
+        ("left", "right"),
+        [
+            ((3,), (3,)),
+            ((2, 3), (3,)),
+            ((5, 2, 3), (3,)),
+            ((3,), (5, 3, 2)),
+            ((2, 3), (3, 4)),
+            ((5, 6, 2, 3), (5, 6, 3, 4)),
+        ],
+    )
+    def test_nothing_but_the_product(self, left, right):
+        assert _primitives(torch.matmul, left, right) == ["dot_general"]
+
+    @pytest.mark.parametrize(
+        ("equation", "left", "right"),
+        [("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)), ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5))],
+    )
+    def test_einsum(self, equation, left, right):
+        assert _primitives(lambda x, y: torch.einsum(equation, x, y), left, right) == ["dot_general"]
+
+    def test_bias_is_added_to_the_product(self):
+        assert _primitives(torch.addmm, (5,), (2, 3), (3, 5)) == ["dot_general", "broadcast_in_dim", "add"]
+
+    def test_batches_are_broadcast_only_where_they_differ(self):
+        assert _primitives(torch.matmul, (7, 1, 2, 3), (1, 5, 3, 4)) == ["broadcast_in_dim"] * 2 + ["dot_general"]
+        assert _primitives(torch.matmul, (7, 5, 2, 3), (1, 1, 3, 4)) == ["reshape", "reshape", "dot_general", "reshape"]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "message"),
+    [
+        (torch.matmul, [(2, 3), (4, 5)], r"mat1 and mat2 shapes cannot be multiplied \(2x3 and 4x5\)"),
+        (torch.matmul, [(7, 2, 3), (4, 5)], r"mat1 and mat2 shapes cannot be multiplied \(14x3 and 4x5\)"),
+        (
+            torch.matmul,
+            [(7, 2, 3), (7, 4, 5)],
+            r"Expected size for first two dimensions of batch2 tensor to be: \[7, 3\]",
+        ),
+        (torch.matmul, [(7, 2, 3), (6, 3, 5)], "do not broadcast"),
+        (torch.matmul, [(), (3,)], "both arguments to matmul need to be at least 1D, but they are 0D and 1D"),
+        (torch.mm, [(2, 3, 4), (4, 5)], "self must be a matrix"),
+        (torch.bmm, [(2, 3, 4), (3, 4, 5)], r"to be: \[2, 4\] but got: \[3, 4\]"),
+        (torch.mv, [(2, 3), (4,)], "size mismatch"),
+        (torch.dot, [(3,), (4,)], "inconsistent tensor size"),
+        (torch.dot, [(3, 3), (3,)], "1D tensors expected, but got 2D and 1D tensors"),
+        (torch.addmm, [(4,), (2, 3), (3, 5)], "must match the existing size"),
+        (torch.tensordot, [(2, 3), (4, 5)], "contracted dimensions need to match"),
+        (torch.cross, [(2, 4), (2, 4)], "no dimension of size 3"),
+        (lambda x, y: torch.einsum("ij,jk->ik", x, y), [(2, 3), (4, 5)], r"einsum\(\)"),
+    ],
+)
+def test_refusals(function, shapes, message):
+    with pytest.raises(RuntimeError, match=message):
+        t2j(function)(*(jnp.ones(shape) for shape in shapes))
+    with pytest.raises(RuntimeError):
+        function(*(torch.ones(shape) for shape in shapes))
+
+
+def test_mixed_dtypes_are_refused():
+    with pytest.raises(RuntimeError, match="same dtype"):
+        t2j(torch.matmul)(jnp.ones((2, 2)), jnp.ones((2, 2), jnp.bfloat16))
+
+
+def test_bool_is_refused():
+    with pytest.raises(RuntimeError, match="Bool"):
+        t2j(torch.matmul)(jnp.ones((2, 2), bool), jnp.ones((2, 2), bool))
+
+
+def test_input_is_not_looked_at_with_beta_zero():
+    def function(x):
+        return torch.addmm(torch.full((2, 2), float("nan")), x, x, beta=0, alpha=2.0)
+
+    compare(t2j(function)(jnp.ones((2, 2))), torch.full((2, 2), 4.0))
+
+
+def test_einsum_with_lists_of_indices():
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+
+    def function(x, y):
+        return torch.einsum(x, [0, 1], y, [1, 2], [2, 0])
+
+    compare(t2j(function)(t2j(x), t2j(y)), function(x, y))
+
+
+def test_int64_stays_int64():
+    def function(x):
+        y = torch.arange(4).reshape(2, 2) @ x.long()
+        assert y.dtype == torch.int64
+        return y
+
+    compare(t2j(function)(jnp.ones((2, 2))), function(torch.ones(2, 2)))
