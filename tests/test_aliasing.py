@@ -53,6 +53,13 @@ class State:
 
 # Views.
 
+BYTES_AS = {
+    torch.float32: torch.complex64,
+    torch.complex64: torch.float32,
+    torch.int32: torch.int16,
+    torch.int16: torch.int32,
+}  # no floats from integers: XLA takes denormal numbers to be zero
+
 VIEWS: dict[str, Callable] = {
     "select": lambda t, a, b: t.select(a % t.ndim, b % t.shape[a % t.ndim]),
     "index": lambda t, a, b: t[a % 3],
@@ -87,7 +94,7 @@ VIEWS: dict[str, Callable] = {
     "conj": lambda t, a, b: t.conj(),
     "view_as_real": lambda t, a, b: torch.view_as_real(t),
     "view_as_complex": lambda t, a, b: torch.view_as_complex(t),
-    "view_dtype": lambda t, a, b: t.view(torch.int32),
+    "view_dtype": lambda t, a, b: t.view(BYTES_AS[t.dtype]),
     "alias": lambda t, a, b: t.view_as(t),
     "detach": lambda t, a, b: t.detach(),
 }
@@ -219,7 +226,8 @@ CHANGES: dict[str, Callable] = {
 }
 
 # What autograd does not see, or sees within the tensor's own elements only.
-WITHOUT_GRADIENTS = {"as_strided", "as_strided_here", "as_strided_", "resize_", "resize_as_", "set_", "set_data"}
+STRIDED = {"as_strided", "as_strided_here", "as_strided_"}
+WITHOUT_GRADIENTS = {*STRIDED, "resize_", "resize_as_", "set_", "set_data", "out", "out_sin"}
 
 
 @dataclass(frozen=True)

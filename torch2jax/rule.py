@@ -16,13 +16,13 @@ import torch
 from jax import lax
 from torch._prims_common import compute_elementwise_output_strides
 
-from .dtypes import canonical, logical
+from .dtypes import canonical, held_number, logical
 from .errors import TracedValueError, user_location
 from .inline import call_inlined
 from .interop import is_dense
 from .promotion import Promotion, promoted
 from .regions import overlaps_itself
-from .storage import Deferred, Held, evaluate, is_traced, known_result, values_only
+from .storage import Deferred, Held, evaluate, evaluating, is_traced, known_result, values_only
 from .tensor import Torchish, geometry, resize, wrap
 from .translation import current
 
@@ -180,7 +180,7 @@ class ArrayRule:
         args, kwargs = _knowns(args), _knowns(kwargs)
         if _UNKNOWN in jax.tree.leaves((args, kwargs), is_leaf=lambda x: x is _UNKNOWN):
             raise TracedValueError(f"torch.{self.name}")
-        with jax.core.eval_context():
+        with evaluating():
             return self.body(*_evaluate_tree(args), **_evaluate_tree(kwargs))
 
     def _apply_elementwise(self, args, kwargs):
@@ -387,7 +387,7 @@ def _operand(value, shape, dtype):
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, (jax.Array, np.ndarray)):
-        return np.asarray(value).astype(dtype)
+        return held_number(value, dtype)
     if dtype is not None:
         value = _cast(value, dtype)
     if value.shape == shape or value.ndim == 0:
@@ -505,7 +505,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
-        array = values_only(tensor.held.arranged(layout), array)
+        array, known = values_only(tensor.held.arranged(layout), array), None  # known values have no derivatives
     elif value._node.storage.differentiable:
         array = lax.stop_gradient(array)
     tensor.write(Held(array, layout), known)

@@ -21,6 +21,7 @@ __all__ = [
     "View",
     "ViewKind",
     "evaluate",
+    "evaluating",
     "is_traced",
     "known_result",
     "reshape",
@@ -34,6 +35,11 @@ _MAX_DEPTH = 100
 def is_traced(array) -> bool:
     """Whether JAX is tracing `array`, so that it may have no value yet."""
     return isinstance(array, jax.core.Tracer)
+
+
+def evaluating():
+    """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
+    return jax.core.eval_context()
 
 
 class Deferred:
@@ -58,7 +64,7 @@ class Deferred:
         if self._fn is not None:
             args = jax.tree.map(evaluate, self._args, is_leaf=_is_deferred)
             kwargs = jax.tree.map(evaluate, self._kwargs, is_leaf=_is_deferred)
-            with jax.core.eval_context():
+            with evaluating():
                 self._value = self._fn(*args, **kwargs)
             self._fn = self._args = self._kwargs = None
         return self._value
@@ -292,12 +298,12 @@ class Storage:
             self._enlarge()._version = -1
         if self._larger is None:
             latest = self.memory.latest
-            array, layout = latest.held
-            if self.differentiable:
-                array = values_only(self._held.arranged(layout), array)
+            (array, layout), known = latest.held, latest.known
+            if self.differentiable:  # what is known has no derivatives
+                array, known = values_only(self._held.arranged(layout), array), None
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
-            self._hold(Held(array, layout), latest.known)
+            self._hold(Held(array, layout), known)
 
 
 def _flattening(shape, order) -> ViewKind:

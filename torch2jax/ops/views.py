@@ -93,12 +93,28 @@ def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
             value = lax.expand_dims(value, (squeezed,))
         if value.shape == array.shape:
             return value
+        if value.size == 0:
+            return array
         if strides is None:
             return lax.dynamic_update_slice(array, value, [np.int32(start) for start in starts])
-        index = tuple(slice(*bounds) for bounds in zip(starts, limits, strides, strict=True))
-        return array.at[index].set(value, unique_indices=True, indices_are_sorted=True)
+        return _write_strided(array, value, starts, limits, strides)
 
     return ViewKind(read, write)
+
+
+def _write_strided(array, value, starts, limits, strides):
+    """Spreads `value` out and selects it where it belongs: unlike a scatter, that fuses with what is around it."""
+    padding = [
+        (start, size - start - (count - 1) * step - 1, step - 1)
+        for start, step, size, count in zip(starts, strides, array.shape, value.shape, strict=True)
+    ]
+    mask = np.ones((), bool)
+    for start, limit, step, size in zip(starts, limits, strides, array.shape, strict=True):
+        line = np.zeros(size, bool)
+        line[start:limit:step] = True
+        mask = mask[..., None] & line if step != 1 else mask[..., None]
+    spread = lax.pad(value, np.zeros((), value.dtype), padding)
+    return lax.select(lax.broadcast_in_dim(mask, array.shape, range(array.ndim)), spread, array)
 
 
 @_view(aten.view.default)
@@ -106,9 +122,11 @@ def view(self, like, size):
     return _reshape(self, like)
 
 
-@_view(aten._unsafe_view.default)
-def _unsafe_view(self, like, size):
-    return _reshape(self, like)
+@implements_tensors(aten._unsafe_view.default)
+def _unsafe_view(self, size):
+    viewed = view(self, size)
+    viewed._viewed = None  # PyTorch makes it of copies only, and does not count it as a view
+    return viewed
 
 
 @_view(aten._reshape_alias.default)
@@ -301,17 +319,23 @@ def _with_bit(input: Torchish, kind: ViewKind) -> Torchish:
 def real(input):
     if not input.is_complex():
         return input
-    base = conj(input) if is_conj(input) else input
-    return torch.view_as_real(base).select(-1, 0)
+    return _part(conj(input) if is_conj(input) else input, 0)
 
 
 @_function(aten.imag.default, torch.imag, torch.Tensor.imag.__get__)
 def imag(input):
     if not input.is_complex():
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
-    if is_conj(input):
-        return _neg_view(torch.view_as_real(conj(input)).select(-1, 1))
-    return torch.view_as_real(input).select(-1, 1)
+    return _neg_view(_part(conj(input), 1)) if is_conj(input) else _part(input, 1)
+
+
+def _part(input: Torchish, index: int) -> Torchish:
+    kinds = (
+        ViewKind(lax.real, lambda array, value: lax.complex(value, lax.imag(array))),
+        ViewKind(lax.imag, lambda array, value: lax.complex(lax.real(array), value)),
+    )
+    like = geometry(aten.select.int, geometry(aten.view_as_real.default, input), -1, index)
+    return make_view(input, View(input._node, kinds[index]), like)
 
 
 @_function(aten._conj.default, aten.conj.default, torch.conj, torch.Tensor.conj)
@@ -361,7 +385,9 @@ def view_dtype(self, dtype):
     )
     # As in PyTorch, a write to the bytes is none that autograd sees.
     node = self._node.detached() if self._node.storage.differentiable and dtype != self.dtype else self._node
-    return make_view(self, View(node, kind), like)
+    viewed = make_view(self, View(node, kind), like)
+    viewed._wants_grad, viewed._viewed = viewed._wants_grad and dtype == self.dtype, None
+    return viewed
 
 
 @_function(torch.Tensor._is_view)
@@ -402,7 +428,7 @@ def split_with_sizes(self, split_sizes, dim=0):
 @implements_tensors(aten.unbind.int)
 def unbind(self, dim=0):
     if self.ndim == 0:
-        raise RuntimeError("Dimension specified as 0 but tensor has no dimensions")
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
     return [aten.select(self, dim, index) for index in range(self.shape[dim])]
 
 
