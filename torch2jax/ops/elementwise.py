@@ -325,7 +325,7 @@ def floor_divide(input, other):
     if not is_float(input):
         quotient = lax.div(input, other)
         return quotient if _is_unsigned(input) else _lower(quotient, lax.rem(input, other), other)
-    input, other = lax.stop_gradient(input), lax.stop_gradient(other)
+    input, other = (x if isinstance(x, np.ndarray) else lax.stop_gradient(x) for x in (input, other))
     rest = lax.rem(input, other)  # (input - rest) / other is a whole number, but for its rounding
     quotient = _lower(lax.div(lax.sub(input, rest), other), rest, other)
     quotient = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -341,6 +341,8 @@ def _lower(quotient, rest, divisor):
 
 def _disagree(rest, divisor):
     zero = like(rest, 0)
+    if isinstance(divisor, np.ndarray):
+        return (lax.lt if divisor > 0 else lax.gt)(rest, zero)
     return lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(divisor, zero)))
 
 
