@@ -1,0 +1,186 @@
+"""Pointwise operators: the database's samples, PyTorch's derivatives at kinks, errors, and plain graphs."""
+
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = """
+    __radd__ __rand__ __rdiv__ __rmod__ __rmul__ __ror__ __rpow__ __rsub__ __rxor__ abs acos acosh add addcdiv addcmul
+    angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
+    bitwise_xor ceil clamp clamp_max clamp_min complex conj_physical copysign cos cosh deg2rad digamma
+    div.floor_rounding div.no_rounding_mode div.trunc_rounding eq erf erfc erfinv exp exp2 expm1 float_power floor
+    floor_divide fmax fmin fmod frac frexp gcd ge gt heaviside hypot isclose isfinite isinf isnan isneginf isposinf
+    isreal lcm ldexp le lerp lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or
+    logical_xor logit lt maximum minimum mul nan_to_num ne neg nextafter polar positive pow rad2deg reciprocal
+    remainder round.decimals_0 round.decimals_3 rsqrt rsub sgn sigmoid sign signbit sin sinc sinh special.xlog1py sqrt
+    square sub tan tanh true_divide trunc where xlogy
+""".split()
+DTYPES = [torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16]
+ANOTHER_BRANCH = {("logaddexp", torch.complex64)}  # the imaginary part differs by a multiple of 2 pi
+
+
+def _entry(name: str):
+    return next(entries(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = _entry(name)
+    for dtype in DTYPES:
+        if dtype in op.supported_dtypes("cpu") and (name, dtype) not in ANOTHER_BRANCH:
+            check_values(op, samples(op, dtype, 1)[0])
+    if op.supports_autograd:
+        check_gradients(op, samples(op, torch.float32, 1, requires_grad=True)[0])
+
+
+@pytest.mark.parametrize("name", ["add", "clamp", "div.floor_rounding", "pow", "remainder", "where", "nan_to_num"])
+def test_under_jit(name):
+    op = _entry(name)
+    for sample in samples(op, torch.float32, 3):
+        check_values(op, sample, jit=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.abs,
+        torch.sgn,
+        lambda x: x.clamp(-1, 1),
+        lambda x: x.clamp(min=0),
+        lambda x: x.clamp(max=torch.tensor([0.0, 0.0, 0.0, 0.0])),
+        lambda x: torch.maximum(x, torch.zeros(4)),
+        lambda x: torch.fmax(x, torch.zeros(4)),
+        lambda x: torch.nan_to_num(x),
+        lambda x: torch.where(x > 0, x, 0.0),
+        lambda x: x**2 + x**1.0,
+    ],
+)
+def test_derivative_at_a_kink(function):
+    x = torch.tensor([-1.0, 0.0, 1.0, 2.0], requires_grad=True)
+    function(x).sum().backward()
+    gradient = jax.grad(lambda array: t2j(lambda x: function(x).sum())(array))(t2j(x.detach()))
+    compare(gradient, x.grad)
+
+
+def test_bounds_get_the_gradient_beyond_them():
+    tensors = [torch.tensor(values, requires_grad=True) for values in ([0.0, 1, 2, 3], [1.0, 1, 1, 1], [1.0, 1, 0, 2])]
+    expected = torch.autograd.grad(torch.clamp(*tensors).sum(), tensors)
+    actual = jax.grad(lambda *x: t2j(torch.clamp)(*x).sum(), (0, 1, 2))(*(t2j(x.detach()) for x in tensors))
+    for got, want in zip(actual, expected, strict=True):
+        compare(got, want)
+
+
+SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1.5, -1.5])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.sign,
+        torch.signbit,
+        torch.isfinite,
+        torch.nan_to_num,
+        torch.round,
+        torch.frac,
+        torch.digamma,
+        lambda x: torch.clamp(x, -1, 1),
+        lambda x: torch.heaviside(x, torch.tensor(2.0)),
+        lambda x: torch.fmax(x, x.flip(0)),
+        lambda x: torch.maximum(x, x.flip(0)),
+        lambda x: torch.isclose(x, x, equal_nan=True),
+        lambda x: torch.isclose(x, x.flip(0)),
+        lambda x: x.where(x > 0, 7),
+        lambda x: x**0.5,
+    ],
+)
+def test_special_values(function):
+    compare(t2j(function)(SPECIAL), function(SPECIAL))
+
+
+@pytest.mark.parametrize("function", [torch.floor_divide, torch.remainder, torch.fmod, torch.div])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float32])
+def test_quotients(function, dtype):
+    x = torch.tensor([-7, -6, -1, 0, 1, 6, 7]).to(dtype)
+    for other in (torch.tensor([3, 3, 3, 3, 5, 5, 5]).to(dtype), 3, 2.5):
+        compare(t2j(function)(x, other), function(x, other))
+    if dtype != torch.uint8:
+        for other in (torch.full((7,), -3).to(dtype), -3, -2.5):
+            compare(t2j(function)(x, other), function(x, other))
+
+
+def test_integer_powers():
+    base, exponent = torch.tensor([1, -1, -1, 2, 0, -3]), torch.tensor([-2, -3, -2, -1, 2, 3])
+    compare(t2j(torch.pow)(base, exponent), torch.pow(base, exponent))
+
+
+@pytest.mark.parametrize("scalar", [2.0, 0.1, 1, 3, 1e-9, 1000])
+@pytest.mark.parametrize("function", [operator.add, operator.mul, operator.truediv, operator.sub])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_once(function, dtype, scalar):
+    x = torch.randn(1000).to(dtype)
+    np.testing.assert_array_equal(t2j(lambda x: function(x, scalar).float())(x), function(x, scalar).float())
+    np.testing.assert_array_equal(t2j(lambda x: function(x, x.flip(0)).float())(x), function(x, x.flip(0)).float())
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda: torch.ones(2, dtype=torch.bool) - torch.ones(2, dtype=torch.bool), RuntimeError),
+        (lambda: -torch.ones(2, dtype=torch.bool), RuntimeError),
+        (lambda: torch.ones(2, dtype=torch.int64) ** -1, RuntimeError),
+        (lambda: torch.ones(2, dtype=torch.int64) // 0, RuntimeError),
+        (lambda: torch.add(torch.ones(2, dtype=torch.int64), 1, alpha=0.5), RuntimeError),
+        (lambda: torch.clamp(torch.ones(2)), RuntimeError),
+        (lambda: torch.ones(2, dtype=torch.complex64) < 1, RuntimeError),
+        (lambda: torch.maximum(torch.ones(2, dtype=torch.complex64), torch.ones(2)), RuntimeError),
+        (lambda: torch.ones(2) & torch.ones(2), RuntimeError),
+        (lambda: torch.div(torch.ones(2), 2, rounding_mode="up"), RuntimeError),
+        (lambda: torch.complex(torch.ones(2), torch.ones(2, dtype=torch.float64)), RuntimeError),
+        (lambda: torch.isclose(torch.ones(2), torch.ones(2), rtol=-1), RuntimeError),
+        (lambda: torch.ones(2) + torch.ones(3), (RuntimeError, ValueError)),
+    ],
+)
+def test_errors(function, error):
+    with pytest.raises(error):
+        function()
+    with pytest.raises(error):
+        t2j(function)()
+
+
+def _primitives(jaxpr) -> list[str]:
+    names = []
+    for equation in jaxpr.eqns:
+        inner = equation.params.get("call_jaxpr") or equation.params.get("jaxpr")
+        names += [equation.primitive.name] if inner is None or "jvp" not in equation.primitive.name else _primitives(inner)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("function", "primitives"),
+    [
+        (lambda x: x + 1, ["add"]),
+        (lambda x: x.clamp(0, 1), ["max", "min"]),
+        (lambda x: x.abs(), ["abs"]),
+        (lambda x: x.isnan(), ["ne"]),
+        (lambda x: x**2, ["integer_pow"]),
+        (lambda x: x.sqrt(), ["sqrt"]),
+        (lambda x: torch.where(x > 0, x, 0.0), ["gt", "broadcast_in_dim", "select_n"]),
+        (lambda x: x % 2, ["rem", "lt", "add", "select_n"]),
+        (lambda x: (x + x).to(torch.bfloat16) * 2, ["add", "convert_element_type", "mul"]),
+    ],
+)
+def test_graph(function, primitives):
+    assert _primitives(jax.make_jaxpr(t2j(function))(jnp.ones(3)).jaxpr) == primitives
+
+
+def test_where_with_one_argument_finds_elements():
+    mask = torch.tensor([[True, False], [True, True]])
+    for got, want in zip(t2j(torch.where)(mask), torch.where(mask), strict=True):
+        compare(got, want)
