@@ -87,19 +87,13 @@ def _memory_format(tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-@implements_tensors(Tensor.set_, aten.set_.default, aten.set_.source_Tensor)
-def set_(self, source=None, storage_offset=0, size=None, stride=None):
-    self = _lift(self)
+@implements_tensors(aten.set_.default, aten.set_.source_Tensor)
+def set_(self, source=None):
     if source is None:
         source = torch.empty(0, dtype=self.dtype)
-    if not isinstance(source, torch.Tensor):
-        raise TypeError(f"set_ got a {type(source).__name__}; inside a translated call it takes tensors only")
     if source.dtype != self.dtype:
         raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
-    source = _lift(source).detach()
-    if size is not None:
-        source = source.as_strided(size, stride or strides_of_shape(size), storage_offset)
-    become(self, source)
+    become(self, source.detach())
     return self
 
 

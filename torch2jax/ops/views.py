@@ -416,6 +416,8 @@ def split(self, split_size, dim=0):
 
 @implements_tensors(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(self, split_sizes, dim=0):
+    if any(size < 0 for size in split_sizes):
+        raise RuntimeError(f"split_with_sizes expects sizes that are not negative, but got {list(split_sizes)}")
     if sum(split_sizes) != self.shape[dim]:
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
