@@ -76,7 +76,8 @@ def test_manual_seed_reseeds_the_call():
 
 def test_torchs_own_state_is_left_alone():
     generator = torch.Generator().manual_seed(3)
-    before, of_generator, of_numpy = torch.get_rng_state(), generator.get_state(), np.random.get_state()[1].copy()
+    before, of_generator = torch.get_rng_state(), generator.get_state()
+    of_numpy = np.random.get_state()[1].copy()  # noqa: NPY002
 
     def f(x):
         torch.manual_seed(1)
@@ -90,7 +91,7 @@ def test_torchs_own_state_is_left_alone():
     jax.jit(t2j(f))(jnp.ones(3), rng=KEY)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(of_generator, generator.get_state())
-    np.testing.assert_array_equal(of_numpy, np.random.get_state()[1])
+    np.testing.assert_array_equal(of_numpy, np.random.get_state()[1])  # noqa: NPY002
 
 
 def test_outside_a_call_torch_is_itself():

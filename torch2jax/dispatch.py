@@ -26,7 +26,7 @@ from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
 from .rng import Stream
 from .rule import write_in_place
-from .storage import View, is_traced
+from .storage import View, evaluating, is_traced
 from .tensor import Torchish, make_region, make_view, wrap
 from .translation import Call, current
 
@@ -179,7 +179,7 @@ class Translation(TorchFunctionMode, Call):
             entry = self._constants.get(id(value))
             return entry[1] if entry is not None else self._lift_constant(value)
         if not isinstance(value, jax.Array):
-            with jax.core.eval_context():  # a known value, also while JAX traces
+            with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)
         return wrap(value, dtype_j2t(value.dtype))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-__all__ = ["canonical", "dtype_j2t", "dtype_t2j", "is_integral", "logical"]
+__all__ = ["canonical", "dtype_j2t", "dtype_t2j", "held_number", "is_integral", "logical"]
 
 _NAMES = {
     torch.bool: "bool",
@@ -84,3 +84,14 @@ def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch
 def is_integral(dtype: torch.dtype) -> bool:
     """Whether `dtype` is an integer type or bool."""
     return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def held_number(value, array_dtype) -> np.ndarray:
+    """A Python number as an array of a dtype holds it.
+
+    With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the
+    largest there is, so that a bound (``torch.iinfo(torch.int64).max``) stays a bound.
+    """
+    if array_dtype == np.int32 and type(value) is int and not -(2**31) <= value < 2**31:
+        value = 2**31 - 1 if value > 0 else -(2**31)
+    return np.asarray(value).astype(array_dtype)

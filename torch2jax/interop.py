@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from .dtypes import canonical, dtype_j2t, dtype_t2j
+from .storage import evaluating
 
 __all__ = ["array_to_tensor", "is_dense", "tensor_to_array"]
 
@@ -29,12 +30,12 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
-        with jax.core.eval_context():  # a value, also while JAX traces
+        with evaluating():  # a value, also while JAX traces
             return jnp.array(_to_numpy(tensor), dtype=wanted)
     if tensor.is_cpu and tensor.is_contiguous():
         # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
         # twice, since what it gives is committed where any argument is.
-        with jax.core.eval_context():
+        with evaluating():
             return jax.device_put(_to_numpy(tensor), may_alias=True)
     return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
 

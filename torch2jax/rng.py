@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from .errors import user_location
-from .storage import evaluate, is_traced
+from .storage import evaluate, evaluating, is_traced
 from .tensor import wrap
 from .translation import current
 
@@ -83,7 +83,7 @@ class Stream:
 
 def _checked(rng):
     dtype, shape = getattr(rng, "dtype", None), getattr(rng, "shape", None)
-    new_style = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    new_style = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if (new_style and shape == ()) or (dtype == np.uint32 and shape in ((2,), (4,))):
         return rng
     got = f"an array of {dtype}{list(shape)}" if shape is not None else repr(rng)
@@ -91,30 +91,30 @@ def _checked(rng):
 
 
 def _fold_in(key, data: int):
-    with _evaluating(key):
+    with _where_known(key):
         return jax.random.fold_in(key, data)
 
 
-def _evaluating(array):
+def _where_known(array):
     """Evaluates at trace time what is made of a known array: what a known key draws is known."""
-    return contextlib.nullcontext() if is_traced(array) else jax.core.eval_context()
+    return contextlib.nullcontext() if is_traced(array) else evaluating()
 
 
 def _key_of(seed: int):
     low, high = seed % 2**32, seed // 2**32 % 2**32
-    with jax.core.eval_context():
+    with evaluating():
         key = jax.random.key(low)
         return jax.random.fold_in(key, high) if high else key
 
 
 def _bytes_of(key):
-    with _evaluating(key):
+    with _where_known(key):
         data = jax.random.key_data(key)
         return lax.reshape(lax.bitcast_convert_type(data, jnp.uint8), (data.size * 4,))
 
 
 def _key_from(array, like):
-    with _evaluating(array):
+    with _where_known(array):
         data = lax.bitcast_convert_type(lax.reshape(array, (array.size // 4, 4)), jnp.uint32)
         if like is not None and like.dtype == np.uint32:
             return data
@@ -162,9 +162,10 @@ class _DefaultGenerator(torch.Generator):
 
 
 def _manual_seed(seed):
-    return torch.random.default_generator.manual_seed(seed) if current() is not None else _seed_all_devices(seed)
+    return _default_generator.manual_seed(seed) if current() is not None else _seed_all_devices(seed)
 
 
-torch.random.default_generator = _DefaultGenerator()
+_default_generator = _DefaultGenerator()
+torch.random.default_generator = _default_generator  # pyright: ignore[reportPrivateImportUsage]
 _seed_all_devices = torch.random._manual_seed_impl
 torch.random._manual_seed_impl = _manual_seed

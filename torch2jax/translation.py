@@ -2,6 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
+from typing import Any
 
 __all__ = ["Call", "current"]
 
@@ -10,6 +11,9 @@ _active = threading.local()
 
 class Call(ABC):
     """One translated call in progress; calls nest, and every thread has its own."""
+
+    stream: Any
+    """Where its random operators take their keys from; see `rng.Stream`."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):
@@ -24,7 +28,7 @@ class Call(ABC):
         """Runs an operator that reached PyTorch's dispatcher on JAX."""
 
     @abstractmethod
-    def lift(self, value):
+    def lift(self, value) -> Any:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
 
     def __enter__(self):

@@ -134,7 +134,9 @@ def test_window_parameters():
 def test_range_keeps_its_end():
     with pytest.warns(UserWarning, match="deprecated"):
         expected = torch.range(1, 4, 0.5)
-        compare(t2j(lambda: torch.range(1, 4, 0.5))(), expected)
+    with pytest.warns(UserWarning, match="deprecated"):
+        actual = t2j(lambda: torch.range(1, 4, 0.5))()
+    compare(actual, expected)
 
 
 def test_tensor_of_traced_scalars():
@@ -203,6 +205,28 @@ def test_requires_grad_is_kept():
         return torch.arange(2.0, requires_grad=True) * 2
 
     np.testing.assert_array_equal(t2j(f)(), [0, 2])
+
+
+def test_bounds_of_int64_stay_bounds_without_x64():
+    def f(x):
+        info = torch.iinfo(torch.int64)
+        largest = torch.full((2,), info.max)
+        assert (x < largest).all()
+        assert (x < info.max).all()
+        assert (x > info.min).all()
+        return torch.minimum(x, largest)
+
+    np.testing.assert_array_equal(t2j(f)(torch.tensor([-5, 5])), [-5, 5])
+
+
+def test_default_devices_are_labels():
+    def f():
+        with torch.device("cuda"):
+            made = [torch.zeros(2), torch.arange(3), torch.tensor([1]), torch.hann_window(3), torch.rand(2)]
+        assert {x.device.type for x in made} == {"cuda"}
+        return torch.zeros(2)
+
+    t2j(f)(rng=jax.random.key(0))
 
 
 def test_as_tensor_shares_and_tensor_copies():

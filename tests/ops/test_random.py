@@ -163,7 +163,11 @@ def test_complex_normal():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_float_dtypes(dtype):
     def f():
-        for x in (torch.rand(4, dtype=dtype), torch.randn(4).to(dtype).normal_(), torch.empty(4, dtype=dtype).cauchy_()):
+        for x in (
+            torch.rand(4, dtype=dtype),
+            torch.randn(4).to(dtype).normal_(),
+            torch.empty(4, dtype=dtype).cauchy_(),
+        ):
             assert x.dtype == dtype
         return torch.rand(COUNT, dtype=dtype)
 

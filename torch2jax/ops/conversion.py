@@ -22,7 +22,7 @@ def convert(array, dtype: np.dtype):
     if array.dtype == dtype:
         return array
     if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        if dtype == bool:
+        if jnp.issubdtype(dtype, jnp.bool_):
             return lax.ne(array, array.dtype.type(0))
         array = lax.real(array)
     if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 4:
@@ -73,7 +73,7 @@ def to(self, *args, **kwargs):
     if len(args) > place_of_copy:
         *args, copy = args
     with torch._C.DisableTorchFunction():
-        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore
     return converted(self, dtype, device, copy, memory_format)
 
 

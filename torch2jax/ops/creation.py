@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical, is_integral
+from ..dtypes import canonical, held_number, is_integral
 from ..registry import implements_tensors
 from ..rule import write_out
-from ..storage import known_result
+from ..storage import evaluating, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
 
@@ -38,12 +38,14 @@ def constant(
     """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values."""
     array = body(*args)
     result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=_label(device))
-    return result.requires_grad_() if requires_grad else result
+    if requires_grad:
+        result.requires_grad_()
+    return result
 
 
 def literal(value, dtype: torch.dtype, **options) -> Torchish:
     """A tensor of given values."""
-    with jax.core.eval_context():
+    with evaluating():
         array = jnp.asarray(value, canonical(dtype))
     return constant(lambda: array, dtype=dtype, **options)
 
@@ -51,7 +53,7 @@ def literal(value, dtype: torch.dtype, **options) -> Torchish:
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     """A tensor of one value."""
     array_dtype = canonical(dtype)
-    return constant(lax.full, tuple(shape), np.asarray(value).astype(array_dtype), array_dtype, dtype=dtype, **options)
+    return constant(lax.full, tuple(shape), held_number(value, array_dtype), array_dtype, dtype=dtype, **options)
 
 
 def _label(device) -> torch.device:

@@ -4,6 +4,7 @@ Each draw takes the next key of the call, or of a generator. A draw with a known
 code, from a ``torch.Generator``) is known itself.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ from ..dtypes import canonical, is_integral
 from ..registry import implements_tensors
 from ..rule import write_in_place
 from ..storage import is_traced, known_result
-from ..tensor import strides_of_copy, wrap
+from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
 from .creation import factory, like_options, new_shape
 
@@ -37,16 +38,16 @@ def sample(
 ) -> Tensor:
     """The tensor of ``body(key, shape, array dtype, *operands)``, where `operands` are numbers and tensors."""
     call = current()
-    key = call.next_key(generator)  # pyright: ignore[reportOptionalMemberAccess]
+    key = call.stream.next_key(generator)  # pyright: ignore[reportOptionalMemberAccess]
     lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
-    tensors = [x for x in lifted if isinstance(x, torch.Tensor)]
-    arrays = [x.read() if isinstance(x, torch.Tensor) else x for x in lifted]
+    tensors = [x for x in lifted if isinstance(x, Torchish)]
+    arrays = [x.read() if isinstance(x, Torchish) else x for x in lifted]
     if not differentiable:
         arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
     given = (tuple(shape), canonical(dtype))
     array = body(key, *given, *arrays)
     knowns = [None if is_traced(key) else key, *(x.known for x in tensors)]
-    values = [x.known if isinstance(x, torch.Tensor) else x for x in lifted]
+    values = [x.known if isinstance(x, Torchish) else x for x in lifted]
     known = known_result(array, body, (key, *given, *values), {}, knowns)
     label = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
     result = wrap(array, dtype, known, strides=strides, device=label)
@@ -81,7 +82,7 @@ def _normal(key, shape, dtype, mean=0.0, std=1.0):
 
 def _integers(key, shape, dtype, low: int, high: int):
     """Whole numbers from `low` up to, but without, `high`, in any dtype."""
-    if dtype == bool:
+    if np.issubdtype(dtype, np.bool_):
         return jax.random.randint(key, shape, low, high, np.int32).astype(bool)
     drawn = dtype if jnp.issubdtype(dtype, jnp.integer) else jax.dtypes.canonicalize_dtype(np.int64)
     limits = jnp.iinfo(drawn)
@@ -256,9 +257,7 @@ def _fills(functional, in_place) -> Callable[[Callable], Callable]:
 
 def _drawn(input: Tensor, body: Callable, *args, generator) -> Tensor:
     strides = None if input.is_contiguous() else strides_of_copy(input)
-    return sample(
-        body, input.shape, input.dtype, *args, generator=generator, device=input.device, strides=strides
-    )
+    return sample(body, input.shape, input.dtype, *args, generator=generator, device=input.device, strides=strides)
 
 
 def _check(holds: bool, name: str, wanted: str, **got) -> None:
@@ -359,7 +358,7 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
         dtype = _floating(dtype)
         return sample(_normal, new_shape((size,), {}), dtype, mean, std, generator=generator, **options)
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
-    dtype = tensors[0].dtype if len(tensors) == 1 else torch.promote_types(mean.dtype, std.dtype)
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     mean, std = (x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (mean, std))
     return sample(_normal, shape, dtype, mean, std, generator=generator)
 
@@ -397,12 +396,12 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)
 
 
-@factory(torch._standard_gamma, aten._standard_gamma.default)
+@factory(aten._standard_gamma.default)
 def _standard_gamma(input, generator=None):
     return sample(_gamma, input.shape, input.dtype, input, generator=generator, differentiable=True)
 
 
-@factory(torch._sample_dirichlet, aten._sample_dirichlet.default)
+@factory(aten._sample_dirichlet.default)
 def _sample_dirichlet(input, generator=None):
     return sample(_dirichlet, input.shape, input.dtype, input, generator=generator, differentiable=True)
 

@@ -1,5 +1,8 @@
 """What Python asks of a tensor: its values, its metadata, its copies."""
 
+# Properties are looked up on the class, where pyright takes them for their values.
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+
 import copy
 import operator
 
@@ -26,7 +29,7 @@ def values(tensor: torch.Tensor, what: str) -> np.ndarray:
     Raises:
         TracedValueError: they depend on a traced input.
     """
-    tensor = current().lift(tensor)  # pyright: ignore[reportOptionalMemberAccess]
+    tensor = current().lift(tensor)
     array = tensor.read()
     if is_traced(array):
         array = _concrete(array) if tensor.known is None else evaluate(tensor.known)
@@ -82,7 +85,7 @@ def _complex(self):
 @implements_tensors(Tensor.__index__)
 def _index(self):
     try:
-        return operator.index(_scalar(self, "a tensor used as an index"))
+        return operator.index(_scalar(self, "a tensor used as an index"))  # pyright: ignore[reportArgumentType]
     except TypeError as error:
         if isinstance(error, TracedValueError):
             raise
@@ -116,7 +119,7 @@ def __dlpack_device__(self):
 
 @implements_tensors(Tensor.__repr__)
 def _repr(self, *, tensor_contents=None):
-    self = current().lift(self)  # pyright: ignore[reportOptionalMemberAccess]
+    self = current().lift(self)
     try:
         array = values(self, "repr")
     except TracedValueError:
@@ -165,7 +168,7 @@ def _deepcopy(self, memo):
     if id(self) in memo:
         return memo[id(self)]
     # A real tensor is met here when a module's skeleton is made: it stands for itself.
-    result = call.lift(self) if not isinstance(self, Torchish) else self.clone()  # pyright: ignore[reportOptionalMemberAccess]
+    result = call.lift(self) if not isinstance(self, Torchish) else self.clone()
     if isinstance(self, Torchish):
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in _attributes(self).items()})
         result._wants_grad = self._wants_grad
@@ -180,7 +183,7 @@ def _attributes(tensor: Torchish) -> dict:
 
 @implements_tensors(Tensor.__reduce_ex__)
 def _reduce_ex(self, protocol):
-    return _shallow_copy, (_Unpicklable(current().lift(self)),)  # pyright: ignore[reportOptionalMemberAccess]
+    return _shallow_copy, (_Unpicklable(current().lift(self)),)
 
 
 class _Unpicklable:
@@ -214,17 +217,17 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 # Checks of values by PyTorch's own code (distributions and their samples). What is traced has no value yet: it passes.
 
 
-@implements_tensors(torch._is_all_true, aten._is_all_true.default)
+@implements_tensors(aten._is_all_true.default)
 def _is_all_true(input):
     return input.all() if _is_available(input) else torch.ones((), dtype=torch.bool)
 
 
-@implements_tensors(torch._is_any_true, aten._is_any_true.default)
+@implements_tensors(aten._is_any_true.default)
 def _is_any_true(input):
     return input.any() if _is_available(input) else torch.zeros((), dtype=torch.bool)
 
 
-@implements_tensors(torch._assert_async, aten._assert_async.default, aten._assert_async.msg)
+@implements_tensors(aten._assert_async.default, aten._assert_async.msg)
 def _assert_async(input, assert_msg="Expected Tensor with single nonzero value, but got zero"):
     if _is_available(input) and not input:
         raise RuntimeError(assert_msg)
@@ -249,7 +252,7 @@ def pin_memory(self, device=None):
 @implements_tensors(Tensor.data_ptr)
 def data_ptr(self):
     # Only equality is meaningful: tensors on the same memory answer alike.
-    return id(current().lift(self)._node.storage.memory) + self.storage_offset() * self.element_size()  # pyright: ignore[reportOptionalMemberAccess]
+    return id(current().lift(self)._node.storage.memory) + self.storage_offset() * self.element_size()
 
 
 @implements_tensors(Tensor.device.__get__)
@@ -278,7 +281,7 @@ def _is_cpu(self):
 
 @implements_tensors(Tensor.requires_grad.__get__)
 def _requires_grad(self):
-    return current().lift(self)._wants_grad  # pyright: ignore[reportOptionalMemberAccess]
+    return current().lift(self)._wants_grad
 
 
 @implements_tensors(Tensor.requires_grad.__set__)
@@ -290,7 +293,7 @@ def _set_requires_grad(self, value):
 def requires_grad_(self, requires_grad=True):
     if requires_grad and not (self.is_floating_point() or self.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    current().lift(self)._wants_grad = requires_grad  # pyright: ignore[reportOptionalMemberAccess]
+    current().lift(self)._wants_grad = requires_grad
     return self
 
 
