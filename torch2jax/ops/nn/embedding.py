@@ -109,12 +109,10 @@ _ONE_HOT = ArrayRule(_one_hot, "one_hot", dtype=torch.int64)
 # Bags: embeddings that are summed, averaged, or reduced to their largest.
 
 
-@implements(
-    torch.embedding_bag,
-    aten._embedding_bag,
-    aten._embedding_bag_forward_only,
-    dtype=(None, torch.int64, torch.int64, torch.int64),
-)
+_BAG_DTYPES = (None, torch.int64, torch.int64, torch.int64)
+
+
+@implements(torch.embedding_bag, dtype=_BAG_DTYPES)
 def embedding_bag(
     weight,
     indices,
@@ -127,8 +125,32 @@ def embedding_bag(
     padding_idx=None,
 ):
     """Gives the bags, the bag of each index, the size of each bag, and for mode 2 (max) the winning indices."""
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx = padding_idx + weight.shape[0] if padding_idx != -1 else None
+    del sparse
+    rows = weight.shape[0]
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        raise RuntimeError(f"padding_idx must be within the {rows} rows of weight, but got {padding_idx}")
+    padding_idx = None if padding_idx is None else padding_idx % rows
+    return _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+
+
+@implements(aten._embedding_bag, aten._embedding_bag_forward_only, dtype=_BAG_DTYPES)
+def _embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    del sparse
+    padding_idx = None if padding_idx < 0 else padding_idx
+    return _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+
+
+def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx):
     count = offsets.shape[0] - (1 if include_last_offset else 0)
     # Index i lies in the last bag that starts at or before it.
     starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
@@ -136,32 +158,29 @@ def embedding_bag(
     rows = _embed(weight, indices, padding_idx, scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = lax.mul(rows, lax.broadcast_in_dim(per_sample_weights, rows.shape, (0,)))
-    kept = jnp.ones(indices.shape, bool) if padding_idx is None else lax.ne(indices, np.asarray(padding_idx, indices.dtype))
+    padding = np.asarray(-1 if padding_idx is None else padding_idx, indices.dtype)
+    kept = lax.ne(indices, padding)
     sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))
     if mode == 2:
-        output, winners = _largest(rows, indices, bag, kept, count)
-    else:
-        rows = lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, jnp.zeros_like(rows))
-        output = jnp.zeros((count, weight.shape[1]), rows.dtype).at[bag].add(rows)
-        if mode == 1:
-            output = lax.div(output, lax.broadcast_in_dim(lax.max(sizes, 1).astype(rows.dtype), output.shape, (0,)))
-        winners = jnp.zeros((0,), indices.dtype)
-    return output, bag, sizes, winners
+        return _largest(rows, indices, bag, kept, count, sizes)
+    rows = lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, lax.full_like(rows, 0))
+    output = jnp.zeros((count, weight.shape[1]), rows.dtype).at[bag].add(rows)
+    if mode == 1:
+        divisor = lax.max(sizes, lax.full_like(sizes, 1)).astype(rows.dtype)
+        output = lax.div(output, lax.broadcast_in_dim(divisor, output.shape, (0,)))
+    return output, bag, sizes, jnp.zeros((0,), indices.dtype)
 
 
-def _largest(rows, indices, bag, kept, count: int):
+def _largest(rows, indices, bag, kept, count: int, sizes):
     """The largest of each column in each bag, the first one where several are."""
-    values = lax.select(
-        lax.broadcast_in_dim(kept, rows.shape, (0,)), lax.stop_gradient(rows), jnp.full_like(rows, -jnp.inf)
-    )
-    most = jnp.full((count, rows.shape[1]), -jnp.inf, rows.dtype).at[bag].max(values)
-    places = lax.broadcasted_iota(bag.dtype, rows.shape, 0)
-    wins = (values == most[bag]) & kept[:, None]
     last = rows.shape[0]
-    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(lax.select(wins, places, jnp.full_like(places, last)))
-    empty = lax.eq(first, jnp.full_like(first, last))
-    at = lax.min(first, jnp.full_like(first, max(last - 1, 0)))
     if last == 0:
-        return jnp.zeros_like(most), jnp.full(most.shape, -1, indices.dtype)
-    taken = jnp.take_along_axis(rows, at, axis=0)
-    return lax.select(empty, jnp.zeros_like(taken), taken), lax.select(empty, jnp.full_like(at, -1), indices[at])
+        shape = (count, rows.shape[1])
+        return jnp.zeros(shape, rows.dtype), bag, sizes, jnp.full(shape, -1, indices.dtype)
+    values = jnp.where(kept[:, None], lax.stop_gradient(rows), -jnp.inf)
+    most = jnp.full((count, rows.shape[1]), -jnp.inf, rows.dtype).at[bag].max(values)
+    places = jnp.where((values == most[bag]) & kept[:, None], lax.broadcasted_iota(bag.dtype, rows.shape, 0), last)
+    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(places)
+    taken = jnp.take_along_axis(rows, jnp.minimum(first, last - 1), axis=0)
+    winners = jnp.where(first == last, -1, indices[jnp.minimum(first, last - 1)])
+    return jnp.where(first == last, 0, taken), bag, sizes, winners

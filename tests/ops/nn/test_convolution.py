@@ -1,0 +1,73 @@
+"""Convolutions and their transposes, folding and unfolding."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "unfold"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    (op,) = entries(f"nn.functional.{name}")
+    for sample in samples(op, torch.float32, 4):
+        check_values(op, sample, jit=True)
+    for sample in samples(op, torch.float32, 3, requires_grad=True):
+        check_gradients(op, sample)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64])
+def test_other_dtypes(dtype):
+    (op,) = entries("nn.functional.conv2d")
+    for sample in samples(op, dtype, 2) if dtype in op.supported_dtypes("cpu") else []:
+        check_values(op, sample)
+
+
+@pytest.mark.parametrize("channels", [(), (2,)])
+def test_fold_sums_what_unfold_takes_apart(channels):
+    x = torch.randn(*channels, 3, 7, 6)
+    options = {"kernel_size": (3, 2), "dilation": (1, 2), "padding": 1, "stride": (2, 1)}
+    columns = F.unfold(x, **options)
+    compare(t2j(F.unfold)(t2j(x), **options), columns)
+    compare(t2j(F.fold)(t2j(columns), (7, 6), **options), F.fold(columns, (7, 6), **options))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_torch_convolution(transposed):
+    x, weight = torch.randn(2, 4, 6, 5), torch.randn(4, 2, 3, 3)
+    args = ([2, 1], [1, 1], [1, 1], transposed, [1, 0] if transposed else [0, 0], 2)
+    bias = torch.randn(4)
+    compare(t2j(torch.convolution)(t2j(x), t2j(weight), t2j(bias), *args), torch.convolution(x, weight, bias, *args))
+
+
+def test_a_chain_of_convolutions_stays_in_channels_last_order():
+    def chain(x, weight, bias):
+        for _ in range(3):
+            x = F.max_pool2d(F.relu(F.conv2d(x, weight, bias, padding=1)), 3, 1, 1)
+        return x.mean((2, 3))
+
+    jaxpr = jax.make_jaxpr(t2j(chain))(jnp.ones((2, 4, 8, 8)), jnp.ones((4, 4, 3, 3)), jnp.ones(4))
+    assert [equation.primitive.name for equation in jaxpr.eqns].count("transpose") <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((2, 3, 8, 8), (4, 2, 3, 3)), "channels"),
+        (((3, 8), (4, 3, 3, 3)), "unbatched"),
+        (((2, 3, 2, 8), (4, 3, 3, 3)), "smaller than the kernel"),
+    ],
+)
+def test_wrong_shapes_are_refused(arguments, message):
+    with pytest.raises(RuntimeError, match=message):
+        t2j(F.conv2d)(*(jnp.ones(shape) for shape in arguments))
+
+
+def test_same_padding_refuses_strides():
+    with pytest.raises(RuntimeError, match="strided"):
+        t2j(lambda x, w: F.conv2d(x, w, stride=2, padding="same"))(jnp.ones((2, 3, 8, 8)), jnp.ones((4, 3, 3, 3)))

@@ -1,0 +1,120 @@
+"""Pooling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_unpool1d.grad", "max_unpool2d.grad", "max_unpool3d.grad",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(f"nn.functional.{name}"))
+    for sample in samples(op, torch.float32, 3):
+        check_values(op, sample, jit=True)
+    for sample in samples(op, torch.float32, 2, requires_grad=True):
+        check_gradients(op, sample)
+
+
+def _same(function, *tensors):
+    """The function gives PyTorch's results and its gradient of the first tensor."""
+    first, *rest = tensors
+    first = first.clone().requires_grad_()
+    expected = function(first, *rest)
+    actual = jax.jit(t2j(function))(*map(t2j, tensors))
+    for got, want in zip(jax.tree.leaves(actual), expected if isinstance(expected, tuple) else (expected,), strict=True):
+        np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-6)
+    output = expected[0] if isinstance(expected, tuple) else expected
+    cotangent = torch.randn_like(output)
+    (grad,) = torch.autograd.grad(output, first, cotangent)
+    _, pull = jax.vjp(lambda x: jax.tree.leaves(t2j(function)(x, *map(t2j, rest)))[0], t2j(tensors[0]))
+    compare(pull(t2j(cotangent))[0], grad)
+
+
+TIES = torch.tensor([[[[1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 2.0, 2.0], [0.0, 0.0, -1.0, 3.0], [0.0, 0.0, 3.0, 3.0]]]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 1, "padding": 1},
+        {"kernel_size": 2, "stride": 1, "dilation": 2},
+        {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+        {"kernel_size": 4, "stride": 1, "padding": 2},
+        {"kernel_size": 5, "stride": 1, "padding": 2},
+    ],
+)
+@pytest.mark.parametrize("return_indices", [False, True])
+def test_the_first_of_several_largest_takes_the_gradient(options, return_indices):
+    _same(lambda x: F.max_pool2d(x, **options, return_indices=return_indices), TIES)
+
+
+def test_large_windows():
+    _same(lambda x: F.max_pool2d(x, 9, 1, 4), torch.randn(1, 2, 12, 11))
+    _same(lambda x: F.avg_pool2d(x, 7, 2, 3, ceil_mode=True, count_include_pad=False), torch.randn(1, 2, 12, 11))
+
+
+def test_nan_is_largest():
+    x = jnp.array([[[[1.0, jnp.nan], [2.0, 0.0]]]])
+    assert jnp.isnan(t2j(lambda x: F.max_pool2d(x, 2))(x)).all()
+    assert t2j(lambda x: F.max_pool2d(x, 2, return_indices=True))(x)[1].item() == 1
+
+
+def test_pooling_follows_channels_last_order():
+    weight = torch.randn(3, 2, 1, 1)
+    for pool in (
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        lambda x: F.adaptive_avg_pool2d(x, (2, 3)),
+        lambda x: F.adaptive_avg_pool2d(x, 1),
+    ):
+        _same(lambda x, pool=pool: pool(F.conv2d(x, weight)), torch.randn(2, 2, 8, 7))
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_fractional_max_pool(dimensions):
+    pool = getattr(F, f"fractional_max_pool{dimensions}d")
+    x, given = torch.randn(2, 3, *(7, 8, 6)[:dimensions]), torch.rand(2, 3, dimensions)
+    _same(lambda x, given: pool(x, 2, output_size=3, return_indices=True, _random_samples=given), x, given)
+    drawn = t2j(lambda x: pool(x, 2, output_ratio=(0.5,) * dimensions))(t2j(x), rng=jax.random.key(0))
+    assert drawn.shape == (2, 3, *(int(size * 0.5) for size in x.shape[2:]))
+
+
+@pytest.mark.parametrize("norm", [1, 2, 3.0])
+def test_lp_pool(norm):
+    _same(lambda x: F.lp_pool2d(x, norm, 2, stride=1), torch.rand(1, 2, 4, 5) + 0.1)
+
+
+def test_unpooling_undoes_pooling():
+    def there_and_back(x):
+        pooled, indices = F.max_pool2d(x, 2, 2, return_indices=True)
+        return F.max_unpool2d(pooled, indices, 2, 2, output_size=x.shape)
+
+    _same(there_and_back, torch.randn(2, 3, 5, 6))
+
+
+def test_higher_derivatives():
+    def loss(x):
+        return (F.max_pool2d(x, 2, 1) ** 3).sum()
+
+    x = torch.randn(1, 1, 3, 3)
+    expected = torch.autograd.functional.hessian(loss, x)
+    np.testing.assert_allclose(jax.hessian(t2j(loss))(t2j(x)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"kernel_size": 2, "padding": 2}, {"kernel_size": 9}, {"kernel_size": 2, "stride": 0}])
+def test_bad_windows_are_refused(options):
+    with pytest.raises(RuntimeError):
+        t2j(lambda x: F.max_pool2d(x, **options))(jnp.ones((1, 1, 4, 4)))
