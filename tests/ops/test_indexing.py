@@ -1,0 +1,132 @@
+"""Elements by index and mask: values, gradients, graphs and refusals. Subscripts are in `tests/test_setitem.py`."""
+
+import jax
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+INDEXING = """
+    gather scatter scatter_add scatter_reduce.sum scatter_reduce.prod scatter_reduce.mean scatter_reduce.amax
+    scatter_reduce.amin index_select index_add index_copy index_fill index_put index_reduce.prod index_reduce.mean
+    index_reduce.amax index_reduce.amin take take_along_dim put masked_fill masked_scatter masked_select nonzero
+    argwhere where
+""".split()
+SHAPE_DEPENDS_ON_VALUES = {"masked_select", "nonzero", "argwhere"}
+LIMIT = 3
+
+
+@pytest.mark.parametrize("name", INDEXING)
+class TestDatabase:
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_values(self, name, jit):
+        if jit and name in SHAPE_DEPENDS_ON_VALUES:
+            pytest.skip("the shape of the result depends on values")
+        for op in entries(name):
+            for sample in samples(op, torch.float32, LIMIT):
+                check_values(op, sample, jit)
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+    def test_integers(self, name, dtype):
+        for op in entries(name):
+            if dtype in op.supported_dtypes("cpu"):
+                for sample in samples(op, dtype, LIMIT):
+                    check_values(op, sample)
+
+    def test_gradients(self, name):
+        for op in entries(name):
+            if op.supports_autograd:
+                for sample in samples(op, torch.float32, LIMIT, requires_grad=True):
+                    check_gradients(op, sample)
+
+
+X = torch.arange(12.0).reshape(3, 4)
+ROWS = torch.tensor([2, 0])
+
+
+def equations(function, *args):
+    return jax.make_jaxpr(t2j(function))(*args).eqns
+
+
+class TestGraphs:
+    def test_an_expanded_index_moves_rows(self):
+        gathers = [
+            equation
+            for equation in equations(lambda x, i: x.gather(0, i[:, None].expand(2, 4)), t2j(X), t2j(ROWS))
+            if equation.primitive.name == "gather"
+        ]
+        assert [equation.params["slice_sizes"] for equation in gathers] == [(1, 4)]
+
+    def test_rows_are_one_gather(self):
+        names = [e.primitive.name for e in equations(lambda x, i: x.index_select(0, i), t2j(X), t2j(ROWS))]
+        assert names == ["broadcast_in_dim", "gather"]
+
+    def test_rows_in_order_are_a_slice(self):
+        names = [e.primitive.name for e in equations(lambda x: x.index_select(0, torch.tensor([1, 2])), t2j(X))]
+        assert names == ["slice"]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_rows_are_reduced_as_single_elements_are(reduce, include_self):
+    index, src = torch.tensor([1, 1, 0]), X - 5
+
+    def function(x, src, index):
+        return x.scatter_reduce(0, index[:, None].expand(3, 4), src, reduce, include_self=include_self)
+
+    x, src = X.clone().requires_grad_(), src.requires_grad_()
+    expected = function(x, src, index)
+    (expected**2).sum().backward()
+    arguments = t2j(X), t2j(src.detach()), t2j(index)
+    compare(jax.jit(t2j(function))(*arguments), expected)
+    got = jax.grad(t2j(lambda *args: (function(*args) ** 2).sum()), (0, 1))(*arguments)
+    compare(got[0], x.grad)
+    compare(got[1], src.grad)
+
+
+def test_where_has_three_forms():
+    mask = X > 4
+    compare(t2j(lambda x, m: torch.where(m, x, 0))(t2j(X), t2j(mask)), torch.where(mask, X, 0))
+    compare(t2j(lambda x, m: x.where(m, -x))(t2j(X), t2j(mask)), X.where(mask, -X))
+    for got, want in zip(t2j(lambda m: torch.where(m))(mask), torch.where(mask), strict=True):
+        compare(got, want)
+
+
+def test_in_place_forms_write_through_views():
+    def function(x, i):
+        x = x.clone()
+        x[1:].index_fill_(1, i, 7)
+        x[:, 1:].scatter_(1, i[None, :1], -1.0)
+        x[0].masked_fill_(x[0] > 2, 0)
+        x.t().index_add_(0, i, torch.ones(2, 3))
+        return x
+
+    compare(jax.jit(t2j(function))(t2j(X), t2j(ROWS)), function(X, ROWS))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.gather(0, torch.tensor([[3]])),
+        lambda x: x.gather(0, torch.tensor([[-1]])),
+        lambda x: x.gather(0, torch.tensor([0])),
+        lambda x: x.gather(1, torch.zeros(4, 1, dtype=torch.int64)),
+        lambda x: x.gather(2, torch.zeros(1, 1, dtype=torch.int64)),
+        lambda x: x.scatter(0, torch.tensor([[3]]), 1.0),
+        lambda x: x.scatter(0, torch.zeros(2, 2, dtype=torch.int64), torch.ones(1, 1)),
+        lambda x: x.scatter_add(0, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)),
+        lambda x: x.scatter_reduce(0, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1), "max"),
+        lambda x: x.index_select(0, torch.tensor([3])),
+        lambda x: x.index_select(0, torch.tensor([[0]])),
+        lambda x: x.take(torch.tensor([12])),
+        lambda x: x.masked_fill(x > 1, torch.ones(2)),
+        lambda x: x.masked_fill(x, 1.0),
+        lambda x: x.masked_scatter(x > 1, torch.ones(2)),
+    ],
+)
+def test_refusals_are_of_the_type_that_pytorch_raises(function):
+    with pytest.raises(Exception) as expected:
+        function(X)
+    with pytest.raises(expected.type, match="."):
+        t2j(function)(t2j(X))
