@@ -81,7 +81,7 @@ def embedding_renorm(input, indices, max_norm, norm_type):
 
 @implements_tensors(torch.nn.functional.one_hot, aten.one_hot.default)
 def one_hot(tensor, num_classes=-1):
-    if tensor.dtype != torch.int64:
+    if tensor.dtype not in (torch.int64, torch.int32):  # JAX's own integers are int32
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.dtype}")
     if num_classes == -1:
         held = values(tensor, "one_hot without num_classes")

@@ -1,0 +1,81 @@
+"""Embeddings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+
+@pytest.mark.parametrize(("name", "limit"), [("embedding", 6), ("embedding_bag", 6)])
+def test_database(name, limit):
+    (op,) = entries(f"nn.functional.{name}")
+    for sample in samples(op, torch.float32, limit):
+        check_values(op, sample)
+    for sample in samples(op, torch.float32, limit, requires_grad=True):
+        check_gradients(op, sample)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags(mode):
+    weight, index = torch.randn(6, 3, requires_grad=True), torch.tensor([0, 2, 5, 2, 1, 4])
+    offsets = torch.tensor([0, 2, 2, 6])
+
+    def bags(weight):
+        return F.embedding_bag(index, weight, offsets, mode=mode, include_last_offset=True, padding_idx=5)
+
+    expected = bags(weight)
+    actual, pull = jax.vjp(jax.jit(t2j(bags)), t2j(weight.detach()))
+    compare(actual, expected)
+    cotangent = torch.randn(expected.shape)
+    compare(pull(t2j(cotangent))[0], *torch.autograd.grad(expected, weight, cotangent))
+
+
+def test_the_padding_row_gets_no_gradient():
+    def loss(weight):
+        return F.embedding(torch.tensor([0, 2, 2, 1]), weight, padding_idx=2).sum()
+
+    grad = jax.jit(jax.grad(t2j(loss)))(jnp.ones((4, 3)))
+    np.testing.assert_array_equal(grad[:, 0], [1, 1, 0, 0])
+    names = [equation.primitive.name for equation in jax.make_jaxpr(t2j(loss))(jnp.ones((4, 3))).eqns]
+    assert "select_n" not in names and "mul" not in names
+
+
+def test_frequency_scales_the_gradient():
+    index = torch.tensor([0, 2, 2, 1])
+    weight = torch.randn(4, 3, requires_grad=True)
+    F.embedding(index, weight, scale_grad_by_freq=True).sin().sum().backward()
+    grad = jax.grad(t2j(lambda w: F.embedding(index, w, scale_grad_by_freq=True).sin().sum()))(t2j(weight.detach()))
+    compare(grad, weight.grad)
+
+
+def test_max_norm_scales_the_rows_that_are_used():
+    def lookup(weight, index):
+        return F.embedding(index, weight, max_norm=1.0), weight
+
+    weight, index = torch.randn(5, 4) * 3, torch.tensor([1, 3, 1])
+    expected = lookup(weight.clone(), index)
+    for got, want in zip(t2j(lookup)(t2j(weight), t2j(index)), expected, strict=True):
+        compare(got, want)
+
+
+def test_an_index_out_of_range_is_never_a_wrong_number():
+    with pytest.raises(IndexError, match="out of range"):
+        t2j(F.embedding)(jnp.array([0, 4]), jnp.ones((4, 3)))
+    rows = jax.jit(t2j(F.embedding))(jnp.array([0, 4, -1]), jnp.ones((4, 3)))
+    assert jnp.isnan(rows[1:]).all() and (rows[0] == 1).all()
+
+
+def test_one_hot_needs_values_only_to_count_the_classes():
+    (op,) = entries("nn.functional.one_hot")
+    for sample in samples(op, torch.int64, 3):
+        check_values(op, sample)
+    classes = jnp.array([0, 2, 1])
+    assert jax.jit(t2j(lambda x: F.one_hot(x, 4)))(classes).shape == (3, 4)
+    assert t2j(F.one_hot)(torch.tensor([0, 2, 1])).shape == (3, 3)
+    with pytest.raises(RuntimeError, match="smaller than num_classes"):
+        t2j(lambda: F.one_hot(torch.tensor([5]), 3))()

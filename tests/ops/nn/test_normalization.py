@@ -1,0 +1,84 @@
+"""Normalization layers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "native_batch_norm", "native_group_norm", "native_layer_norm", "nn.functional.batch_norm",
+    "nn.functional.group_norm", "nn.functional.instance_norm", "nn.functional.layer_norm",
+    "nn.functional.local_response_norm", "nn.functional.normalize", "nn.functional.rms_norm",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    for sample in samples(op, torch.float32, 3):
+        check_values(op, sample, jit=True)
+    for sample in samples(op, torch.float32, 2, requires_grad=True):
+        check_gradients(op, sample)
+
+
+def test_half_precision_is_computed_in_single():
+    x = (torch.randn(4, 64) * 3 + 100).bfloat16()
+    compare(t2j(F.layer_norm)(t2j(x), (64,)), F.layer_norm(x, (64,)))
+
+
+def test_a_large_mean_loses_no_precision():
+    x = torch.randn(8, 64) * 1e-2 + 1e3
+    expected = F.layer_norm(x.double(), (64,)).float()
+    np.testing.assert_allclose(t2j(F.layer_norm)(t2j(x), (64,)), expected, atol=2e-2)
+
+
+def test_layer_norm_has_right_derivatives_of_every_kind():
+    def loss(x):
+        return (F.layer_norm(x, (3,)) ** 3).sum()
+
+    x, direction = torch.randn(2, 3), torch.randn(2, 3)
+    _, forward = jax.jvp(t2j(loss), (t2j(x),), (t2j(direction),))
+    np.testing.assert_allclose(forward, jnp.vdot(jax.grad(t2j(loss))(t2j(x)), t2j(direction)), rtol=1e-4)
+    expected = torch.autograd.functional.hessian(loss, x)
+    np.testing.assert_allclose(jax.hessian(t2j(loss))(t2j(x)), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_batch_norm_in_evaluation_is_one_multiplication_and_one_addition():
+    def norm(x, mean, var, weight, bias):
+        return F.batch_norm(x, mean, var, weight, bias)
+
+    jaxpr = jax.make_jaxpr(t2j(norm))(jnp.ones((2, 3, 4, 4)), *[jnp.ones(3)] * 4)
+    large = [e.primitive.name for e in jaxpr.eqns if e.outvars[0].aval.size == 96]
+    assert sorted(large) == ["add", "broadcast_in_dim", "broadcast_in_dim", "mul"]
+
+
+def test_running_statistics_are_written_and_take_no_gradient():
+    def norm(x, mean, var):
+        F.batch_norm(x, mean, var, training=True, momentum=0.5)
+        return mean, var
+
+    x, mean, var = torch.randn(6, 3), torch.zeros(3), torch.ones(3)
+    expected = norm(x, mean.clone(), var.clone())
+    actual = t2j(norm)(t2j(x), t2j(mean), t2j(var))
+    for got, want in zip(actual, expected, strict=True):
+        compare(got, want)
+    grad = jax.grad(lambda x: sum(map(jnp.sum, t2j(norm)(x, t2j(mean), t2j(var)))))(t2j(x))
+    assert not grad.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: F.layer_norm(x, (5,)), "normalized_shape"),
+        (lambda x: F.layer_norm(x, (4,), torch.ones(3)), "weight"),
+        (lambda x: F.group_norm(x, 2), "divisible"),
+    ],
+)
+def test_wrong_shapes_are_refused(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        t2j(call)(jnp.ones((2, 3, 4)))
