@@ -7,12 +7,34 @@ import torch
 from tests.ops.database import check_gradients, check_values, compare, entries, samples
 from torch2jax import t2j
 
-INDEXING = """
-    gather scatter scatter_add scatter_reduce.sum scatter_reduce.prod scatter_reduce.mean scatter_reduce.amax
-    scatter_reduce.amin index_select index_add index_copy index_fill index_put index_reduce.prod index_reduce.mean
-    index_reduce.amax index_reduce.amin take take_along_dim put masked_fill masked_scatter masked_select nonzero
-    argwhere where
-""".split()
+INDEXING = [
+    "gather",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce.sum",
+    "scatter_reduce.prod",
+    "scatter_reduce.mean",
+    "scatter_reduce.amax",
+    "scatter_reduce.amin",
+    "index_select",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_reduce.prod",
+    "index_reduce.mean",
+    "index_reduce.amax",
+    "index_reduce.amin",
+    "take",
+    "take_along_dim",
+    "put",
+    "masked_fill",
+    "masked_scatter",
+    "masked_select",
+    "nonzero",
+    "argwhere",
+    "where",
+]
 SHAPE_DEPENDS_ON_VALUES = {"masked_select", "nonzero", "argwhere"}
 LIMIT = 3
 
@@ -105,6 +127,14 @@ def test_in_place_forms_write_through_views():
     compare(jax.jit(t2j(function))(t2j(X), t2j(ROWS)), function(X, ROWS))
 
 
+def error_of(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        return error
+    return pytest.fail("nothing was refused")
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -116,7 +146,7 @@ def test_in_place_forms_write_through_views():
         lambda x: x.scatter(0, torch.tensor([[3]]), 1.0),
         lambda x: x.scatter(0, torch.zeros(2, 2, dtype=torch.int64), torch.ones(1, 1)),
         lambda x: x.scatter_add(0, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)),
-        lambda x: x.scatter_reduce(0, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1), "max"),
+        lambda x: x.scatter_reduce(0, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1), "median"),
         lambda x: x.index_select(0, torch.tensor([3])),
         lambda x: x.index_select(0, torch.tensor([[0]])),
         lambda x: x.take(torch.tensor([12])),
@@ -126,7 +156,5 @@ def test_in_place_forms_write_through_views():
     ],
 )
 def test_refusals_are_of_the_type_that_pytorch_raises(function):
-    with pytest.raises(Exception) as expected:
-        function(X)
-    with pytest.raises(expected.type, match="."):
-        t2j(function)(t2j(X))
+    expected, actual = error_of(function, X), error_of(t2j(function), t2j(X))
+    assert isinstance(actual, type(expected)), f"{actual!r}, but PyTorch: {expected!r}"

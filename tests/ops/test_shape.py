@@ -7,13 +7,60 @@ import torch
 from tests.ops.database import check_gradients, check_values, compare, entries, samples
 from torch2jax import t2j
 
-SHAPES = """
-    cat stack hstack vstack dstack column_stack repeat tile repeat_interleave roll flip fliplr flipud rot90 tril triu
-    diag diag_embed diagflat block_diag constant_pad_nd broadcast_tensors broadcast_to atleast_1d atleast_2d atleast_3d
-    movedim swapaxes flatten unflatten ravel hsplit vsplit dsplit tensor_split T mT H adjoint expand_as view_as squeeze
-    squeeze.multiple unsafe_chunk permute_copy view_copy squeeze_copy transpose_copy slice_scatter select_scatter
-    diagonal_scatter as_strided_scatter
-""".split()
+SHAPES = [
+    "cat",
+    "stack",
+    "hstack",
+    "vstack",
+    "dstack",
+    "column_stack",
+    "repeat",
+    "tile",
+    "repeat_interleave",
+    "roll",
+    "flip",
+    "fliplr",
+    "flipud",
+    "rot90",
+    "tril",
+    "triu",
+    "diag",
+    "diag_embed",
+    "diagflat",
+    "block_diag",
+    "constant_pad_nd",
+    "broadcast_tensors",
+    "broadcast_to",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "movedim",
+    "swapaxes",
+    "flatten",
+    "unflatten",
+    "ravel",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "tensor_split",
+    "T",
+    "mT",
+    "H",
+    "adjoint",
+    "expand_as",
+    "view_as",
+    "squeeze",
+    "squeeze.multiple",
+    "unsafe_chunk",
+    "permute_copy",
+    "view_copy",
+    "squeeze_copy",
+    "transpose_copy",
+    "slice_scatter",
+    "select_scatter",
+    "diagonal_scatter",
+    "as_strided_scatter",
+]
 GRADIENT_DIFFERS = {"as_strided_scatter"}  # PyTorch gives the overwritten places the gradient, not the others
 LIMIT = 2
 
@@ -87,6 +134,14 @@ def test_repeats_that_are_traced_need_the_output_size():
     compare(jax.jit(t2j(function))(t2j(X), t2j(counts)), function(X, counts))
 
 
+def error_of(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        return error
+    return pytest.fail("nothing was refused")
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -109,7 +164,5 @@ def test_repeats_that_are_traced_need_the_output_size():
     ],
 )
 def test_refusals_are_of_the_type_that_pytorch_raises(function):
-    with pytest.raises(Exception) as expected:
-        function(X)
-    with pytest.raises(expected.type, match="."):
-        t2j(function)(t2j(X))
+    expected, actual = error_of(function, X), error_of(t2j(function), t2j(X))
+    assert isinstance(actual, type(expected)), f"{actual!r}, but PyTorch: {expected!r}"
