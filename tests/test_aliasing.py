@@ -22,6 +22,7 @@ from torch2jax import t2j
 
 PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "300"))
 EAGER_SHARE = 8  # every program runs jitted, and one in so many op by op as well
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 LARGE = 1e4  # values beyond are not compared: rounding errors grow with them
 
 
@@ -187,8 +188,8 @@ WRITES: dict[str, Callable] = {
     "set_index": lambda t, u: t.__setitem__(0, apart(u, t[0])),
     "set_slice": lambda t, u: t.__setitem__((..., slice(0, 2)), apart(u, t[..., :2])),
     "set_step": lambda t, u: t.__setitem__(slice(1, None, 2), 4.0),
-    "set_mask": lambda t, u: t.__setitem__(t.detach().real > 0.5, 5),
-    "set_list": lambda t, u: t.__setitem__([0, 1], u.clone()),
+    "set_mask": lambda t, u: overlaps(t) or t.__setitem__(t.detach().real > 0.5, 5),
+    "set_list": lambda t, u: overlaps(t) or len(t) < 2 or t.__setitem__([0, 1], u.to(t.dtype).clone()),
     "out": lambda t, u: torch.add(apart(t, u), u, out=u),
     "out_sin": lambda t, u: torch.sin(apart(t, u), out=u),
 }
@@ -332,7 +333,7 @@ def translated(program, notes: list, *, jit: bool):
 
     arrays = [t2j(tensor) for tensor in inputs()]
     if jit:
-        return jax.jit(values_and_gradients)(*arrays)
+        return jax.jit(values_and_gradients, compiler_options=QUICK)(*arrays)
     return t2j(run)(arrays), None
 
 

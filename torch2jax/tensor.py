@@ -182,6 +182,6 @@ def strides_of_shape(shape, memory_format=torch.contiguous_format) -> tuple[int,
 def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -> tuple[int, ...]:
     """The strides that ``clone`` or ``empty_like`` gives a copy of `tensor`."""
     with torch._C.DisableTorchFunction():
-        if tensor.is_contiguous() and memory_format in (torch.preserve_format, torch.contiguous_format):
+        if memory_format is torch.preserve_format and tensor.is_contiguous():
             return tensor.stride()
         return geometry(torch.empty_like, tensor, memory_format=memory_format, device="meta").stride()

@@ -198,11 +198,11 @@ def slice_tensor(self, like, dim=0, start=None, end=None, step=1):
 @_view(aten.expand.default)
 def expand(self, like, size, *, implicit=False):
     before, after = _shape_of(self), _shape_of(like)
-    if before == after:
+    if math.prod(before) == math.prod(after):
         return _reshape(self, like)
     dimensions = range(len(after) - len(before), len(after))
     read = functools.partial(lax.broadcast_in_dim, shape=after, broadcast_dimensions=dimensions)
-    return ViewKind(read, _write_to_region, overlaps=math.prod(after) > 1)
+    return ViewKind(read, _write_to_region, overlaps=True)
 
 
 def _write_to_region(array, value):
