@@ -5,10 +5,11 @@ from jax import lax
 
 from ..promotion import Promotion
 from ..registry import implements
+from .arrays import is_complex
 
 aten = torch.ops.aten
 
 
 @implements(torch.conj_physical, aten._conj_physical, torch._conj_physical, promote=Promotion.NO_OPMATH)
 def conj_physical(input):
-    return lax.conj(input) if input.dtype.kind == "c" else input
+    return lax.conj(input) if is_complex(input) else input
