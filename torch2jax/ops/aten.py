@@ -4,7 +4,7 @@ import torch
 from jax import lax
 
 from ..promotion import Promotion
-from ..registry import implements
+from ..registry import implements, implements_tensors
 from .arrays import is_complex
 
 aten = torch.ops.aten
@@ -13,3 +13,8 @@ aten = torch.ops.aten
 @implements(torch.conj_physical, aten._conj_physical, torch._conj_physical, promote=Promotion.NO_OPMATH)
 def conj_physical(input):
     return lax.conj(input) if is_complex(input) else input
+
+
+@implements_tensors(aten.copy.default)
+def copy(self, src, non_blocking=False):
+    return self.clone().copy_(src)
