@@ -11,17 +11,127 @@ import torch
 from tests.ops.database import check_gradients, check_values, compare, entries, samples
 from torch2jax import t2j
 
-NAMES = """
-    __radd__ __rand__ __rdiv__ __rmod__ __rmul__ __ror__ __rpow__ __rsub__ __rxor__ abs acos acosh add addcdiv addcmul
-    angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
-    bitwise_xor ceil clamp clamp_max clamp_min complex conj_physical copysign cos cosh deg2rad digamma
-    div.floor_rounding div.no_rounding_mode div.trunc_rounding eq erf erfc erfinv exp exp2 expm1 float_power floor
-    floor_divide fmax fmin fmod frac frexp gcd ge gt heaviside hypot isclose isfinite isinf isnan isneginf isposinf
-    isreal lcm ldexp le lerp lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or
-    logical_xor logit lt maximum minimum mul nan_to_num ne neg nextafter polar positive pow rad2deg reciprocal
-    remainder round.decimals_0 round.decimals_3 rsqrt rsub sgn sigmoid sign signbit sin sinc sinh special.xlog1py sqrt
-    square sub tan tanh true_divide trunc where xlogy
-""".split()
+NAMES = [
+    "__radd__",
+    "__rand__",
+    "__rdiv__",
+    "__rmod__",
+    "__rmul__",
+    "__ror__",
+    "__rpow__",
+    "__rsub__",
+    "__rxor__",
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "angle",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "complex",
+    "conj_physical",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "div.floor_rounding",
+    "div.no_rounding_mode",
+    "div.trunc_rounding",
+    "eq",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frac",
+    "frexp",
+    "gcd",
+    "ge",
+    "gt",
+    "heaviside",
+    "hypot",
+    "isclose",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "isreal",
+    "lcm",
+    "ldexp",
+    "le",
+    "lerp",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "nan_to_num",
+    "ne",
+    "neg",
+    "nextafter",
+    "polar",
+    "positive",
+    "pow",
+    "rad2deg",
+    "reciprocal",
+    "remainder",
+    "round.decimals_0",
+    "round.decimals_3",
+    "rsqrt",
+    "rsub",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinc",
+    "sinh",
+    "special.xlog1py",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "true_divide",
+    "trunc",
+    "where",
+    "xlogy",
+]
 DTYPES = [torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16]
 ANOTHER_BRANCH = {("logaddexp", torch.complex64)}  # the imaginary part differs by a multiple of 2 pi
 
@@ -158,7 +268,9 @@ def _primitives(jaxpr) -> list[str]:
     names = []
     for equation in jaxpr.eqns:
         inner = equation.params.get("call_jaxpr") or equation.params.get("jaxpr")
-        names += [equation.primitive.name] if inner is None or "jvp" not in equation.primitive.name else _primitives(inner)
+        names += (
+            [equation.primitive.name] if inner is None or "jvp" not in equation.primitive.name else _primitives(inner)
+        )
     return names
 
 

@@ -762,9 +762,7 @@ def angle(input):
 
 def _to_complex(input, other) -> torch.dtype:
     if input.dtype != other.dtype or not input.dtype.is_floating_point:
-        raise RuntimeError(
-            f"Expected two floating-point tensors of one dtype, got {input.dtype} and {other.dtype}"
-        )
+        raise RuntimeError(f"Expected two floating-point tensors of one dtype, got {input.dtype} and {other.dtype}")
     return input.dtype.to_complex()
 
 

@@ -25,6 +25,7 @@ from .arrays import (
     where,
     widened,
 )
+from .elementwise import magnitude
 
 aten = torch.ops.aten
 
@@ -283,7 +284,9 @@ def _root(array):
 @_root.defjvp
 def _(primals, tangents):
     root = _root(*primals)
-    return root, where(lax.eq(root, like(root, 0)), like(root, 0), lax.div(tangents[0], lax.mul(root, like(root, 2))))
+    at_zero = lax.eq(root, like(root, 0))
+    slope = lax.div(tangents[0], where(at_zero, like(root, 1), lax.mul(root, like(root, 2))))
+    return root, where(at_zero, like(root, 0), slope)
 
 
 def _moment(input, dim, unbiased, keepdim, correction):
@@ -396,11 +399,11 @@ def _norm(array, order: float, axes):
     if order == 0:
         return lax.reduce_sum(cast(truth(array), real_dtype(array)), axes)
     if order == 1:
-        return lax.reduce_sum(lax.abs(array), axes)
+        return lax.reduce_sum(magnitude(array), axes)
     if order == math.inf:
-        return lax.reduce_max(lax.abs(array), axes)
+        return lax.reduce_max(magnitude(array), axes)
     if order == -math.inf:
-        return lax.reduce_min(lax.abs(array), axes)
+        return lax.reduce_min(magnitude(array), axes)
     return _power_norm(array, order, axes)
 
 

@@ -1,0 +1,182 @@
+"""Reductions: the database's samples, PyTorch's derivatives at ties and zeros, errors, and plain graphs."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, compare_trees, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "all",
+    "amax",
+    "amin",
+    "aminmax",
+    "any",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "dist",
+    "linalg.norm",
+    "linalg.vector_norm",
+    "logsumexp",
+    "max.binary",
+    "max.reduction_no_dim",
+    "max.reduction_with_dim",
+    "mean",
+    "min.binary",
+    "min.reduction_no_dim",
+    "min.reduction_with_dim",
+    "nanmean",
+    "nansum",
+    "norm",
+    "prod",
+    "renorm",
+    "std",
+    "std.unbiased",
+    "std_mean",
+    "std_mean.unbiased",
+    "sum",
+    "var",
+    "var.unbiased",
+    "var_mean",
+    "var_mean.unbiased",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16):
+        if dtype in op.supported_dtypes("cpu"):
+            for sample in samples(op, dtype, 2):
+                check_values(op, sample)
+    if op.supports_autograd:
+        for sample in samples(op, torch.float32, 2, requires_grad=True):
+            check_gradients(op, sample)
+
+
+@pytest.mark.parametrize("name", ["sum", "max.reduction_with_dim", "var"])
+def test_under_jit(name):
+    op = next(entries(name))
+    for sample in samples(op, torch.float32, 3):
+        check_values(op, sample, jit=True)
+
+
+TIES = torch.tensor([[1.0, 3, 3], [0, 0, 0], [2, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.max(1).values,
+        lambda x: x.min(0)[0],
+        lambda x: x.max(),
+        lambda x: x.amax(1),
+        lambda x: torch.aminmax(x, dim=0)[1],
+        lambda x: x.norm(dim=1),
+        lambda x: x.norm(1, dim=1),
+        lambda x: torch.linalg.vector_norm(x, 3, 1),
+        lambda x: torch.linalg.vector_norm(x, float("inf"), 1),
+        lambda x: x.std(1),
+        lambda x: x.prod(1),
+        lambda x: (x.log() - 1).logsumexp(1),
+    ],
+)
+def test_derivative_at_ties_and_zeros(function):
+    x = TIES.clone().requires_grad_()
+    expected = function(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    compare(t2j(function)(TIES), expected)
+    compare(jax.grad(lambda array: t2j(function)(array).sum())(t2j(TIES)), gradient)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.var(), lambda x: x.std(), lambda x: x.norm(), lambda x: x.logsumexp(0)]
+)
+def test_second_derivative(function):
+    x = torch.tensor([0.5, -1.0, 2.0])
+    compare(jax.hessian(t2j(function))(t2j(x)), torch.func.hessian(function)(x))
+
+
+SPECIAL = torch.tensor([[float("nan"), 1, 2], [-float("inf"), -float("inf"), -float("inf")], [float("inf"), 0, 1]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.max(1),
+        lambda x: x.min(1),
+        lambda x: x.argmax(1),
+        lambda x: x.amax(1),
+        lambda x: x.logsumexp(1),
+        lambda x: x.any(1),
+        lambda x: x.nansum(1),
+    ],
+)
+def test_special_values(function):
+    compare_trees(t2j(function)(SPECIAL), function(SPECIAL))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(),
+        lambda x: x.mean(dim=(0, -1), keepdim=True),
+        lambda x: x.sum(axis=1, keepdims=True),
+        lambda x: x.var(False),
+        lambda x: x.var(0, False),
+        lambda x: x.std(dim=1, correction=0, keepdim=True),
+        lambda x: torch.var_mean(x, (0, 1)),
+        lambda x: torch.max(x, 1, True),
+        lambda x: torch.max(input=x, dim=-1),
+        lambda x: torch.max(x, other=x.flip(0)),
+        lambda x: x.max(dim=0).indices,
+        lambda x: x.argmax(),
+        lambda x: x.argmin(keepdim=True),
+        lambda x: x.sum(0, dtype=torch.float64),
+        lambda x: (x > 1).sum(1).dtype == torch.int64,
+        lambda x: torch.sum(x, 1, out=torch.zeros(3)),
+        lambda x: torch.tensor(2.0).max(0),
+        lambda x: torch.zeros(0).sum(),
+        lambda x: torch.zeros(2, 0).prod(1),
+    ],
+)
+def test_forms_of_call(function):
+    compare_trees(t2j(function)(TIES), function(TIES))
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda: torch.ones(2).sum(3), IndexError),
+        (lambda: torch.ones(2).sum((0, 0)), RuntimeError),
+        (lambda: torch.ones(2, dtype=torch.int64).mean(), RuntimeError),
+        (lambda: torch.ones(2, dtype=torch.int64).var(), RuntimeError),
+        (lambda: torch.zeros(0).max(), RuntimeError),
+        (lambda: torch.zeros(0, 2).max(0), IndexError),
+        (lambda: torch.zeros(0, 2).argmax(0), IndexError),
+        (lambda: torch.linalg.vector_norm(torch.zeros(0), float("inf")), RuntimeError),
+    ],
+)
+def test_errors(function, error):
+    with pytest.raises(error):
+        function()
+    with pytest.raises(error):
+        t2j(function)()
+
+
+@pytest.mark.parametrize(
+    ("function", "primitives"),
+    [
+        (lambda x: x.sum(1), ["reduce_sum"]),
+        (lambda x: x.mean(1), ["reduce_sum", "div"]),
+        (lambda x: x.amax(1), ["reduce_max"]),
+        (lambda x: x.argmax(1), ["argmax"]),
+        (lambda x: (x > 0).all(), ["gt", "reduce_and"]),
+    ],
+)
+def test_graph(function, primitives):
+    equations = jax.make_jaxpr(t2j(function))(jnp.ones((2, 3))).jaxpr.eqns
+    assert [equation.primitive.name for equation in equations] == primitives

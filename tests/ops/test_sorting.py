@@ -1,0 +1,140 @@
+"""Sorting, order statistics, searching and sets."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, compare_trees, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "allclose",
+    "argsort",
+    "bucketize",
+    "equal",
+    "isin",
+    "kthvalue",
+    "median",
+    "mode",
+    "msort",
+    "nanmedian",
+    "nanquantile",
+    "quantile",
+    "searchsorted",
+    "sort",
+    "topk",
+    "unique",
+    "unique_consecutive",
+]
+# PyTorch's choice among equal values is not defined, and integers and bfloat16 have many.
+UNSTABLE = {"argsort", "kthvalue", "sort", "topk"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        if dtype in op.supported_dtypes("cpu") and not (name in UNSTABLE and dtype != torch.float32):
+            for sample in samples(op, dtype, 2):
+                check_values(op, sample)
+    if op.supports_autograd:
+        for sample in samples(op, torch.float32, 2, requires_grad=True):
+            check_gradients(op, sample)
+
+
+@pytest.mark.parametrize("name", ["sort", "topk", "median"])
+def test_under_jit(name):
+    op = next(entries(name))
+    for sample in samples(op, torch.float32, 2):
+        check_values(op, sample, jit=True)
+
+
+NAN = float("nan")
+LINES = torch.tensor([[3.0, 1, NAN, 2, 1], [2, 2, 1, 1, 0], [NAN, 4, NAN, 4, 5]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sort(stable=True),
+        lambda x: x.sort(dim=0, descending=True, stable=True),
+        lambda x: x.sort(dim=1, stable=True).values,
+        lambda x: x.argsort(dim=1, stable=True, descending=True),
+        lambda x: x.nan_to_num().int().sort(dim=1, descending=True, stable=True),
+        lambda x: (x > 1).sort(stable=True),
+        lambda x: x.topk(2)[0],
+        lambda x: x.topk(5, largest=False)[0],
+        lambda x: x.nan_to_num().int().topk(2, 0, False)[0],
+        lambda x: x.median(),
+        lambda x: x.median(1).values,
+        lambda x: x.nanmedian(1).values,
+        lambda x: x.nanmedian(),
+        lambda x: x.nan_to_num().mode(1),
+        lambda x: x.kthvalue(2).values,
+        lambda x: torch.tensor(2.0).sort(),
+        lambda x: torch.tensor(2.0).topk(1),
+        lambda x: torch.unique(x),
+        lambda x: torch.unique(x.nan_to_num(), return_inverse=True, return_counts=True),
+        lambda x: torch.unique(x.nan_to_num(), dim=1, return_inverse=True),
+        lambda x: x.nan_to_num().int().unique_consecutive(return_inverse=True, return_counts=True),
+        lambda x: torch.equal(x, x),
+        lambda x: torch.allclose(x, x, equal_nan=True),
+        lambda x: x.quantile(0.3, dim=1),
+        lambda x: torch.isin(x, 2),
+    ],
+)
+def test_values(function):
+    compare_trees(t2j(function)(LINES), function(LINES))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.median(), lambda x: x.median(1).values, lambda x: x.kthvalue(2)[0], lambda x: x.mode(1)[0]]
+)
+def test_derivative_at_ties(function):
+    x = torch.tensor([[2.0, 1, 1, 1, 2], [3, 2, 1, 0, 2]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(x).sum(), x)
+    actual = jax.grad(lambda array: t2j(function)(array).sum())(t2j(x.detach()))
+    compare(actual.sum(), gradient.sum())
+    if function(x).ndim == 0:
+        compare(actual, gradient)
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_search(dtype, right):
+    edges, values = torch.tensor([1, 3, 3, 5]).to(dtype), torch.tensor([[0, 1, 3], [4, 5, 6]]).to(dtype)
+    for function in (
+        lambda: torch.searchsorted(edges, values, right=right),
+        lambda: torch.searchsorted(edges.expand(2, 4), values, right=right, out_int32=True),
+        lambda: torch.searchsorted(edges, 3, right=right),
+        lambda: torch.bucketize(values, edges, right=right),
+        lambda: torch.searchsorted(edges.flip(0), values, sorter=torch.tensor([3, 2, 1, 0]), side="left"),
+    ):
+        compare(t2j(function)(), function())
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda: torch.ones(2).topk(3), RuntimeError),
+        (lambda: torch.ones(2).kthvalue(3), RuntimeError),
+        (lambda: torch.ones(2).sort(2), IndexError),
+        (lambda: torch.zeros(0, 2).median(0), IndexError),
+        (lambda: torch.ones(2, dtype=torch.complex64).sort(), RuntimeError),
+        (lambda: torch.bucketize(torch.ones(2), torch.ones(2, 2)), RuntimeError),
+    ],
+)
+def test_errors(function, error):
+    with pytest.raises(error):
+        function()
+    with pytest.raises(error):
+        t2j(function)()
+
+
+def test_sorting_of_a_constant_is_known_under_jit():
+    def function(x):
+        order = torch.tensor([3, 1, 2]).sort().values
+        return x * order[0].item() + torch.unique(order).shape[0]
+
+    compare(jax.jit(t2j(function))(jnp.ones(2)), function(torch.ones(2)))
