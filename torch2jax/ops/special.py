@@ -68,6 +68,7 @@ def polygamma(n, input):
     return like(x, (-1) ** (n + 1) * math.factorial(n)) * _hurwitz_zeta(n + 1, x)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _hurwitz_zeta(order: int, x):
     """The sum of (x + k)**-order over k >= 0; for negative `x`, that over all integers k less that over the others."""
     negative = lax.lt(x, like(x, 0))
@@ -84,6 +85,11 @@ def erfcx(input):
     near = lax.lt(input, like(input, 2))
     small, large = where(near, input, like(input, 0)), where(near, like(input, 2), input)
     return where(near, lax.mul(lax.exp(lax.square(small)), lax.erfc(small)), _erfcx_integral(large))
+
+
+@_hurwitz_zeta.defjvp
+def _(order, primals, tangents):
+    return _hurwitz_zeta(order, *primals), like(primals[0], -order) * _hurwitz_zeta(order + 1, *primals) * tangents[0]
 
 
 @floating(torch.special.log_ndtr)
@@ -305,8 +311,8 @@ def _recurrence(first, step):
     """The body for polynomials ``p(0) = 1``, ``p(1) = first(x)``, ``p(k+1) = step(k, x, p(k), p(k-1))``."""
 
     def body(input, n):
-        input, n = _same_shape(input, n)
-        n = jnp.trunc(n)
+        count = _count(n)
+        input, n = _same_shape(input, jnp.trunc(n))
         one = lax.full_like(input, 1)
 
         def advance(k, state):
@@ -315,15 +321,16 @@ def _recurrence(first, step):
             return current, step(lax.convert_element_type(k, input.dtype), input, current, previous), result
 
         result = jnp.where(n < 0, 0, one)
-        return lax.fori_loop(1, _count(n), advance, (one, first(input), result))[2]
+        return lax.fori_loop(1, count, advance, (one, first(input), result))[2]
 
     return body
 
 
 def _count(n):
     """One more than the highest degree, an int where it is known, so that the loop can be differentiated backwards."""
-    highest = jnp.max(n, initial=0) + 1
-    return lax.convert_element_type(highest, np.int32) if isinstance(n, jax.core.Tracer) else int(highest)
+    if isinstance(n, jax.core.Tracer):
+        return cast(jnp.max(n, initial=0), np.int32) + 1
+    return int(np.max(np.asarray(n), initial=0)) + 1
 
 
 def _chebyshev_step(k, x, p, before):

@@ -1,0 +1,118 @@
+"""Interpolation, grids, padding and pixel shuffling."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "grid_sampler_3d",
+    "nn.functional.channel_shuffle",
+    "nn.functional.grid_sample",
+    "nn.functional.interpolate.area",
+    "nn.functional.interpolate.bicubic",
+    "nn.functional.interpolate.bilinear",
+    "nn.functional.interpolate.linear",
+    "nn.functional.interpolate.nearest",
+    "nn.functional.interpolate.nearest-exact",
+    "nn.functional.interpolate.trilinear",
+    "nn.functional.pad.circular",
+    "nn.functional.pad.constant",
+    "nn.functional.pad.reflect",
+    "nn.functional.pad.replicate",
+    "nn.functional.pixel_shuffle",
+    "nn.functional.pixel_unshuffle",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    for sample in samples(op, torch.float32, 3):
+        check_values(op, sample)
+    check_gradients(op, samples(op, torch.float32, 1, requires_grad=True)[0])
+
+
+@pytest.mark.parametrize("how", [{"size": 1}, {"size": (14, 3)}, {"scale_factor": 1.3}, {"scale_factor": (0.4, 1.04)}])
+@pytest.mark.parametrize(
+    ("mode", "align_corners", "antialias"),
+    [
+        ("nearest", None, False),
+        ("nearest-exact", None, False),
+        ("bilinear", True, False),
+        ("bilinear", False, False),
+        ("bicubic", True, False),
+        ("bicubic", False, False),
+        ("bilinear", False, True),
+        ("bilinear", True, True),
+        ("bicubic", False, True),
+        ("lanczos", False, True),
+    ],
+)
+def test_interpolate(mode, align_corners, antialias, how):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 7, 9)
+
+    def resize(x):
+        return F.interpolate(x, mode=mode, align_corners=align_corners, antialias=antialias, **how)
+
+    compare(t2j(resize)(t2j(x)), resize(x))
+
+
+def test_interpolate_graphs():
+    x = jnp.ones((1, 2, 4, 4))
+    doubled = str(jax.make_jaxpr(t2j(lambda x: F.interpolate(x, scale_factor=2)))(x))
+    halved = str(jax.make_jaxpr(t2j(lambda x: F.interpolate(x, scale_factor=0.5)))(x))
+    smooth = str(jax.make_jaxpr(t2j(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")))(x))
+    assert not any("gather" in graph for graph in (doubled, halved, smooth))
+
+
+@pytest.mark.parametrize(
+    ("widths", "mode"),
+    [((1, -1, -2, 3), "constant"), ((-1, 2), "reflect"), ((2, -1, -1, 2), "replicate"), ((-1, 2), "circular")],
+)
+def test_negative_padding(widths, mode):
+    x = torch.arange(60.0).reshape(3, 4, 5)
+    compare(t2j(lambda x: F.pad(x, widths, mode))(t2j(x)), F.pad(x, widths, mode))
+
+
+def test_pad_in_channels_last_order():
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+
+    def program(x):
+        x = F.conv2d(x, weight)
+        return F.interpolate(F.pad(x, (1, 2, 3, 0)), scale_factor=2), F.pad(x, (1, 1, 2, 0), mode="reflect")
+
+    for actual, expected in zip(t2j(program)(t2j(x)), program(x), strict=True):
+        compare(actual, expected)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_affine_grid(align_corners):
+    theta = torch.tensor([[[1.0, 0.5, 0.1], [-0.3, 2.0, 0.0]]])
+
+    def grid(theta):
+        return F.affine_grid(theta, (1, 3, 4, 5), align_corners)
+
+    compare(t2j(grid)(t2j(theta)), grid(theta))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: F.pad(x, (1,)), RuntimeError, "must be even"),
+        (lambda x: F.pad(x, (-3, -3)), RuntimeError, "negative output size"),
+        (lambda x: F.pad(x, (9, 0), "reflect"), RuntimeError, "too large"),
+        (lambda x: F.pad(x, (1, 0), "mirror"), NotImplementedError, "Unrecognised padding mode"),
+        (lambda x: F.interpolate(x, size=0), RuntimeError, "greater than 0"),
+        (lambda x: F.interpolate(x, size=3, mode="bilinear"), NotImplementedError, "needs 4D input"),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        t2j(call)(jnp.ones((2, 3, 5)))

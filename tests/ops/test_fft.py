@@ -1,0 +1,70 @@
+"""Fourier transforms: the database's samples, more dimensions than XLA takes at once, dtypes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = [f"fft.{kind}fft{dims}" for kind in ("", "i", "r", "ir", "h", "ih") for dims in ("", "2", "n")] + [
+    "fft.fftshift",
+    "fft.ifftshift",
+    "stft",
+    "istft",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    dtype = torch.float32 if torch.float32 in op.supported_dtypes("cpu") else torch.complex64
+    for sample in samples(op, dtype, 3):
+        check_values(op, sample)
+    check_gradients(op, samples(op, dtype, 1, requires_grad=True)[0])
+
+
+@pytest.mark.parametrize("norm", ["forward", "backward", "ortho"])
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
+def test_many_dimensions(name, norm):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, 2, 5)
+    x = x if name in ("rfftn", "ihfftn") else x + 1j * torch.randn(x.shape)
+    dim = (1, 4, 0, 3, 2)
+
+    def transform(x):
+        return getattr(torch.fft, name)(x, dim=dim, norm=norm)
+
+    compare(jax.jit(t2j(transform))(t2j(x)), transform(x))
+
+
+def test_frequencies_and_windows():
+    compare(t2j(lambda: torch.fft.fftfreq(5, 0.1))(), torch.fft.fftfreq(5, 0.1))
+    compare(t2j(lambda: torch.fft.rfftfreq(6, 0.1))(), torch.fft.rfftfreq(6, 0.1))
+
+
+def test_spectrogram_and_back():
+    torch.manual_seed(0)
+    signal, window = torch.randn(2, 400), torch.hann_window(64)
+
+    def there(x):
+        return torch.stft(x, 64, 16, window=window, return_complex=True)
+
+    def back(x):
+        return torch.istft(there(x), 64, 16, window=window, length=400)
+
+    compare(jax.jit(t2j(there))(t2j(signal)), there(signal))
+    np.testing.assert_allclose(jax.jit(t2j(back))(t2j(signal)), signal, atol=1e-5)
+
+
+def test_gradient_of_a_power_spectrum():
+    x = torch.randn(8, requires_grad=True)
+    torch.fft.rfft(x).abs().square().sum().backward()
+    compare(jax.grad(t2j(lambda x: torch.fft.rfft(x).abs().square().sum()))(t2j(x.detach())), x.grad)
+
+
+def test_complex_input_of_a_real_transform_is_refused():
+    with pytest.raises(RuntimeError):
+        t2j(torch.fft.rfft)(jnp.ones(4, jnp.complex64))

@@ -1,0 +1,107 @@
+"""Special functions, against SciPy over wide ranges: PyTorch's own lose digits in places."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from torch2jax import t2j
+
+NAMES = [
+    "i0",
+    "igamma",
+    "igammac",
+    "mvlgamma.mvlgamma_p_3",
+    "special.entr",
+    "special.erfcx",
+    "special.i0e",
+    "special.i1",
+    "special.i1e",
+    "special.log_ndtr",
+    "special.ndtr",
+    "special.ndtri",
+    "special.zeta",
+]
+POLYNOMIALS = {
+    "chebyshev_polynomial_t": scipy.special.eval_chebyt,
+    "chebyshev_polynomial_u": scipy.special.eval_chebyu,
+    "hermite_polynomial_h": scipy.special.eval_hermite,
+    "hermite_polynomial_he": scipy.special.eval_hermitenorm,
+    "laguerre_polynomial_l": scipy.special.eval_laguerre,
+    "legendre_polynomial_p": scipy.special.eval_legendre,
+    "shifted_chebyshev_polynomial_t": scipy.special.eval_sh_chebyt,
+    "shifted_chebyshev_polynomial_u": scipy.special.eval_sh_chebyu,
+}
+FUNCTIONS = {
+    "airy_ai": lambda x: scipy.special.airy(x)[0],
+    "bessel_j0": scipy.special.j0,
+    "bessel_j1": scipy.special.j1,
+    "bessel_y0": scipy.special.y0,
+    "bessel_y1": scipy.special.y1,
+    "erfcx": scipy.special.erfcx,
+    "i0e": scipy.special.i0e,
+    "i1e": scipy.special.i1e,
+    "log_ndtr": scipy.special.log_ndtr,
+    "modified_bessel_i0": scipy.special.i0,
+    "modified_bessel_i1": scipy.special.i1,
+    "modified_bessel_k0": scipy.special.k0,
+    "modified_bessel_k1": scipy.special.k1,
+    "scaled_modified_bessel_k0": scipy.special.k0e,
+    "scaled_modified_bessel_k1": scipy.special.k1e,
+    "spherical_bessel_j0": lambda x: scipy.special.spherical_jn(0, x),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_database(name):
+    op = next(entries(name))
+    for dtype in (torch.float32, torch.int64):
+        if dtype in op.supported_dtypes("cpu"):
+            check_values(op, samples(op, dtype, 1)[0])
+    if op.supports_autograd:
+        check_gradients(op, samples(op, torch.float32, 1, requires_grad=True)[0])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_against_scipy(name):
+    x = np.concatenate([np.linspace(-25, 25, 401), np.logspace(-10, 2, 100), [0, np.nan]])
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        actual = t2j(getattr(torch.special, name))(jnp.asarray(x))
+        np.testing.assert_allclose(actual, FUNCTIONS[name](x), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name):
+    x, n = np.linspace(-1.5, 1.5, 7, dtype=np.float32)[:, None], np.arange(8)
+    function = t2j(getattr(torch.special, name))
+    np.testing.assert_allclose(jax.jit(function)(x, n), POLYNOMIALS[name](n, x), rtol=2e-5, atol=2e-5)
+    derivative = jax.grad(lambda x: t2j(lambda x: getattr(torch.special, name)(x, 3))(x))(jnp.float32(0.3))
+    step = (POLYNOMIALS[name](3, 0.3 + 1e-6) - POLYNOMIALS[name](3, 0.3 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(derivative, step, rtol=1e-4)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 5])
+def test_polygamma(order):
+    x = torch.tensor([0.3, 1.0, 7.5, -0.4, -3.6, -20.3], requires_grad=True)
+    expected = torch.polygamma(order, x.double())
+    compare(t2j(lambda x: torch.polygamma(order, x))(t2j(x.detach())), expected.float())
+    compare(t2j(lambda x: x.polygamma(order))(t2j(x.detach())), expected.float())
+    slope = jax.vmap(jax.grad(t2j(lambda x: torch.polygamma(order, x))))(t2j(x.detach()))
+    compare(slope, torch.polygamma(order + 1, x.double()).float())
+
+
+@pytest.mark.parametrize("name", ["bessel_j0", "bessel_y0", "scaled_modified_bessel_k0", "airy_ai", "erfcx"])
+def test_derivatives_are_finite(name):
+    x = jnp.asarray([0.5, 1.9, 2.1, 4.9, 5.1, 30.0])
+    function = t2j(getattr(torch.special, name))
+    step = 1e-2
+    expected = (function(x + step) - function(x - step)) / (2 * step)
+    np.testing.assert_allclose(jax.vmap(jax.grad(function))(x), expected, rtol=1e-2, atol=1e-3)
+
+
+def test_negative_order_is_refused():
+    with pytest.raises(RuntimeError, match="negative n"):
+        t2j(lambda x: torch.polygamma(-1, x))(jnp.ones(2))
