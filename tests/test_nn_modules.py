@@ -56,7 +56,7 @@ def _x(*shape) -> torch.Tensor:
 def _running(norm):
     """A norm whose statistics are not those it starts with."""
     with torch.no_grad():
-        for name, buffer in norm.named_buffers():
+        for buffer in norm.buffers():
             if buffer.is_floating_point():
                 buffer.copy_(torch.rand(buffer.shape) + 0.5)
         for parameter in norm.parameters():
@@ -200,9 +200,7 @@ def test_module(name, mode):
     floats = {key: value for key, value in state.items() if key in parameter_grads}
 
     def run(floats, inputs):
-        result, new = call(
-            *inputs, **array_options, **plain, state_dict={**state, **floats}, return_state_dict=True
-        )
+        result, new = call(*inputs, **array_options, **plain, state_dict={**state, **floats}, return_state_dict=True)
         return [x for x in jax.tree.leaves(result) if isinstance(x, jax.Array)], new
 
     def loss(floats, inputs):

@@ -32,7 +32,9 @@ def _same(function, *tensors):
     first = first.clone().requires_grad_()
     expected = function(first, *rest)
     actual = jax.jit(t2j(function))(*map(t2j, tensors))
-    for got, want in zip(jax.tree.leaves(actual), expected if isinstance(expected, tuple) else (expected,), strict=True):
+    for got, want in zip(
+        jax.tree.leaves(actual), expected if isinstance(expected, tuple) else (expected,), strict=True
+    ):
         np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-6)
     output = expected[0] if isinstance(expected, tuple) else expected
     cotangent = torch.randn_like(output)
@@ -114,7 +116,9 @@ def test_higher_derivatives():
     np.testing.assert_allclose(jax.hessian(t2j(loss))(t2j(x)), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"kernel_size": 2, "padding": 2}, {"kernel_size": 9}, {"kernel_size": 2, "stride": 0}])
+@pytest.mark.parametrize(
+    "options", [{"kernel_size": 2, "padding": 2}, {"kernel_size": 9}, {"kernel_size": 2, "stride": 0}]
+)
 def test_bad_windows_are_refused(options):
     with pytest.raises(RuntimeError):
         t2j(lambda x: F.max_pool2d(x, **options))(jnp.ones((1, 1, 4, 4)))

@@ -15,10 +15,12 @@ def test_a_layer_is_one_projection_of_all_steps_and_one_scan():
     state = t2j(layer.state_dict())
     jaxpr = jax.make_jaxpr(lambda state, x: t2j(layer)(x, state_dict=state)[0])(state, jnp.ones((5, 2, 3)))
     names = [equation.primitive.name for equation in jaxpr.eqns]
-    assert names.count("dot_general") == 1 and names.count("scan") == 1
+    assert names.count("dot_general") == 1
+    assert names.count("scan") == 1
     (scan,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "scan")
     inner = [equation.primitive.name for equation in scan.params["jaxpr"].eqns]
-    assert inner.count("dot_general") == 1 and "transpose" not in inner
+    assert inner.count("dot_general") == 1
+    assert "transpose" not in inner
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

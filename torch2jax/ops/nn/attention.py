@@ -33,7 +33,9 @@ def _attention(query, key, value, mask=None, is_causal=False, scale=None, drop=N
     if drop is not None:
         weights = drop(weights)
     weights = reshape(weights.astype(value.dtype), (*heads_shape, key.shape[-2]))
-    output = reshape(_batched_dot(weights, value, contract=-2, accumulate=total.dtype), (*batch, length, value.shape[-1]))
+    output = reshape(
+        _batched_dot(weights, value, contract=-2, accumulate=total.dtype), (*batch, length, value.shape[-1])
+    )
     return lax.div(output, lax.broadcast_in_dim(total, output.shape, range(output.ndim - 1))).astype(query.dtype)
 
 
@@ -94,7 +96,9 @@ def _prepared(query, key, value, enable_gqa: bool):
     """The operands with equal leading dimensions, but for heads that share a key."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 2:
-            raise RuntimeError(f"scaled_dot_product_attention expected {name} to be at least 2 dimensional, got {array.ndim}")
+            raise RuntimeError(
+                f"scaled_dot_product_attention expected {name} to be at least 2 dimensional, got {array.ndim}"
+            )
         if array.dtype != query.dtype:
             raise RuntimeError(
                 "scaled_dot_product_attention expected query, key, and value to have the same dtype, but got "
@@ -124,7 +128,9 @@ _ATTEND = ArrayRule(_attend, "scaled_dot_product_attention")
 _ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", random=True)
 
 
-@implements_tensors(torch.nn.functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+@implements_tensors(
+    torch.nn.functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default
+)
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
 ):
@@ -190,9 +196,7 @@ def _project_heads(given):
     if given.use_separate_proj_weight:
         weights = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
         biases = (None,) * 3 if bias is None else bias.split(size)
-        return [
-            _split_heads(x, w, b, given.num_heads, 1)[0] for x, w, b in zip(inputs, weights, biases, strict=True)
-        ]
+        return [_split_heads(x, w, b, given.num_heads, 1)[0] for x, w, b in zip(inputs, weights, biases, strict=True)]
     shared = 3 if given.query is given.key is given.value else 2 if given.key is given.value else 1
     groups = {3: [3], 2: [1, 2], 1: [1, 1, 1]}[shared]
     weights = [weight] if shared == 3 else weight.split([count * size for count in groups])

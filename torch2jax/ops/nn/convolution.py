@@ -263,7 +263,8 @@ def col2im(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
         )
     channels = columns.shape[1] // math.prod(arguments[0])
     images = jax.ShapeDtypeStruct((columns.shape[0], channels, height, width), columns.dtype)
-    unfold = functools.partial(_unfold, **dict(zip(("kernel_size", "dilation", "padding", "stride"), arguments)))
+    names = ("kernel_size", "dilation", "padding", "stride")
+    unfold = functools.partial(_unfold, **dict(zip(names, arguments, strict=True)))
     expected = jax.eval_shape(unfold, images).shape
     if expected != columns.shape:
         raise RuntimeError(f"expected input of shape {expected} for output_size={(height, width)}, got {columns.shape}")

@@ -12,7 +12,6 @@ from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
 from ...storage import is_traced
 from ..values import values
-from ..views import reshape
 
 aten = torch.ops.aten
 
@@ -26,7 +25,7 @@ def take_rows(table, indices):
     mode = lax.GatherScatterMode.FILL_OR_DROP
     if not is_traced(indices):
         held = np.asarray(indices)
-        if held.size and not (0 <= held.min() and held.max() < table.shape[0]):
+        if held.size and not (held.min() >= 0 and held.max() < table.shape[0]):
             raise IndexError(
                 f"index out of range in self: got indices from {held.min()} to {held.max()} for {table.shape[0]} rows"
             )
@@ -130,7 +129,9 @@ def embedding_bag(
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise RuntimeError(f"padding_idx must be within the {rows} rows of weight, but got {padding_idx}")
     padding_idx = None if padding_idx is None else padding_idx % rows
-    return _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+    return _bags(
+        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx
+    )
 
 
 @implements(aten._embedding_bag, aten._embedding_bag_forward_only, dtype=_BAG_DTYPES)
@@ -147,7 +148,9 @@ def _embedding_bag(
 ):
     del sparse
     padding_idx = None if padding_idx < 0 else padding_idx
-    return _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+    return _bags(
+        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx
+    )
 
 
 def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx):

@@ -53,7 +53,7 @@ def _spans(sizes, kernel_size, stride, padding, dilation, ceil_mode: bool) -> li
 def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> _Span:
     if window < 1 or stride < 1 or dilation < 1:
         raise RuntimeError(
-            f"pooling expects kernel_size, stride and dilation greater than zero, but got {window}, {stride}, {dilation}"
+            f"pooling expects positive kernel_size, stride and dilation, but got {window}, {stride}, {dilation}"
         )
     reach = dilation * (window - 1) + 1
     if not 0 <= padding <= reach // 2:
@@ -67,7 +67,8 @@ def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil
         count += 1
     if count < 1:
         raise RuntimeError(f"pooling a dimension of size {size} with kernel_size={window} gives output size {count}")
-    return _Span(size, window, stride, dilation, padding, max(padding, (count - 1) * stride + reach - size - padding), count)
+    high = max(padding, (count - 1) * stride + reach - size - padding)
+    return _Span(size, window, stride, dilation, padding, high, count)
 
 
 def _axes(array, count: int, channels_last: bool) -> tuple[int, ...]:
@@ -176,21 +177,45 @@ def _with_indices(*args, **kwargs):
 
 @implements(F.max_pool1d, torch.max_pool1d, dtype=_with_indices, channels_last=("follow", 3))
 def max_pool1d(
-    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False, *, channels_last=False
+    input,
+    kernel_size,
+    stride=None,
+    padding=0,
+    dilation=1,
+    ceil_mode=False,
+    return_indices=False,
+    *,
+    channels_last=False,
 ):
     return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
 @implements(F.max_pool2d, torch.max_pool2d, dtype=_with_indices, channels_last=("follow", 4))
 def max_pool2d(
-    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False, *, channels_last=False
+    input,
+    kernel_size,
+    stride=None,
+    padding=0,
+    dilation=1,
+    ceil_mode=False,
+    return_indices=False,
+    *,
+    channels_last=False,
 ):
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
 @implements(F.max_pool3d, torch.max_pool3d, dtype=_with_indices, channels_last=("follow", 5))
 def max_pool3d(
-    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False, *, channels_last=False
+    input,
+    kernel_size,
+    stride=None,
+    padding=0,
+    dilation=1,
+    ceil_mode=False,
+    return_indices=False,
+    *,
+    channels_last=False,
 ):
     return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
@@ -424,7 +449,7 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
     sizes, lead = _sizes(input, axes), input.shape[:-count]
     window, wanted = per_dimension(kernel_size, count, "kernel_size"), per_dimension(output_size, count, "output_size")
     if any(start + place - 1 > size for start, place, size in zip(wanted, window, sizes, strict=True)):
-        raise RuntimeError(f"fractional pooling: output_size={wanted} and kernel_size={window} exceed the input {sizes}")
+        raise RuntimeError(f"fractional pooling: output_size={wanted} with kernel_size={window} exceeds {sizes}")
     samples = reshape(random_samples, (*lead, count))
     order = (1, 0) if count == 2 else (0, 1, 2)  # which sample serves which dimension
     shape = (*lead, *wanted)

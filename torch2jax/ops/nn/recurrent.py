@@ -230,7 +230,9 @@ def _pack_padded_sequence(input, lengths, batch_first):
     held = values(lengths, "the lengths of a packed sequence")
     padded = input.transpose(0, 1) if batch_first else input
     if held.size == 0 or held.min() <= 0:
-        raise RuntimeError("Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0")
+        raise RuntimeError(
+            "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
+        )
     if (np.diff(held) > 0).any():
         raise RuntimeError(
             "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
