@@ -231,3 +231,20 @@ def test_a_leaked_tensor_says_what_is_wrong():
     t2j(lambda x: kept.append(x) or x)(jnp.ones(2))
     with pytest.raises(RuntimeError, match="call that has ended"):
         kept[0] + 1
+
+
+def test_pytorch_is_as_it_was():
+    def parts():
+        return [torch.random.default_generator, torch.random._manual_seed_impl, torch.manual_seed, torch.rand]
+
+    before, state = parts(), torch.get_rng_state()
+    t2j(lambda x: torch.manual_seed(3) and x + torch.rand(2))(jnp.ones(2))
+    with pytest.raises(ZeroDivisionError):
+        t2j(lambda x: 1 / 0)(jnp.ones(2))
+    assert all(a is b for a, b in zip(before, parts(), strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_shapes_that_do_not_broadcast_are_pytorchs_error():
+    with pytest.raises(RuntimeError, match=r"shapes \[2\], \[3\], which do not broadcast"):
+        t2j(torch.add)(jnp.ones(2), jnp.ones(3))

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 import jax
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +23,7 @@ from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
 from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
-from .rng import Stream
+from .rng import Stream, intercept_seeding, release_seeding
 from .rule import write_in_place
 from .storage import View, evaluating, is_traced
 from .tensor import Torchish, make_region, make_view, wrap
@@ -65,6 +64,7 @@ class Translation(TorchFunctionMode, Call):
         self._observer = _observer.get()
 
     def __enter__(self):
+        intercept_seeding()
         Call.__enter__(self)
         return TorchFunctionMode.__enter__(self)
 
@@ -73,6 +73,7 @@ class Translation(TorchFunctionMode, Call):
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
+        release_seeding()
 
     @contextlib.contextmanager
     def inside(self):

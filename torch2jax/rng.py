@@ -2,6 +2,8 @@
 
 import contextlib
 import secrets
+import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from .storage import evaluate, evaluating, is_traced
 from .tensor import wrap
 from .translation import current
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "intercept_seeding", "release_seeding"]
 
 
 class Stream:
@@ -124,7 +126,7 @@ def _key_from(array, like):
 class _DefaultGenerator(torch.Generator):
     """PyTorch's default generator, but for code in a translated call, which gets the call's own stream.
 
-    `torch.manual_seed` and its kin cannot be intercepted in another way: PyTorch does not offer them to overrides.
+    PyTorch does not offer `torch.manual_seed` and its kin to overrides; `intercept_seeding` puts this in their way.
     """
 
     def manual_seed(self, seed):
@@ -162,10 +164,37 @@ class _DefaultGenerator(torch.Generator):
 
 
 def _manual_seed(seed):
-    return _default_generator.manual_seed(seed) if current() is not None else _seed_all_devices(seed)
+    return (
+        _SEAMS["default_generator"].manual_seed(seed)
+        if current() is not None
+        else _originals["_manual_seed_impl"](seed)
+    )
 
 
-_default_generator = _DefaultGenerator()
-torch.random.default_generator = _default_generator  # pyright: ignore[reportPrivateImportUsage]
-_seed_all_devices = torch.random._manual_seed_impl
-torch.random._manual_seed_impl = _manual_seed
+# What `torch.random` looks up by name. It is exchanged while any thread is in a translated call, and put back after.
+_SEAMS = {"default_generator": _DefaultGenerator(), "_manual_seed_impl": _manual_seed}
+_originals: dict[str, Any] = {}
+_lock = threading.Lock()
+_calls = 0
+
+
+def intercept_seeding() -> None:
+    """Brings `torch.manual_seed` and its kin to the call that makes them, until `release_seeding`."""
+    global _calls
+    with _lock:
+        _calls += 1
+        if _calls == 1:
+            for name, seam in _SEAMS.items():
+                if hasattr(torch.random, name):
+                    _originals[name] = getattr(torch.random, name)
+                    setattr(torch.random, name, seam)
+
+
+def release_seeding() -> None:
+    """Undoes one `intercept_seeding`; with the last one, `torch.random` is as it was."""
+    global _calls
+    with _lock:
+        _calls -= 1
+        if _calls == 0:
+            for name, original in _originals.items():
+                setattr(torch.random, name, original)

@@ -266,7 +266,14 @@ def _common_shape(tensors) -> tuple[int, ...]:
     if all(tensor.shape == shape for tensor in tensors):
         return tuple(shape)
     try:
+        try:
         return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+    except ValueError:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise RuntimeError(
+            f"got operands of shapes {shapes}, which do not broadcast: sizes must be equal or 1 in every dimension, "
+            "counted from the last"
+        ) from None
     except ValueError:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
         raise RuntimeError(f"tensors of shapes {shapes} cannot be broadcast to a common shape") from None
