@@ -56,7 +56,7 @@ class TensorRule:
         self.body, self.name = body, name
 
     def __call__(self, args: tuple, kwargs: dict):
-        with current().inside():  # pyright: ignore[reportOptionalMemberAccess]
+        with current().inside():
             return self.body(*args, **kwargs)
 
 
@@ -69,7 +69,7 @@ class MetadataRule:
     def __call__(self, args: tuple, kwargs: dict):
         tensor = args[0] if args else kwargs["input"]
         if not isinstance(tensor, Torchish):
-            args = (current().standing_for(tensor), *args[1:])  # pyright: ignore[reportOptionalMemberAccess]
+            args = (current().standing_for(tensor), *args[1:])
         return geometry(self.function, *args, **kwargs)
 
 
@@ -148,7 +148,7 @@ class ArrayRule:
             arrays = (tensors[0].held.arranged(layout), *_arrays(args[1:], tensors))
             array_kwargs = {**_arrays(kwargs, tensors), "channels_last": True}
         if self.random:
-            key = current().next_key(kwargs.get("generator"))  # pyright: ignore[reportOptionalMemberAccess]
+            key = current().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (None if is_traced(key) else key, *args)
         if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
@@ -266,7 +266,6 @@ def _common_shape(tensors) -> tuple[int, ...]:
     if all(tensor.shape == shape for tensor in tensors):
         return tuple(shape)
     try:
-        try:
         return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
     except ValueError:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
@@ -274,9 +273,6 @@ def _common_shape(tensors) -> tuple[int, ...]:
             f"got operands of shapes {shapes}, which do not broadcast: sizes must be equal or 1 in every dimension, "
             "counted from the last"
         ) from None
-    except ValueError:
-        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-        raise RuntimeError(f"tensors of shapes {shapes} cannot be broadcast to a common shape") from None
 
 
 def _common_layout(tensors, shape) -> tuple[int, ...] | None:
@@ -339,7 +335,7 @@ _UNKNOWN = _Unknown()
 
 
 def _lift(value) -> Torchish:
-    return current().lift(value)  # pyright: ignore[reportOptionalMemberAccess]
+    return current().lift(value)
 
 
 def _map(fn, value):
