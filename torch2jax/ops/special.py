@@ -77,7 +77,8 @@ def _hurwitz_zeta(order: int, x):
     first = lax.zeta(degree, where(negative, fraction, x))
     mirrored = where(negative, 1 - x, like(x, 1))
     others = lax.zeta(degree, where(negative, 1 - fraction, like(x, 1))) - lax.zeta(degree, mirrored)
-    return where(negative, first + sign * others, first)
+    pole = lax.bitwise_and(lax.le(x, like(x, 0)), lax.eq(fraction, like(x, 0)))
+    return where(pole, like(x, np.inf), where(negative, first + sign * others, first))
 
 
 @floating(torch.special.erfcx)

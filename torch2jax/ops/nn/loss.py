@@ -14,7 +14,7 @@ from jax import lax
 from torch.nn.modules import linear_cross_entropy as linear_cross_entropy  # defines its operators
 
 from ...registry import implements, implements_tensors
-from ..arrays import cast, like, where, widened
+from ..arrays import cast, is_complex, like, where, widened
 from .activation import log_softmax_over, logsigmoid, require_inexact, shifted
 
 aten = torch.ops.aten
@@ -40,7 +40,8 @@ def _elementwise(function):
     def body(input, target, reduction=_MEAN, *parameters, **named_parameters):
         dtype = jnp.promote_types(input.dtype, target.dtype)
         operands = jnp.broadcast_arrays(widened(cast(input, dtype)), widened(cast(target, dtype)))
-        return cast(reduce(function(*operands, *parameters, **named_parameters), reduction), dtype)
+        loss = reduce(function(*operands, *parameters, **named_parameters), reduction)
+        return loss if is_complex(input) else cast(loss, dtype)
 
     return body
 
