@@ -276,12 +276,19 @@ def execute(program, tensors) -> State:
     return state
 
 
+def strides(tensor: torch.Tensor) -> list[int]:
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+
+
 def metadata(state: State) -> list:
-    """All that PyTorch says of the live tensors but their values, and which of them begin at the same place."""
+    """All that PyTorch says of the live tensors but their values, and which of them begin at the same place.
+
+    Strides of dimensions of size one are left out: they mean nothing, and PyTorch's kernels differ in them.
+    """
     tensors = state.live
     starts = [tensor.data_ptr() if tensor.numel() else None for tensor in tensors]
     return [
-        (tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, t.is_contiguous(), t.is_conj(), starts.index(start))
+        (tuple(t.shape), strides(t), t.storage_offset(), t.dtype, t.is_contiguous(), t.is_conj(), starts.index(start))
         for t, start in zip(tensors, starts, strict=True)
     ]
 

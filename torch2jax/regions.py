@@ -9,7 +9,7 @@ from jax import lax
 
 from .storage import Storage, View, ViewKind, reshape
 
-__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "overlaps_itself", "region"]
+__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
 
 
 def _pointwise(function, bit: str) -> ViewKind:
@@ -60,13 +60,19 @@ def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
     indices, overlaps = _indices(shape, strides, offset), overlaps_itself(shape, strides)
 
-    def read(flat):
-        return flat[indices]
+    return gathered((indices,), unique=not overlaps)
 
-    def write(flat, value):
-        return flat.at[indices].set(value, unique_indices=not overlaps)
 
-    return ViewKind(read, write, overlaps=overlaps)
+def gathered(index: tuple, *, unique: bool) -> ViewKind:
+    """A view of the elements at an index of slices and arrays of numbers that are all within bounds."""
+
+    def read(array):
+        return array.at[index].get(mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False)
+
+    def write(array, value):
+        return array.at[index].set(value, mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False)
+
+    return ViewKind(read, write, overlaps=not unique)
 
 
 def _indices(shape, strides, offset: int) -> np.ndarray:

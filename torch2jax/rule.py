@@ -404,16 +404,23 @@ def _cast(array, dtype):
 
 def _strides(tensors, shape):
     """The strides PyTorch gives an elementwise result: those of its operands where they agree; None if contiguous."""
-    if all(tensor.is_contiguous() for tensor in tensors):
+    if all(tensor.shape == shape and tensor.is_contiguous() for tensor in tensors):
         return None
     return _elementwise_strides(tuple((tuple(t.shape), t.stride()) for t in tensors), shape)
+
+
+_WITH_OPERANDS = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
 
 
 @functools.lru_cache(maxsize=4096)
 def _elementwise_strides(operands, shape):
     with torch._C._DisableTorchDispatch():
-        examples = [torch.empty_strided(*operand, device="meta").expand(shape) for operand in operands]
-        return compute_elementwise_output_strides(*examples)
+        examples = [torch.empty_strided(*operand, device="meta") for operand in operands]
+        if len(examples) in _WITH_OPERANDS:
+            strides = _WITH_OPERANDS[len(examples)](*examples).stride()
+        else:
+            strides = compute_elementwise_output_strides(*(example.expand(shape) for example in examples))
+        return None if strides == torch.empty(shape, device="meta").stride() else strides
 
 
 class Reflected:

@@ -381,7 +381,7 @@ class View:
 
     def _write_permuted(self, held: Held, known) -> None:
         array, layout = held
-        layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))
+        layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         layout = None if layout == tuple(range(array.ndim)) else layout
         self.parent.write(Held(array, layout), known_result(array, self.kind.write, (None, known), {}, [known]))
 

@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical
-from ..regions import CONJUGATE, NEGATIVE, bitcast
+from ..regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..registry import implements_tensors
 from ..storage import View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
@@ -43,7 +43,7 @@ def _function(*functions):
     def register(body):
         @functools.wraps(body)
         def rule(input, *args, **kwargs):
-            return body(current().lift(input), *args, **kwargs)  # pyright: ignore[reportOptionalMemberAccess]
+            return body(current().lift(input), *args, **kwargs)
 
         implements_tensors(*functions)(rule)
         return rule
@@ -211,19 +211,26 @@ def _write_to_region(array, value):
 
 @_view(aten.diagonal.default)
 def diagonal(self, like, offset=0, dim1=0, dim2=1):
-    ndim = len(_shape_of(self))
-    dim1, dim2 = dim1 % ndim, dim2 % ndim
+    shape = _shape_of(self)
+    dim1, dim2 = dim1 % len(shape), dim2 % len(shape)
+    others = [dim for dim in range(len(shape)) if dim not in (dim1, dim2)]
+    permutation = _permutation((*others, dim1, dim2))
+    flat = (*(shape[dim] for dim in others), shape[dim1] * shape[dim2])
+    moved = (*flat[:-1], shape[dim1], shape[dim2])
+    # In one dimension, the diagonal is every so manieth element.
+    first = max(-offset, 0) * shape[dim2] + max(offset, 0)
+    count, step = _shape_of(like)[-1], shape[dim2] + 1
+    along = len(flat) - 1
+    starts, limits, strides = [0] * len(flat), list(flat), [1] * len(flat)
+    starts[along], limits[along], strides[along] = (first, first + (count - 1) * step + 1, step) if count else (0, 0, 1)
+    region = _slices(tuple(starts), tuple(limits), tuple(strides))
 
     def read(array):
-        return jnp.diagonal(array, offset, dim1, dim2)
+        return region.read(reshape(permutation.read(array), flat))
 
     def write(array, value):
-        size = value.shape[-1]
-        rows = np.arange(size) + max(-offset, 0)
-        columns = np.arange(size) + max(offset, 0)
-        moved = jnp.moveaxis(array, (dim1, dim2), (-2, -1))
-        moved = moved.at[..., rows, columns].set(value, unique_indices=True)
-        return jnp.moveaxis(moved, (-2, -1), (dim1, dim2))
+        written = region.write(reshape(permutation.read(array), flat), value)
+        return permutation.write(None, reshape(written, moved))
 
     return ViewKind(read, write)
 
@@ -235,17 +242,15 @@ def unfold(self, like, dimension, size, step):
         return _reshape(self, like)
     dim = dimension % len(shape)
     count = _shape_of(like)[dim]
-    indices = np.arange(count)[:, None] * step + np.arange(size)
-
-    def read(array):
-        windows = jnp.take(array, indices, axis=dim, mode="clip")
-        return jnp.moveaxis(windows, dim + 1, -1)
-
-    def write(array, value):
-        index = (slice(None),) * dim + (indices,)
-        return array.at[index].set(jnp.moveaxis(value, -1, dim + 1), unique_indices=True)
-
-    return ViewKind(read, write, overlaps=step < size and count > 1)
+    places = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)
+    windows = gathered((*[slice(None)] * dim, places), unique=step >= size or count < 2)
+    order = [*range(dim + 1), *range(dim + 2, len(shape) + 1), dim + 1]
+    last = _permutation(tuple(order))
+    return ViewKind(
+        lambda array: last.read(windows.read(array)),
+        lambda array, value: windows.write(array, last.write(None, value)),
+        overlaps=windows.overlaps,
+    )
 
 
 @implements_tensors(aten.as_strided.default)
