@@ -40,7 +40,7 @@ class Call(ABC):
         _active.stack.pop()
 
 
-def current() -> Call | None:
-    """The innermost translated call of this thread."""
+def current() -> Any:
+    """The innermost `Call` of this thread (in practice a `dispatch.Translation`), or None."""
     stack = _active.__dict__.get("stack")
     return stack[-1] if stack else None
