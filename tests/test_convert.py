@@ -36,9 +36,7 @@ def test_transformations():
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5), actual, expected)
     xs = jnp.stack([x, 2 * x])
     np.testing.assert_allclose(jax.vmap(translated)(xs), jax.vmap(g)(xs), rtol=1e-5)
-    np.testing.assert_allclose(
-        jax.jvp(translated, (x,), (x,))[1], jax.jvp(g, (x,), (x,))[1], rtol=1e-5
-    )
+    np.testing.assert_allclose(jax.jvp(translated, (x,), (x,))[1], jax.jvp(g, (x,), (x,))[1], rtol=1e-5)
 
 
 def test_scan():

@@ -11,7 +11,17 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .rule import ArrayRule, ChannelsLast, DtypeSpec, InPlace, MetadataRule, PromoteSpec, Reflected, TensorRule, WithFlag
+from .rule import (
+    ArrayRule,
+    ChannelsLast,
+    DtypeSpec,
+    InPlace,
+    MetadataRule,
+    PromoteSpec,
+    Reflected,
+    TensorRule,
+    WithFlag,
+)
 
 __all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten", "rules"]
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .layers import attention, layer_norm, linear, merge_heads, split_heads
+from .layers import attention, layer_norm, merge_heads, split_heads
 
 LAYERS, HEADS = 12, 12
 EPSILON = 1e-5

@@ -25,9 +25,7 @@ def block(p, prefix, x):
 def apply(p, images):
     """Logits (batch, 1000) of images (batch, 3, height, width)."""
     weight = p["conv_proj.weight"]
-    x = lax.conv_general_dilated(
-        images, weight, (PATCH, PATCH), "VALID", dimension_numbers=("NCHW", "OIHW", "NHWC")
-    )
+    x = lax.conv_general_dilated(images, weight, (PATCH, PATCH), "VALID", dimension_numbers=("NCHW", "OIHW", "NHWC"))
     x = x.reshape(x.shape[0], -1, weight.shape[0]) + p["conv_proj.bias"]
     token = jnp.broadcast_to(p["class_token"], (x.shape[0], 1, x.shape[2]))
     x = jnp.concatenate([token, x], 1) + p["encoder.pos_embedding"]

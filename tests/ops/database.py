@@ -57,7 +57,9 @@ def compare(actual, expected: torch.Tensor, what: str = "") -> None:
             rtol, atol = TOLERANCES[torch.float32]
         wide = np.complex128 if expected.is_complex() else np.float64
         want = t2j(expected.detach())
-        np.testing.assert_allclose(np.asarray(actual).astype(wide), np.asarray(want).astype(wide), rtol, atol, err_msg=what)
+        np.testing.assert_allclose(
+            np.asarray(actual).astype(wide), np.asarray(want).astype(wide), rtol, atol, err_msg=what
+        )
     else:
         np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), err_msg=what)
 
@@ -110,14 +112,20 @@ def check_gradients(op: OpInfo, sample: SampleInput) -> None:
     def outputs(*given):
         result = function(*given)
         result = sample.output_process_fn_grad(result) if sample.output_process_fn_grad else result
-        return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+        return [
+            x
+            for x in pytree.tree_leaves(result)
+            if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+        ]
 
     expected = outputs(*tensors)
     keep = [i for i, out in enumerate(expected) if out.requires_grad]
     if not keep:
         return
     cotangents = [torch.randn_like(expected[i]) for i in keep]
-    grads = torch.autograd.grad([expected[i] for i in keep], [tensors[i] for i in wanted], cotangents, allow_unused=True)
+    grads = torch.autograd.grad(
+        [expected[i] for i in keep], [tensors[i] for i in wanted], cotangents, allow_unused=True
+    )
 
     def of_wanted(*arrays):
         given = list(tensors)
@@ -141,7 +149,9 @@ def main() -> None:
     parser.add_argument("--grad", action="store_true")
     parser.add_argument("--jit", action="store_true")
     parser.add_argument("--x64", action="store_true")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print the traceback of each operator's first failure")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print the traceback of each operator's first failure"
+    )
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", options.x64)
     dtype = getattr(torch, options.dtype)
@@ -166,7 +176,9 @@ def main() -> None:
         if errors:
             failed += 1
             sample, error = errors[0]
-            print(f"FAIL {name}: {len(errors)} of {len(cases)}; first: {type(error).__name__}: {str(error).strip()[:300]}")
+            print(
+                f"FAIL {name}: {len(errors)} of {len(cases)}; first: {type(error).__name__}: {str(error).strip()[:300]}"
+            )
             if options.verbose:
                 print(sample)
                 traceback.print_exception(error)
