@@ -59,14 +59,14 @@ class Stream:
     def get_state(self) -> torch.Tensor:
         """The state as bytes, from which `set_state` goes on; without a key there are none."""
         if self._key is None:
-            return current().lift(np.zeros(0, np.uint8))  # pyright: ignore[reportOptionalMemberAccess]
+            return current().lift(np.zeros(0, np.uint8))
         if self._taken:
             self._key, self._taken = _fold_in(self._key, self._taken), 0
         return wrap(_bytes_of(self._key), torch.uint8)
 
     def set_state(self, state) -> None:
         """Goes on from what `get_state` gave."""
-        state = current().lift(state)  # pyright: ignore[reportOptionalMemberAccess]
+        state = current().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
         self._key, self._taken = _key_from(array, self._key) if array.size else None, 0
 

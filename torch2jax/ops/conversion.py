@@ -32,7 +32,7 @@ def convert(array, dtype: np.dtype):
 
 def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):
     """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
-    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    input = current().lift(input)
     dtype = dtype or input.dtype
     label = input._label if device is None else torch.device(device)
     memory_format = memory_format or torch.preserve_format

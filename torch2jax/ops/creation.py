@@ -183,7 +183,7 @@ def _dtype_of_scalar(value) -> torch.dtype:
 
 def like_options(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
     """The dtype, strides and device of a tensor made like another one, and the other `options`."""
-    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    input = current().lift(input)
     strides = strides_of_copy(input, memory_format or torch.preserve_format)
     return {
         "dtype": dtype or input.dtype,
@@ -258,7 +258,7 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False):
 def _from_data(data, dtype) -> Tensor:
     """A new tensor of Python numbers, numpy arrays, or nested sequences of these and of tensors."""
     if isinstance(data, (torch.Tensor, jax.Array)):
-        data = current().lift(data).detach()  # pyright: ignore[reportOptionalMemberAccess]
+        data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
     if _holds_tensor(data):
         parts = [_from_data(item, None) for item in data]
@@ -290,7 +290,7 @@ def as_tensor(data, dtype=None, device=None):
             return tensor(data, dtype=dtype, device=device)
         with torch._C.DisableTorchFunction():
             data = torch.as_tensor(data)
-    data = current().lift(data)  # pyright: ignore[reportOptionalMemberAccess]
+    data = current().lift(data)
     return data.to(device=device, dtype=dtype)
 
 
@@ -399,7 +399,7 @@ def _linspace_integers(start, end, steps: int) -> np.ndarray:
 
 
 def _is_known(tensor: Tensor) -> bool:
-    return current().lift(tensor).known is not None  # pyright: ignore[reportOptionalMemberAccess]
+    return current().lift(tensor).known is not None
 
 
 @factory(torch.logspace, *_LOGSPACES)

@@ -253,7 +253,7 @@ _IDENTITIES: dict[str, Callable] = {
 
 def _unexpanded(input, dim, index, *args, **kwargs):
     """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
-    index = current().lift(index)  # pyright: ignore[reportOptionalMemberAccess]
+    index = current().lift(index)
     if index.ndim > 1 and 0 in index.stride():
         shape, axis = tuple(index.shape), axis_of(index, dim)
         windows = tuple(d for d, stride in enumerate(index.stride()) if stride == 0 and d != axis and shape[d] > 1)
@@ -367,7 +367,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=N
 
 
 def _broadcast_along(input, indices, dim=None):
-    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    lift = current().lift
     input, indices = lift(input), lift(indices)
     if dim is None:
         input, indices, dim = input.reshape(-1), indices.reshape(-1), 0
@@ -432,7 +432,7 @@ class _Rows:
 def _slice_where_known(input, dim, index):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
-    input, index = call.lift(input), call.lift(index)  # pyright: ignore[reportOptionalMemberAccess]
+    input, index = call.lift(input), call.lift(index)
     if (is_traced(input.held.array) or is_traced(index.held.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:

@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 def _lift(tensor) -> Torchish:
-    return current().lift(tensor)  # pyright: ignore[reportOptionalMemberAccess]
+    return current().lift(tensor)
 
 
 @implements_tensors(Tensor.copy_, aten.copy_.default)

@@ -38,7 +38,7 @@ def sample(
 ) -> Tensor:
     """The tensor of ``body(key, shape, array dtype, *operands)``, where `operands` are numbers and tensors."""
     call = current()
-    key = call.stream.next_key(generator)  # pyright: ignore[reportOptionalMemberAccess]
+    key = call.stream.next_key(generator)
     lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
     tensors = [x for x in lifted if isinstance(x, Torchish)]
     arrays = [x.read() if isinstance(x, Torchish) else x for x in lifted]
@@ -389,7 +389,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"{input.shape[-1]}"
         )
     _floating(input.dtype)
-    weights = current().lift(input).read()  # pyright: ignore[reportOptionalMemberAccess]
+    weights = current().lift(input).read()
     if not is_traced(weights) and not (jnp.all(weights >= 0) and jnp.all(weights.sum(-1) > 0)):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial

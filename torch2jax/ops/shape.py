@@ -123,7 +123,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
     elif dim is None:
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
-        repeats = current().lift(repeats)  # pyright: ignore[reportOptionalMemberAccess]
+        repeats = current().lift(repeats)
         values = known_values(repeats)
         if values is not None:
             repeats = [int(value) for value in values.reshape(-1)]

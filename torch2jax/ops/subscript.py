@@ -43,13 +43,13 @@ class _Fixed:
 
 @implements_tensors(Tensor.__getitem__)
 def _getitem(self, index):
-    return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})  # pyright: ignore[reportOptionalMemberAccess]
+    return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
 
 
 @implements_tensors(Tensor.__setitem__)
 def _setitem(self, index, value):
     self, index = _with_scalars_taken(self, index)
-    current().run_compiled(Tensor.__setitem__, (self, index, value), {})  # pyright: ignore[reportOptionalMemberAccess]
+    current().run_compiled(Tensor.__setitem__, (self, index, value), {})
 
 
 def _with_scalars_taken(self, index):
@@ -57,7 +57,7 @@ def _with_scalars_taken(self, index):
     items = index if isinstance(index, tuple) else (index,)
     if not any(_is_unknown_scalar(item) for item in items):
         return self, index
-    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    lift = current().lift
     self = lift(self)
     missing = self.ndim - sum(_dims_taken(item) for item in items)
     if missing < 0:
@@ -83,7 +83,7 @@ def _with_scalars_taken(self, index):
 def _is_unknown_scalar(item) -> bool:
     if not isinstance(item, (Torchish, jax.Array)) or item.ndim:
         return False
-    item = current().lift(item)  # pyright: ignore[reportOptionalMemberAccess]
+    item = current().lift(item)
     return item.dtype in _INDEX_DTYPES and known_values(item) is None
 
 
@@ -127,7 +127,7 @@ def _chosen(self: Torchish, indices: dict[int, Torchish]) -> Torchish:
 
 def _lifted(shape, indices) -> list[Torchish | None]:
     """The index tensors, checked, with bytes as the masks that they are."""
-    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    lift = current().lift
     lifted, dim = [], 0
     for place, index in enumerate(indices):
         if index is None:
@@ -200,7 +200,7 @@ def _is_staged(*operands) -> bool:
 
 
 def _prepare_read(input, indices):
-    input = current().lift(input)  # pyright: ignore[reportOptionalMemberAccess]
+    input = current().lift(input)
     indices = _spread(_lifted(input.shape, indices))
     if any(_is_mask(index) for index in indices):
         raise TracedValueError("indexing with a boolean mask")
@@ -209,7 +209,7 @@ def _prepare_read(input, indices):
 
 
 def _prepare_write(input, indices, values, accumulate=False):
-    lift = current().lift  # pyright: ignore[reportOptionalMemberAccess]
+    lift = current().lift
     input, values = lift(input), lift(values)
     indices = _lifted(input.shape, indices)
     mask = _only_mask(indices)
