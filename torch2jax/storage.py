@@ -259,6 +259,10 @@ class Storage:
 
     def grow(self, size: int) -> None:
         """Makes room for `size` elements; every tensor on this memory stays on it."""
+        self._settle()
+        if self._larger is not None:
+            self._larger.storage.grow(size)
+            return
         self.memory.size = size
         self._enlarge()._publish()
         self._version = self.memory.version
