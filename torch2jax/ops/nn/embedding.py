@@ -1,6 +1,7 @@
 """Embeddings."""
 
 import functools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ from jax import lax
 
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
-from ...storage import is_traced
+from ...storage import is_traced, reshape
+from ..indexing import known_values, progression
 from ..values import values
 
 aten = torch.ops.aten
@@ -59,11 +61,36 @@ def _(padding_idx, scale_grad_by_freq, primals, tangents):
     return take_rows(weight, indices), lax.mul(tangent, factor)
 
 
-@implements(torch.embedding)
-def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+@dataclass(frozen=True)
+class _Rows:
+    """Indices that are known, and evenly spaced: positions in a sequence."""
+
+    start: int
+    stop: int
+    step: int
+    shape: tuple[int, ...]
+
+    def of(self, table):
+        rows = lax.slice_in_dim(table, self.start, self.stop, self.step)
+        return reshape(rows, (*self.shape, table.shape[1]))
+
+
+def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     del sparse  # about how PyTorch holds the gradient
+    plain = padding_idx < 0 and not scale_grad_by_freq and weight.ndim == 2
+    held = known_values(indices) if plain and is_traced(weight.held.array) else None
+    region = None if held is None else progression(held.reshape(-1))
+    if region is not None and region.step > 0 and 0 <= region.start and held[..., -1:].max() < weight.shape[0]:
+        indices = _Rows(region.start, min(region.stop, weight.shape[0]), region.step, tuple(held.shape))
+    return (weight, indices, padding_idx, scale_grad_by_freq), {}
+
+
+@implements(torch.embedding, prepare=_find_rows)
+def embedding(weight, indices, padding_idx, scale_grad_by_freq):
     if weight.ndim != 2:
         raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim}-D")
+    if isinstance(indices, _Rows):
+        return indices.of(weight)
     if padding_idx < 0 and not scale_grad_by_freq:
         return take_rows(weight, indices)
     return _embed(weight, indices, padding_idx if padding_idx >= 0 else None, scale_grad_by_freq)
