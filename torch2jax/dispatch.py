@@ -12,6 +12,7 @@ import functools
 import types
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 import torch
@@ -21,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import registry
 from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
+from .inplace import write_in_place
 from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
 from .rng import Stream, intercept_seeding, release_seeding
-from .rule import write_in_place
 from .storage import View, evaluating, is_traced
 from .tensor import Torchish, make_region, make_view, wrap
 from .translation import Call, current
@@ -63,10 +64,11 @@ class Translation(TorchFunctionMode, Call):
         self._bodies: list = []
         self._observer = _observer.get()
 
-    def __enter__(self):
+    def __enter__(self) -> "Translation":
         intercept_seeding()
         Call.__enter__(self)
-        return TorchFunctionMode.__enter__(self)
+        TorchFunctionMode.__enter__(self)
+        return self
 
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
@@ -101,7 +103,7 @@ class Translation(TorchFunctionMode, Call):
             return self.run_body(func, args, kwargs)
         return self.run_compiled(func, args, kwargs)
 
-    def dispatch_aten(self, func, args: tuple, kwargs: dict):
+    def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
         if self._observer is not None:
             self._observer(func)
         args = tuple(self._lift_argument(x) for x in args)
@@ -143,7 +145,7 @@ class Translation(TorchFunctionMode, Call):
             return self.lift_own(result)  # PyTorch made it just now
         return result
 
-    def _lift_argument(self, value):
+    def _lift_argument(self, value) -> Any:
         if isinstance(value, (torch.Tensor, jax.Array)):
             return self.lift(value)
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
@@ -219,7 +221,7 @@ class Translation(TorchFunctionMode, Call):
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            lifted.__dict__.update(tensor.__dict__)
+            vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
             lifted._wants_grad = tensor.requires_grad

@@ -67,7 +67,7 @@ def _canonical(dtype: torch.dtype, x64: bool) -> np.dtype:
 
 def canonical(dtype: torch.dtype) -> np.dtype:
     """The dtype of the array that holds a tensor of `dtype`: narrower than its name while ``jax_enable_x64`` is off."""
-    return _canonical(dtype, jax.config.jax_enable_x64)
+    return _canonical(dtype, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch.dtype:

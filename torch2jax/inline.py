@@ -60,7 +60,7 @@ def call_inlined(body: Callable, args, kwargs: dict):
     return run(*arrays)
 
 
-def _template(value, arrays: list):
+def _template(value, arrays: list) -> Any:
     if isinstance(value, jax.Array):
         if not is_traced(value):
             raise TypeError("the values of an array may decide what the body does")
@@ -76,7 +76,7 @@ def _template(value, arrays: list):
     return _Constant(value, kind, repr(value) if kind is float or kind is complex else None)
 
 
-def _fill(template, arrays):
+def _fill(template, arrays) -> Any:
     if isinstance(template, _Slot):
         return arrays[template.index]
     if isinstance(template, _Constant):

@@ -3,6 +3,7 @@
 import warnings
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import torch

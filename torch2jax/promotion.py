@@ -63,4 +63,4 @@ def _promoted(kind: Promotion, operands: tuple, default: torch.dtype) -> tuple[t
             operand(1) if isinstance(operand, type) else torch.empty((() if operand[1] else (1,)), dtype=operand[0])
             for operand in operands
         ]
-        return elementwise_dtypes(*examples, type_promotion_kind=kind.value)
+        return elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]

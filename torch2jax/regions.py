@@ -21,7 +21,7 @@ CONJUGATE = _pointwise(lax.conj, "conj")
 NEGATIVE = _pointwise(lax.neg, "neg")
 
 
-def region(node: Storage | View, shape, strides, offset: int, dtype: np.dtype) -> View:
+def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> View:
     """A region of the memory that `node` is on, with its bits.
 
     Args:

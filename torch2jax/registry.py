@@ -11,17 +11,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .rule import (
-    ArrayRule,
-    ChannelsLast,
-    DtypeSpec,
-    InPlace,
-    MetadataRule,
-    PromoteSpec,
-    Reflected,
-    TensorRule,
-    WithFlag,
-)
+from .inplace import InPlace, WithFlag
+from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TensorRule
 
 __all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten", "rules"]
 

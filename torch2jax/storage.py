@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import numpy as np
 from jax import lax
 
@@ -216,7 +217,7 @@ class Storage:
     def layout(self) -> tuple[int, ...] | None:
         return self.held.layout
 
-    def read(self):
+    def read(self) -> Any:
         self._settle()
         if self._larger is not None:
             return self._larger.read()
@@ -358,7 +359,7 @@ class View:
         layout = tuple(permutation.index(dim) for dim in below or range(array.ndim))
         return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
-    def read(self):
+    def read(self) -> Any:
         if self._version != self.storage.memory.version:
             if self.kind.permutation is None:
                 self._array = self.kind.read(self.parent.read())

@@ -133,7 +133,7 @@ def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torch
     return _make_view(base, node, shape, dtype, strides, offset)
 
 
-def make_region(base: Torchish, shape, strides, offset: int, dtype: torch.dtype | None = None) -> Torchish:
+def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | None = None) -> Torchish:
     """The view of a strided region of the memory of `base`, in elements of `dtype` (that of `base`).
 
     Raises:

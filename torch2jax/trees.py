@@ -16,12 +16,12 @@ _REGISTERING = threading.Lock()
 _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None))
 
 
-def map_arguments(fn: Callable, tree):
+def map_arguments(fn: Callable, tree) -> Any:
     """Maps the leaves of a tree; containers are rebuilt, and the caller's are left as they are."""
     return optree.tree_map(fn, tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
 
 
-def map_results(fn: Callable, tree):
+def map_results(fn: Callable, tree) -> Any:
     """As `map_arguments`, and containers that JAX does not know become pytrees, so that results can leave ``jit``."""
     return optree.tree_map(fn, tree, is_leaf=_opens_for_jax, none_is_leaf=True, namespace=_NAMESPACE)
 
@@ -83,13 +83,13 @@ def _jax_codec():
     return flatten, lambda treedef, children: treedef.unflatten(children)
 
 
-def _mapping_codec(cls):
+def _mapping_codec(cls: Any):
     def flatten(mapping):
         return tuple(mapping.values()), tuple(mapping.keys())
 
     def unflatten(keys, children):
         items = dict(zip(keys, children, strict=True))
-        return cls(**items) if dataclasses.is_dataclass(cls) else cls(items)
+        return cls(**items) if dataclasses.is_dataclass(cls) else cls(items)  # pyright: ignore[reportCallIssue]
 
     return flatten, unflatten
 

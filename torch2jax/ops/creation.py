@@ -17,8 +17,8 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical, held_number, is_integral
+from ..inplace import write_out
 from ..registry import implements_tensors
-from ..rule import write_out
 from ..storage import evaluating, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..inplace import write_out
 from ..registry import implements, implements_tensors, lookup
-from ..rule import write_out
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from ..inplace import write_in_place
 from ..registry import implements_tensors
-from ..rule import write_in_place
 from ..storage import Held, Storage, View, is_traced, values_only
 from ..tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current

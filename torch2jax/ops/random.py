@@ -14,8 +14,8 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical, is_integral
+from ..inplace import write_in_place
 from ..registry import implements_tensors
-from ..rule import write_in_place
 from ..storage import is_traced, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...inplace import write_in_place
 from ...registry import implements_tensors
-from ...rule import ArrayRule, write_in_place
+from ...rule import ArrayRule
 
 aten = torch.ops.aten
 

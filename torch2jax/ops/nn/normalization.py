@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...inplace import write_in_place
 from ...registry import implements, implements_tensors
-from ...rule import ArrayRule, write_in_place
+from ...rule import ArrayRule
 from ..views import reshape
 
 aten = torch.ops.aten

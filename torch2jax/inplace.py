@@ -1,0 +1,177 @@
+"""Writes in place: the forms derived from a rule, the ``out=`` argument, and PyTorch's checks of both."""
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from jax import lax
+
+from .dtypes import canonical
+from .errors import user_location
+from .interop import is_dense
+from .operands import lift
+from .pointwise import cast
+from .regions import overlaps_itself
+from .storage import Held, known_result, values_only
+from .tensor import Torchish, resize
+
+__all__ = ["InPlace", "WithFlag", "write_in_place", "write_out"]
+
+
+class InPlace:
+    """The form that writes its result into its first operand: ``add_``, ``+=``, ``relu(x, inplace=True)``."""
+
+    def __init__(self, rule):
+        self.rule, self.name = rule, rule.name + "_"
+
+    def __call__(self, args: tuple, kwargs: dict):
+        target: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
+        return write_in_place(target, self.rule(args, kwargs), (*args[1:], *kwargs.values()))
+
+
+class WithFlag:
+    """A function with an ``inplace`` argument, which chooses between the two forms."""
+
+    def __init__(self, rule, position: int):
+        self.rule, self.name, self.position = rule, rule.name, position
+        self._in_place = InPlace(rule)
+
+    def __call__(self, args: tuple, kwargs: dict):
+        inplace = kwargs.get("inplace", False)
+        if "inplace" in kwargs:
+            kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
+        if len(args) > self.position:
+            inplace = args[self.position]
+            args = args[: self.position] + args[self.position + 1 :]
+        return (self._in_place if inplace else self.rule)(args, kwargs)
+
+
+def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills: bool = False) -> Torchish:
+    """Writes `value` into `target` and returns `target`, with PyTorch's checks.
+
+    Args:
+        target: the tensor; everything on its memory sees the write.
+        value: of the same shape, and of a dtype that casts to that of `target`.
+        operands: what `value` was computed from; arguments that are no tensors are passed over.
+        fills: all of `value` is one number, so that it does not matter whether `target` overlaps itself.
+
+    Raises:
+        RuntimeError: `target` overlaps itself or an operand, has another shape, or cannot hold the values' dtype.
+    """
+    with torch._C.DisableTorchFunction():
+        tensor = lift(target)
+        if value.shape != tensor.shape:
+            raise RuntimeError(
+                f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(value.shape)}"
+            )
+        _check_cast(value, tensor)
+        if not fills:
+            _check_overlap(tensor, operands)
+        _store(tensor, value)
+        return tensor
+
+
+def _check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {_type_name(value.dtype)} can't be cast to the desired output type {_type_name(target.dtype)}"
+        )
+
+
+def _store(tensor: Torchish, value: Torchish) -> None:
+    storage = tensor._node.storage
+    if storage.memory.foreign:
+        storage.memory.foreign = False
+        warnings.warn(
+            f"translated code writes in place to a tensor from outside the call, at {user_location()}. The write is "
+            "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
+            stacklevel=2,
+        )
+    dtype = canonical(tensor.dtype)
+    (array, layout), known = value.held, value.known
+    if array.dtype != dtype:
+        to_dtype = functools.partial(cast, dtype=dtype)
+        array = to_dtype(array)
+        known = known_result(array, to_dtype, (known,), {}, [known])
+    if torch.is_grad_enabled():
+        tensor._wants_grad = tensor._wants_grad or value._wants_grad
+        tensor.write(Held(array, layout), known)
+        return
+    differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
+    if differentiable:
+        array, known = values_only(tensor.held.arranged(layout), array), None  # known values have no derivatives
+    elif value._node.storage.differentiable:
+        array = lax.stop_gradient(array)
+    tensor.write(Held(array, layout), known)
+    storage.differentiable = differentiable
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    names = {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
+    names |= {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16"}
+    names |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}
+    short = str(dtype).removeprefix("torch.")
+    return names.get(short, short)
+
+
+def _check_overlap(target: Torchish, operands) -> None:
+    if target._node.overlaps and overlaps_itself(tuple(target.shape), target.stride()):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
+    for operand in operands:
+        if isinstance(operand, Torchish) and operand is not target and _overlap_partly(target, operand):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _overlap_partly(a: Torchish, b: Torchish) -> bool:
+    # As PyTorch: only dense tensors are compared, and the same region is no partial overlap.
+    if a._node.storage.memory is not b._node.storage.memory or a.numel() == 0 or b.numel() == 0:
+        return False
+    if not (is_dense(a) and is_dense(b)):
+        return False
+    first, second = a.storage_offset() * a.element_size(), b.storage_offset() * b.element_size()
+    first_end, second_end = first + a.numel() * a.element_size(), second + b.numel() * b.element_size()
+    if (first, first_end) == (second, second_end):
+        return a.stride() != b.stride()
+    return first < second_end and second < first_end
+
+
+def write_out(result, out, operands=()):
+    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that."""
+    if isinstance(result, (tuple, list)):
+        for part, target in zip(result, out, strict=True):
+            _write_one_out(part, target, operands)
+        return type(result)(out) if hasattr(type(result), "n_fields") else out
+    return _write_one_out(result, out, operands)
+
+
+def _write_one_out(result: Torchish, out: torch.Tensor, operands):
+    target = lift(out)
+    _check_cast(result, target)
+    _check_overlap(target, operands)
+    if target.shape != result.shape:
+        _resize_out(target, result, operands)
+    _store(target, result)
+    return target
+
+
+def _resize_out(target: Torchish, result: Torchish, operands) -> None:
+    if any(target is operand for operand in operands):
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+        )
+    if target.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(target.shape)}, which does not "
+            f"match the required output shape {list(result.shape)}. This behavior is deprecated, and in a future "
+            "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse an "
+            "out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            stacklevel=2,
+        )
+    resize(target, result.shape, result.stride())

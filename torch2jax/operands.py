@@ -1,0 +1,90 @@
+"""Arguments of PyTorch functions as a rule's body takes them: arrays, or known values, in place of tensors."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from .storage import Deferred, evaluate
+from .tensor import Torchish
+from .translation import current
+
+__all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift"]
+
+
+def lift(value) -> Torchish:
+    return current().lift(value)
+
+
+def _map(fn, value):
+    """Maps the tensors in an argument; PyTorch's signatures hold them at most in lists."""
+    if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+        return fn(lift(value))
+    if isinstance(value, (list, tuple)):
+        mapped = [_map(fn, item) for item in value]
+        return mapped if isinstance(value, list) else tuple(mapped)
+    if isinstance(value, dict):
+        return {key: _map(fn, item) for key, item in value.items()}
+    return value
+
+
+def arrays_of(value, tensors: list) -> Any:
+    """`value` with arrays for tensors, which are gathered in `tensors`."""
+
+    def read(tensor: Torchish):
+        tensors.append(tensor)
+        return tensor.read()
+
+    return _map(read, value)
+
+
+def knowns_of(value) -> Any:
+    def known(tensor: Torchish):
+        known = tensor.known
+        return UNKNOWN if known is None else known
+
+    return _map(known, value)
+
+
+def evaluated(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(evaluated(item) for item in value)
+    if isinstance(value, dict):
+        return {key: evaluated(item) for key, item in value.items()}
+    return evaluate(value)
+
+
+class Known:
+    """Finds, only when asked, what is known of a result."""
+
+    __slots__ = ("_args", "_body", "_index", "_kwargs", "_random", "_tensors")
+
+    def __init__(self, body, args, kwargs, tensors, random, index=None):
+        self._body, self._args, self._kwargs = body, args, kwargs
+        self._tensors, self._random, self._index = tensors, random, index
+
+    def part(self, index: int) -> "Known":
+        return Known(self._body, self._args, self._kwargs, self._tensors, self._random, index)
+
+    def find(self):
+        if self._random:
+            return None
+        knowns = [tensor.known for tensor in self._tensors]
+        if any(known is None for known in knowns):
+            return None
+        body = self._body if self._index is None else functools.partial(_part, self._body, self._index)
+        depth = 1 + max((known.depth for known in knowns if isinstance(known, Deferred)), default=0)
+        return Deferred(body, knowns_of(self._args), knowns_of(self._kwargs), depth)
+
+
+def _part(body, index, *args, **kwargs):
+    return body(*args, **kwargs)[index]
+
+
+class _Unknown:
+    pass
+
+
+UNKNOWN = _Unknown()
