@@ -206,6 +206,8 @@ class Write:
         written = state[self.other if self.kind.startswith("out") else self.at]
         if overlaps(written) and not is_refused(written):
             return  # PyTorch writes in an order of its own; the translation refuses
+        if self.kind.startswith("out") and written.is_conj():
+            return  # PyTorch computes on a resolved copy, and misses that out= is an operand
         with torch.set_grad_enabled(self.grad):
             WRITES[self.kind](state[self.at], state[self.other])
 
