@@ -44,7 +44,7 @@ def assert_agrees(
 ) -> None:
     """Compares outputs (eager and jitted), gradients of all parameters, and the buffers afterwards.
 
-    Errors are measured against the largest value of each tensor: deep models lose digits on small ones in either system.
+    Errors are measured against the largest value of each tensor: deep models lose digits on small ones.
     """
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     params, buffers = _split(model)

@@ -1,6 +1,7 @@
 """Runs the samples of PyTorch's operator database in PyTorch and translated, and compares everything that comes out.
 
-As a script it reports on single operators: ``python -m tests.ops.database add 'linalg.*' --dtype float32 --grad --jit``.
+As a script it reports on single operators:
+``python -m tests.ops.database add 'linalg.*' --dtype float32 --grad --jit``.
 """
 
 import argparse
