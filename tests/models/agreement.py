@@ -73,7 +73,7 @@ def assert_agrees(
             assert relative_error(state[name], buffer.numpy()) < tolerance, f"buffer {name}"
 
     generator = np.random.default_rng(0)
-    cotangents = [generator.standard_normal(want.shape).astype(np.float32) for want in expected]
+    cotangents = [generator.standard_normal(want.shape).astype(want.detach().numpy().dtype) for want in expected]
 
     def loss(params):
         return sum(jnp.vdot(c, out) for c, out in zip(cotangents, apply(params)[0], strict=True))

@@ -19,8 +19,7 @@ def batches(steps: int, shape: tuple[int, ...], classes: int):
     generator = np.random.default_rng(0)
     for _ in range(steps):
         labels = generator.integers(0, classes, shape[0])
-        noise = generator.standard_normal(shape).astype(np.float32)
-        yield noise + labels.reshape(-1, *[1] * (len(shape) - 1)).astype(np.float32) / classes, labels
+        yield generator.standard_normal(shape) + 4 * labels.reshape(-1, *[1] * (len(shape) - 1)) / classes, labels
 
 
 def split(model):
@@ -50,26 +49,26 @@ def trainer(model, optimizer):
 
 
 def test_resnet18_follows_pytorch_sgd():
+    # In float64, and with images of 64 pixels: batch norms over a few values amplify rounding in PyTorch as here.
     torch.manual_seed(0)
-    model = torchvision.models.resnet18(num_classes=10).train()
+    model = torchvision.models.resnet18(num_classes=10).double().train()
     reference = copy.deepcopy(model)
-    params, buffers = split(model)
-    optimizer = optax.sgd(0.01)
-    step, opt_state = trainer(model, optimizer), optimizer.init(params)
-    sgd = torch.optim.SGD(reference.parameters(), lr=0.01)
+    sgd = torch.optim.SGD(reference.parameters(), lr=1e-3)
+    optimizer = optax.sgd(1e-3)
     actual, expected = [], []
-    for x, y in batches(100, (8, 3, 32, 32), 10):
-        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), None)
-        actual.append(float(loss))
-        sgd.zero_grad()
-        want = nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y))
-        want.backward()
-        sgd.step()
-        expected.append(want.item())
-    # Rounding differs between the two and training amplifies it; the first steps are exact to float32.
-    np.testing.assert_allclose(actual[:10], expected[:10], rtol=1e-3)
-    np.testing.assert_allclose(actual, expected, rtol=0.1, atol=0.05)
-    assert buffers["bn1.num_batches_tracked"] == 100
+    with jax.enable_x64(True):
+        params, buffers = split(model)
+        step, opt_state = trainer(model, optimizer), optimizer.init(params)
+        for x, y in batches(100, (8, 3, 64, 64), 10):
+            params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), None)
+            actual.append(float(loss))
+            sgd.zero_grad()
+            want = nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y))
+            want.backward()
+            sgd.step()
+            expected.append(want.item())
+        assert buffers["bn1.num_batches_tracked"] == 100
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert np.mean(actual[-10:]) < np.mean(actual[:10])
 
 
@@ -82,6 +81,6 @@ def test_a_model_with_dropout_learns():
     losses = []
     for i, (x, y) in enumerate(batches(100, (64, 8), 4)):
         key = jax.random.key(i)
-        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), key)
+        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x, jnp.float32), jnp.asarray(y), key)
         losses.append(float(loss))
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
