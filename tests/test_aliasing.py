@@ -168,7 +168,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def apart(operand: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The operand, or a copy where PyTorch does not look whether it overlaps what is written, and results may vary."""
-    return operand if is_dense(operand) and is_dense(target) else operand.clone()
+    looks = is_dense(operand) and is_dense(target) and operand.shape == target.shape
+    return operand if looks else operand.clone()
 
 
 WRITES: dict[str, Callable] = {
@@ -241,6 +242,8 @@ class Change:
     a: int
 
     def run(self, state: State) -> None:
+        if self.kind == "set_" and state[self.at].is_conj():
+            return  # PyTorch leaves the bit of the tensor as it was
         CHANGES[self.kind](state[self.at], state[self.other], self.a)
 
 
