@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch2jax import t2j
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of slow paths and padded copies
 RTOL, ATOL = 2e-4, 2e-5
 
 

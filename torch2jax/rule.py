@@ -175,10 +175,9 @@ class ArrayRule:
         operands = list(args)
         if kwargs:
             kwargs = dict(kwargs)
-            for name in self.positional[len(operands) :]:
-                if name not in kwargs:
-                    break
-                operands.append(kwargs.pop(name))
+            named = [i for i, name in enumerate(self.positional) if name in kwargs]
+            for name in self.positional[len(operands) : max(named, default=-1) + 1]:
+                operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
         tensors: list[Torchish] = []
         for i, operand in enumerate(operands):
             if isinstance(operand, (torch.Tensor, jax.Array, np.ndarray)):

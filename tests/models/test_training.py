@@ -81,6 +81,8 @@ def test_a_model_with_dropout_learns():
     losses = []
     for i, (x, y) in enumerate(batches(100, (64, 8), 4)):
         key = jax.random.key(i)
-        params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x, jnp.float32), jnp.asarray(y), key)
+        params, buffers, opt_state, loss = step(
+            params, buffers, opt_state, jnp.asarray(x, jnp.float32), jnp.asarray(y), key
+        )
         losses.append(float(loss))
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])

@@ -97,7 +97,7 @@ def test_derivative_at_ties_and_zeros(function):
 )
 def test_second_derivative(function):
     x = torch.tensor([0.5, -1.0, 2.0])
-    compare(jax.hessian(t2j(function))(t2j(x)), torch.func.hessian(function)(x))
+    compare(jax.hessian(t2j(function))(t2j(x)), torch.func.jacrev(torch.func.jacrev(function))(x))
 
 
 SPECIAL = torch.tensor([[float("nan"), 1, 2], [-float("inf"), -float("inf"), -float("inf")], [float("inf"), 0, 1]])

@@ -62,6 +62,7 @@ SHAPES = [
     "as_strided_scatter",
 ]
 GRADIENT_DIFFERS = {"as_strided_scatter"}  # PyTorch gives the overwritten places the gradient, not the others
+NOT_UNDER_JIT = {"tensor_split"}  # some samples give the sections as a tensor, whose values decide the shapes
 LIMIT = 2
 
 
@@ -71,7 +72,7 @@ class TestDatabase:
     def test_values(self, name, jit):
         for op in entries(name):
             for sample in samples(op, torch.float32, LIMIT):
-                check_values(op, sample, jit)
+                check_values(op, sample, jit and name not in NOT_UNDER_JIT)
 
     @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
     def test_integers(self, name, dtype):

@@ -100,6 +100,7 @@ def test_derivative_at_ties(function):
         compare(actual, gradient)
 
 
+@pytest.mark.filterwarnings("ignore:.*non-contiguous")
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_search(dtype, right):

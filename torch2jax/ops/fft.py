@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from jax import lax
 from jax.lax import FftType
@@ -9,6 +10,7 @@ from torch._prims_common import corresponding_complex_dtype, corresponding_real_
 
 from ..registry import implements
 from .arrays import like
+from .creation import factory, literal
 
 aten = torch.ops.aten
 
@@ -63,3 +65,16 @@ def _along_last(x, kind, dim, lengths):
         return lax.fft(x, kind, tuple(lengths))
     transformed = lax.fft(lax.transpose(x, order), kind, tuple(lengths))
     return lax.transpose(transformed, [order.index(d) for d in range(x.ndim)])
+
+
+def _frequencies(function, overload, frequencies) -> None:
+    """Sample frequencies: few values, made at trace time."""
+
+    def rule(n, d=1.0, *, dtype=None, **options):
+        return literal(frequencies(n, d), dtype or torch.get_default_dtype(), **options)
+
+    factory(function, overload)(rule)
+
+
+_frequencies(torch.fft.fftfreq, aten.fft_fftfreq.default, np.fft.fftfreq)
+_frequencies(torch.fft.rfftfreq, aten.fft_rfftfreq.default, np.fft.rfftfreq)

@@ -530,6 +530,8 @@ def in_order_of(mask, values, dim: int):
 
     The dimension `dim` of the result is that of the flattened mask.
     """
+    if values.shape[dim] == 0:  # no element is true
+        return lax.full((*values.shape[:dim], mask.size, *values.shape[dim + 1 :]), 0, values.dtype)
     count = lax.cumsum(lax.convert_element_type(reshape(mask, (mask.size,)), np.int32))
     rank = lax.max(lax.sub(count, np.int32(1)), np.int32(0))
     along = _Along(dim, tuple(d for d in range(values.ndim) if d != dim))

@@ -107,7 +107,7 @@ def _expm1_below(x):
 
 
 @activation(F.elu)
-def elu(input, alpha=1.0, scale=1, input_scale=1):
+def elu(input, *, alpha=1.0, scale=1, input_scale=1):
     negative = lax.mul(_expm1_below(_times(input, input_scale)), like(input, alpha))
     return _times(where(lax.gt(input, like(input, 0)), input, negative), scale)
 
@@ -118,14 +118,14 @@ def _times(x, factor):
 
 @activation(torch.selu, F.selu)
 def selu(input):
-    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946)
 
 
 @activation(torch.celu, F.celu)
 def celu(input, alpha=1.0):
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return elu(input, alpha, input_scale=1 / alpha)
+    return elu(input, alpha=alpha, input_scale=1 / alpha)
 
 
 @implements(torch.prelu)

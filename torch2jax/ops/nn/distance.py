@@ -9,6 +9,7 @@ from jax import lax
 
 from ...registry import implements
 from ..arrays import cast, like, where, widened
+from ..elementwise import magnitude
 from .activation import require_inexact
 
 _MATMUL_FROM = 26  # rows: where PyTorch computes Euclidean distances as a product of matrices
@@ -49,7 +50,7 @@ def _norm(difference, p):
         return lax.reduce_sum(cast(lax.ne(difference, like(difference, 0)), difference.dtype), last)
     if p == 2:
         return _root(lax.reduce_sum(lax.square(difference), last), 2)
-    size = lax.abs(difference)
+    size = magnitude(difference)
     if p == 1:
         return lax.reduce_sum(size, last)
     if math.isinf(p):

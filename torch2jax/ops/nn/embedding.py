@@ -79,8 +79,9 @@ def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse
     del sparse  # about how PyTorch holds the gradient
     plain = padding_idx < 0 and not scale_grad_by_freq and weight.ndim == 2
     held = known_values(indices) if plain and is_traced(weight.held.array) else None
-    region = None if held is None else progression(held.reshape(-1))
-    if region is not None and region.step > 0 and region.start >= 0 and held[..., -1:].max() < weight.shape[0]:
+    rows = None if held is None else held.reshape(-1)
+    region = None if rows is None else progression(rows)
+    if region is not None and region.step > 0 and region.start >= 0 and rows[-1] < weight.shape[0]:
         indices = _Rows(region.start, min(region.stop, weight.shape[0]), region.step, tuple(held.shape))
     return (weight, indices, padding_idx, scale_grad_by_freq), {}
 
