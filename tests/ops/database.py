@@ -110,10 +110,8 @@ def check_values(op: OpInfo, sample: SampleInput, jit: bool = False) -> None:
     function, tensors = translated(op, sample)
     expected = function(*(tensor.detach().clone() for tensor in tensors))
     call = t2j(function)
-    if jit:
-        actual = jax.jit(call)(*(t2j(tensor) for tensor in tensors))
-    else:
-        actual = call(*tensors)  # real tensors keep 64-bit types logical with x64 off
+    # Called without jit, real tensors keep 64-bit types logical with x64 off.
+    actual = jax.jit(call)(*(t2j(tensor) for tensor in tensors)) if jit else call(*tensors)
     compare_trees(actual, expected, op.name)
 
 
