@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.ops.database import check_gradients, check_values, entries, samples
-from torch2jax import t2j
+from torch2jax import TracedValueError, t2j
 
 LIMIT = 4
 
@@ -246,3 +246,11 @@ def test_base_of_a_view():
 
     function(torch.ones(2, 3))
     t2j(function)(jnp.ones((2, 3)))
+
+
+def test_as_strided_of_a_view_at_a_traced_index_is_refused():
+    def f(x, i):
+        return x[i].as_strided((2,), (1,))
+
+    with pytest.raises(TracedValueError, match="storage_offset"):
+        jax.jit(t2j(f))(jnp.arange(12.0).reshape(3, 4), 1)

@@ -13,9 +13,10 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical
+from ..errors import TracedValueError
 from ..regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..registry import implements_tensors
-from ..storage import View, ViewKind, reshape, transpose
+from ..storage import Storage, View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 from ..translation import current
 
@@ -261,10 +262,16 @@ def as_strided(self, size, stride, storage_offset=None):
         raise RuntimeError(
             f"as_strided: negative sizes and strides are not supported, got {list(size)}, {list(stride)}"
         )
+    if storage_offset is None and _begins_where_traced(self._node):
+        raise TracedValueError("as_strided of a view at a traced index, without a storage_offset,")
     offset = self.storage_offset() if storage_offset is None else storage_offset
     if offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {offset}")
     return make_region(self, tuple(size), tuple(stride), offset)
+
+
+def _begins_where_traced(node: Storage | View) -> bool:
+    return isinstance(node, View) and (node.kind.traced or _begins_where_traced(node.parent))
 
 
 @implements_tensors(aten.as_strided_.default)
