@@ -256,7 +256,7 @@ class _AtenMode(TorchDispatchMode):
 
 
 def _same_first(args: tuple, given: tuple) -> bool:
-    return len(args) == len(given) and all(a is b for a, b in zip(args[:1], given[:1], strict=True))
+    return len(args) == len(given) and (not args or args[0] is given[0])
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ reflected operator, the in-place forms and, when asked, the ATen overloads whose
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from .inplace import InPlace, WithFlag
 from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TensorRule
 
-__all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten", "rules"]
+__all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten"]
 
 _rules: dict[Any, Any] = {}
 _by_aten_name: dict[str, ArrayRule] = {}
@@ -122,11 +122,6 @@ def lookup_aten(overload: OpOverload):
     except KeyError:
         found = _aten_cache[overload] = _find_aten(overload)
         return found
-
-
-def rules() -> Iterator[tuple[Any, Any]]:
-    """Every function that has a rule of its own, with that rule."""
-    return iter(_rules.items())
 
 
 def _name(function) -> str:

@@ -238,11 +238,6 @@ def _refuse_complex(array, name: str) -> None:
         raise RuntimeError(f"{name} is not supported for complex tensors, got {array.dtype}")
 
 
-def _refuse_bool(array, name: str) -> None:
-    if array.dtype == bool:
-        raise RuntimeError(f"{name} is not supported for bool tensors; convert them to integers first")
-
-
 # Arithmetic. PyTorch adds booleans as `or` and multiplies them as `and`.
 
 
