@@ -1,0 +1,198 @@
+"""Runs PyTorch's operator database and writes `docs/coverage.md`: how much of it passes, by family and dtype.
+
+The outcome of each entry is appended to a file, so that a run that was interrupted goes on where it stopped; an entry
+that ended the process is a failure, and is not tried again. Failures are listed in a second file.
+
+    python -m scripts.coverage --limit 3                        # three samples of each entry
+    python -m scripts.coverage --full                           # all of them, and PyTorch's reference inputs
+    python -m scripts.coverage 'linalg.*' --columns gradients --dtypes float64
+    python -m scripts.coverage --report                         # only write the page from what was run
+"""
+
+import argparse
+import collections
+import contextlib
+import faulthandler
+import io
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import torch
+
+from tests.ops.database import DTYPES, cases, dtypes_of, entries, full_name
+from tests.ops.database.exceptions import EXCLUDED
+from tests.ops.database.trials import columns_of, run, trials
+from torch2jax import registry, t2j
+from torch2jax.dispatch import observing
+
+PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+COLUMNS = ("values", "x64", "jit", "gradients", "forward", "second", "vmap", "forms", "errors")
+SECONDS = 600  # an entry that takes longer hangs
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def family_of(op) -> str:
+    """The file of `torch2jax/ops` with the rule of an entry, or with the first that it reaches."""
+    called = [op.op]
+    for dtype in dtypes_of(op)[:1]:
+        for case in cases(op, dtype, 1):
+            with contextlib.suppress(Exception), observing(called.append):
+                t2j(case.function)(*case.tensors, rng=jax.random.key(0))
+    for function in called:
+        find = registry.lookup_aten if isinstance(function, torch._ops.OpOverload) else registry.lookup
+        rule = find(function)
+        rule = getattr(rule, "rule", rule)
+        module = getattr(getattr(rule, "body", None), "__module__", None) or ""
+        if module.startswith("torch2jax.ops.") and module != "torch2jax.ops.values":
+            return module.removeprefix("torch2jax.ops.").replace(".", "/")
+    return "values"
+
+
+class Results:
+    """Outcomes by ``(entry, dtype)``, in a file of one JSON object a line."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.families: dict[str, str] = {}
+        self.outcomes: dict[tuple[str, str], dict[str, tuple]] = collections.defaultdict(dict)
+        started = None
+        for line in path.read_text().splitlines() if path.exists() else []:
+            found = json.loads(line)
+            if "started" in found:
+                self._give_up(started)
+                started = found
+            else:
+                self._take(found)
+                started = None
+        self._give_up(started)
+
+    def _take(self, found: dict) -> None:
+        self.families[found["entry"]] = found["family"]
+        self.outcomes[found["entry"], found["dtype"]].update(found["outcomes"])
+
+    def _give_up(self, started: dict | None) -> None:
+        if started is not None:
+            outcome = (0, 1, "the process ended: aborted, killed, or out of time")
+            self.families.setdefault(started["entry"], "none")
+            self.outcomes[started["entry"], started["dtype"]].update(dict.fromkeys(started["started"], outcome))
+
+    def append(self, **found) -> None:
+        with self.path.open("a") as file:
+            print(json.dumps(found), file=file)
+        if "started" not in found:
+            self._take(found)
+
+
+def run_all(results: Results, options) -> None:
+    for dtype in options.dtypes:
+        for op in (op for pattern in options.patterns for op in entries(pattern)):
+            name = full_name(op)
+            done = results.outcomes.get((name, name_of(dtype)), {})
+            columns = [c for c in columns_of(op, dtype) if c in options.columns and c not in done]
+            if not columns:
+                continue
+            results.append(entry=name, dtype=name_of(dtype), started=columns)
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            begin = time.time()
+            with contextlib.redirect_stdout(io.StringIO()):
+                found = run(trials(op, dtype, columns, options.limit, options.full))
+            outcomes = {column: found.get(column, (0, 0, None)) for column in columns}
+            family = results.families.get(name) or family_of(op)
+            seconds = round(time.time() - begin, 2)
+            results.append(entry=name, dtype=name_of(dtype), family=family, outcomes=outcomes, seconds=seconds)
+            faulthandler.cancel_dump_traceback_later()
+            if _memory() > options.memory:
+                jax.clear_caches()
+
+
+def _memory() -> float:
+    """The memory of this process, in GB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
+def failures(results: Results) -> Iterator[str]:
+    """The entries that fail, by family."""
+    by_family = collections.defaultdict(list)
+    for (name, dtype), outcomes in results.outcomes.items():
+        for column, (passed, total, error) in outcomes.items():
+            if passed < total:
+                line = f"- {name}, {column}, {dtype} ({total - passed} of {total}): {(error or '')[:300]}"
+                by_family[results.families[name]].append(line)
+    for family, lines in sorted(by_family.items()):
+        yield from (f"\n## {family} ({len(lines)})", *lines)
+
+
+def page(results: Results) -> Iterator[str]:
+    """The page, line by line."""
+    yield from (
+        "# Coverage",
+        "",
+        "How much of PyTorch's operator database (`torch.testing._internal.common_methods_invocations.op_db`) passes.",
+        "A row is one entry in one dtype; it passes in a column if every sample does. Written by",
+        f"`python -m scripts.coverage` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
+        "",
+        "## By dtype",
+        "",
+        *_table("dtype", [name_of(dtype) for dtype in DTYPES], lambda name, dtype: dtype, results),
+        "",
+        "## By family",
+        "",
+        "Families are the files of `torch2jax/ops`.",
+        "",
+        *_table("family", sorted(set(results.families.values())), lambda name, dtype: results.families[name], results),
+        "",
+        "## What is left out",
+        "",
+        "| entries | columns | reason |",
+        "|---|---|---|",
+        *(f"| `{x.pattern}` | {', '.join(x.columns)} | {x.reason} |" for x in EXCLUDED),
+    )
+
+
+def _table(first: str, keys: list[str], key_of, results: Results) -> Iterator[str]:
+    counts = collections.defaultdict(lambda: [0, 0])
+    for (name, dtype), outcomes in results.outcomes.items():
+        for column, (passed, total, _) in outcomes.items():
+            for key in (key_of(name, dtype), "all") if total else ():
+                counts[key, column][0] += passed == total
+                counts[key, column][1] += 1
+    yield f"| {first} | {' | '.join(COLUMNS)} |"
+    yield "|---" * (1 + len(COLUMNS)) + "|"
+    for key in (*keys, "all"):
+        cells = (counts[key, column] for column in COLUMNS)
+        yield f"| {key} | {' | '.join(f'{passed}/{total}' if total else '' for passed, total in cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("patterns", nargs="*", default=["*"])
+    parser.add_argument("--limit", type=int, help="samples of each entry and dtype (default: all)")
+    parser.add_argument("--full", action="store_true", help="reference inputs as well")
+    parser.add_argument("--columns", type=lambda text: text.split(","), default=COLUMNS)
+    parser.add_argument(
+        "--dtypes", type=lambda text: [getattr(torch, name) for name in text.split(",")], default=DTYPES
+    )
+    parser.add_argument("--results", type=Path, default=Path("coverage.jsonl"), help="default: coverage.jsonl")
+    parser.add_argument("--failures", type=Path, default=Path("failures.md"), help="default: failures.md")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/coverage.md")
+    parser.add_argument("--memory", type=float, default=4, help="GB at which compiled code is let go (default: 4)")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    results = Results(options.results)
+    if not options.report:
+        run_all(results, options)
+    options.failures.write_text("\n".join(failures(results)) + "\n")
+    options.page.write_text("\n".join(page(results)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

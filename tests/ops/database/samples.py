@@ -1,0 +1,131 @@
+"""The entries of the operator database, and their samples as functions of the tensors in them."""
+
+import copy
+import fnmatch
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+__all__ = [
+    "DTYPES",
+    "Case",
+    "cases",
+    "dtypes_of",
+    "entries",
+    "entry",
+    "error_inputs",
+    "full_name",
+    "samples",
+    "twin",
+]
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.bfloat16,
+    torch.float16,
+)
+
+
+def full_name(op: OpInfo) -> str:
+    """The name of an entry with that of its variant, which is unique."""
+    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+
+
+def entries(pattern: str = "*") -> Iterator[OpInfo]:
+    """The entries of the operator database whose name, with or without the variant, matches."""
+    for op in op_db:
+        if fnmatch.fnmatchcase(op.name, pattern) or fnmatch.fnmatchcase(full_name(op), pattern):
+            yield op
+
+
+def entry(name: str) -> OpInfo:
+    """The entry of a full name."""
+    return _by_name()[name]
+
+
+@functools.cache
+def _by_name() -> dict[str, OpInfo]:
+    return {full_name(op): op for op in op_db}
+
+
+def dtypes_of(op: OpInfo, gradients: bool = False) -> list[torch.dtype]:
+    """The dtypes of `DTYPES` that an entry, or its derivative, supports in PyTorch on the CPU."""
+    supported = op.supported_backward_dtypes("cpu") if gradients else op.supported_dtypes("cpu")
+    return [dtype for dtype in DTYPES if dtype in supported]
+
+
+def samples(
+    op: OpInfo, dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
+) -> list[SampleInput]:
+    """The first samples of an operator, the same ones in every run."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make = op.reference_inputs if reference else op.sample_inputs
+        return list(itertools.islice(make("cpu", dtype, requires_grad=requires_grad), limit))
+
+
+def error_inputs(op: OpInfo, limit: int | None = None) -> list[ErrorInput]:
+    """The samples that PyTorch refuses."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(itertools.islice(op.error_inputs("cpu"), limit))
+
+
+def twin(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same values and strides, on memory of its own."""
+    return copy.deepcopy(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+class Case:
+    """One sample of an entry: `function` of the `tensors` in it, however deep in its arguments they are."""
+
+    def __init__(self, op: OpInfo, dtype: torch.dtype, sample: SampleInput):
+        self.op, self.name, self.dtype, self.sample = op, full_name(op), dtype, sample
+        self._leaves, self._spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors: list[torch.Tensor] = [self._leaves[i] for i in self._at]
+
+    def function(self, *tensors):
+        """The entry's function."""
+        return self.call(self.op, *tensors)
+
+    def differentiable(self, *tensors) -> list[torch.Tensor]:
+        """The entry's function as its derivatives are tested: of inputs and results without freedoms."""
+        result = self.call(functools.partial(self.op.gradcheck_wrapper, self.op.get_op()), *tensors)
+        leaves = pytree.tree_leaves(self.sample.output_process_fn_grad(result))
+        return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+
+    def call(self, function: Callable, *tensors):
+        """Calls another function on the sample's arguments, with `tensors` for those in it."""
+        filled = list(self._leaves)
+        for i, tensor in zip(self._at, tensors, strict=True):
+            filled[i] = tensor
+        first, args, kwargs = pytree.tree_unflatten(filled, self._spec)
+        return function(first, *args, **kwargs)
+
+    def twins(self) -> list[torch.Tensor]:
+        return [twin(tensor) for tensor in self.tensors]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}: {str(self.sample)[:500]}"
+
+
+def cases(
+    op: OpInfo, dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
+) -> list[Case]:
+    """The first cases of an operator, the same ones in every run."""
+    return [Case(op, dtype, sample) for sample in samples(op, dtype, limit, requires_grad, reference)]
