@@ -1,0 +1,88 @@
+"""PyTorch's operator database, entry by entry: a small fixed sample of each, or with ``--full`` all there is.
+
+``python -m tests.ops.database NAME --columns all -v`` shows more of one entry, and ``scripts/coverage.py`` runs
+everything and writes ``docs/coverage.md``.
+"""
+
+import contextlib
+import fnmatch
+
+import jax
+import pytest
+import torch
+
+from tests.ops.database import DTYPES, cases, dtypes_of, entries, entry, full_name
+from tests.ops.database.checks import CHECKS, Refused
+from tests.ops.database.exceptions import DATA_DEPENDENT, EXCLUDED, FREEDOMS, LOOSER, RANDOM, UNINITIALISED
+from tests.ops.database.trials import columns_of, trials
+from torch2jax import TracedValueError, t2j
+
+# How many samples each column has in each dtype when not everything is run: what compiles is what costs.
+SAMPLE = {
+    torch.float32: {"values": 2, "jit": 1, "gradients": 1, "forward": 1, "forms": 1, "errors": None},
+    torch.float64: {"x64": 1},
+    torch.int64: {"values": 1, "vmap": 1},
+    torch.bool: {"values": 1},
+    torch.complex64: {"values": 1, "gradients": 1},
+    torch.bfloat16: {"values": 1},
+}
+# Entries without float32 are sampled as it is, in the first dtype that they have.
+FIRST = SAMPLE[torch.float32]
+
+
+def _plan(op, dtype: torch.dtype, full: bool) -> dict[str, int | None]:
+    columns = columns_of(op, dtype)
+    if full:
+        return dict.fromkeys(columns)
+    first = dtype == (dtypes_of(op) or [None])[0]
+    return {column: limit for column, limit in (FIRST if first else SAMPLE.get(dtype, {})).items() if column in columns}
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.function is test_entry:
+        full = metafunc.config.getoption("full")
+        rows = [(full_name(op), dtype) for op in entries() for dtype in DTYPES if _plan(op, dtype, full)]
+        ids = [f"{name}-{str(dtype).removeprefix('torch.')}" for name, dtype in rows]
+        metafunc.parametrize(("name", "dtype"), rows, ids=ids)
+
+
+def test_entry(name, dtype, request):
+    full, op = request.config.getoption("full"), entry(name)
+    by_limit: dict[int | None, list[str]] = {}
+    for column, limit in _plan(op, dtype, full).items():
+        by_limit.setdefault(limit, []).append(column)
+    for limit, columns in by_limit.items():
+        for trial in trials(op, dtype, columns, limit, reference=full):
+            with contextlib.suppress(Refused):
+                trial()
+
+
+def _matching(pattern: str) -> list:
+    return [op for op in entries() if fnmatch.fnmatchcase(full_name(op), pattern)]
+
+
+@pytest.mark.parametrize("pattern", DATA_DEPENDENT)
+def test_what_data_decides_is_refused_under_jit(pattern):
+    for op in _matching(pattern):
+        refusals = 0
+        for case in cases(op, dtypes_of(op)[0], 10):
+            try:
+                jax.jit(lambda *arrays, case=case: t2j(case.function)(*arrays) and None)(*map(t2j, case.tensors))
+            except TracedValueError:
+                refusals += 1
+        assert refusals, f"{full_name(op)} needs no values: take it off DATA_DEPENDENT"
+
+
+@pytest.mark.parametrize(
+    "pattern", sorted({x.pattern for x in (*EXCLUDED, *LOOSER)} | {*FREEDOMS, *RANDOM, *UNINITIALISED, *DATA_DEPENDENT})
+)
+def test_every_exception_is_of_an_entry(pattern):
+    assert _matching(pattern)
+
+
+def test_a_wrong_result_is_found():
+    (case,) = cases(entry("add"), torch.float32, 1)
+    case.function = lambda *tensors: torch.sub(*tensors) if hasattr(tensors[0], "_node") else torch.add(*tensors)
+    for column in ("values", "jit", "vmap"):
+        with pytest.raises(AssertionError):
+            CHECKS[column](case)
