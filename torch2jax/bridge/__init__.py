@@ -1,0 +1,1 @@
+"""PyTorch called from JAX, and JAX called from PyTorch."""

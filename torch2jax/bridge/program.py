@@ -1,0 +1,181 @@
+"""Pure JAX functions of flat lists of arrays, with their derivatives and batched forms."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["Program"]
+
+Indices = tuple[int, ...]
+
+
+class Program:
+    """A function ``(constants, *arrays) -> list of arrays`` and what JAX's transformations make of it.
+
+    Each of these is again a program, made once, so that all compose to any depth: the vjp of a batched jvp is one
+    compiled function. Arrays are concrete; `constants` is a tuple of arrays without derivatives.
+
+    Args:
+        function: the function; for arguments of one signature it gives arrays of fixed shapes and dtypes.
+        jit: compile it, rather than run it operation by operation.
+        x64: whether ``jax_enable_x64`` is on in it, wherever and on whichever thread it runs.
+    """
+
+    def __init__(self, function: Callable[..., list], *, jit: bool, x64: bool):
+        self.function, self.jit, self.x64 = function, jit, x64
+        self._derived: dict[tuple, Any] = {}
+        self._run = self._compiled(self._owning)
+
+    def __call__(self, constants: tuple, arrays: Sequence) -> list:
+        """The results, in memory that nothing else uses."""
+        return self._in_mode(self._run, constants, *arrays)
+
+    def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
+        """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
+        run = self._derive(("linearize", active), lambda: self._compiled(self._linearized(active)))
+        results, pullback = self._in_mode(run, constants, *arrays)
+        if (
+            not self.jit
+        ):  # one program is done when its results are; of several, what PyTorch may write to may be unread
+            jax.block_until_ready(pullback)
+        return results, pullback
+
+    def pull(self, pullback, wanted: Indices, cotangents: Sequence) -> list:
+        """PyTorch's gradients with respect to those of the active arrays at `wanted`.
+
+        Args:
+            pullback: what `linearize` gave.
+            cotangents: PyTorch's gradients with respect to the differentiable results; None for zeros.
+        """
+        run = self._derive(("pull", wanted), lambda: self._compiled(_pulling(wanted)))
+        return self._in_mode(run, pullback, tuple(cotangents))
+
+    def vjp(self, wanted: Indices, given: Indices) -> "Program":
+        """PyTorch's gradients with respect to the arrays at `wanted`, from the arrays and the gradients at `given`.
+
+        `given` counts the results; PyTorch's gradient of the others is zero.
+        """
+        return self._derive(("vjp", wanted, given), lambda: self._program(self._vjp(wanted, given)))
+
+    def jvp(self, active: Indices) -> "Program":
+        """The tangents of the differentiable results, from the arrays and the tangents of those at `active`."""
+        return self._derive(("jvp", active), lambda: self._program(self._jvp(active)))
+
+    def vmap(self, axes: tuple[int | None, ...], size: int) -> "Program":
+        """The program over a batch of `size`, at `axes` of the arrays and at the first of every result."""
+        return self._derive(("vmap", axes, size), lambda: self._program(self._vmap(axes, size)))
+
+    def _derive(self, key: tuple, make: Callable):
+        found = self._derived.get(key)
+        return self._derived.setdefault(key, make()) if found is None else found
+
+    def _program(self, function) -> "Program":
+        return Program(function, jit=self.jit, x64=self.x64)
+
+    def _compiled(self, function) -> Callable:
+        return jax.jit(function) if self.jit else function
+
+    def _in_mode(self, run, *args):
+        with jax.core.eval_context():  # also where JAX traces around it
+            if not self.jit:
+                args = jax.tree.map(_array, args)
+            if jax.config.jax_enable_x64 == self.x64:  # pyright: ignore[reportAttributeAccessIssue]
+                return run(*args)
+            with jax.enable_x64(self.x64):
+                return run(*args)
+
+    def _owning(self, constants, *arrays):
+        # A result may be an argument, or an array that the function keeps. Within jit such a copy costs nothing, since
+        # XLA gives every result memory of its own.
+        return [jnp.copy(result) for result in self.function(constants, *arrays)]
+
+    def _restricted(self, active: Indices, constants, arrays) -> Callable:
+        """The function of the arrays at `active` alone: the differentiable results, and all of them beside."""
+
+        def restricted(*varied):
+            inputs = list(arrays)
+            for index, array in zip(active, varied, strict=True):
+                inputs[index] = array
+            results = self.function(constants, *inputs)
+            return [result for result in results if _is_differentiable(result)], results
+
+        return restricted
+
+    def _linearized(self, active: Indices) -> Callable:
+        def linearized(constants, *arrays):
+            varied = [arrays[index] for index in active]
+            primals, pullback, results = jax.vjp(self._restricted(active, constants, arrays), *varied, has_aux=True)
+            zeros = [jax.ShapeDtypeStruct(primal.shape, primal.dtype) for primal in primals]
+            return [jnp.copy(result) for result in results], _Pullback(pullback, tuple(zeros))
+
+        return linearized
+
+    def _vjp(self, wanted: Indices, given: Indices) -> Callable:
+        def vjp(constants, *arrays):
+            inputs, cotangents = arrays[: len(arrays) - len(given)], arrays[len(arrays) - len(given) :]
+            varied = [inputs[index] for index in wanted]
+            primals, pullback, results = jax.vjp(self._restricted(wanted, constants, inputs), *varied, has_aux=True)
+            places = [place for place, result in enumerate(results) if _is_differentiable(result)]
+            found = dict(zip(given, cotangents, strict=True))
+            return _gradients(pullback, primals, [found.get(place) for place in places])
+
+        return vjp
+
+    def _jvp(self, active: Indices) -> Callable:
+        def jvp(constants, *arrays):
+            inputs, tangents = arrays[: len(arrays) - len(active)], arrays[len(arrays) - len(active) :]
+            varied = tuple(inputs[index] for index in active)
+            restricted = self._restricted(active, constants, inputs)
+            return jax.jvp(restricted, varied, tuple(tangents), has_aux=True)[1]
+
+        return jvp
+
+    def _vmap(self, axes, size: int) -> Callable:
+        def vmap(constants, *arrays):
+            batched = jax.vmap(lambda *each: self.function(constants, *each), in_axes=axes, axis_size=size)
+            return batched(*arrays)
+
+        return vmap
+
+
+@jax.tree_util.register_pytree_node_class
+class _Pullback:
+    """JAX's function from cotangents to cotangents, as the result of a compiled function, and what it takes."""
+
+    def __init__(self, function, primals: tuple[jax.ShapeDtypeStruct, ...]):
+        self.function, self.primals = function, primals
+
+    def tree_flatten(self):
+        return (self.function,), self.primals
+
+    @classmethod
+    def tree_unflatten(cls, primals, children):
+        return cls(*children, primals)
+
+
+def _pulling(wanted: Indices) -> Callable:
+    def pulling(pullback: _Pullback, cotangents):
+        gradients = _gradients(pullback.function, pullback.primals, cotangents)
+        return [jnp.copy(gradients[index]) for index in wanted]
+
+    return pulling
+
+
+def _gradients(pullback, primals, cotangents) -> list:
+    """PyTorch's gradients are the conjugates of JAX's cotangents; None stands for zeros."""
+    cotangents = [
+        jnp.zeros(primal.shape, primal.dtype) if cotangent is None else jnp.conj(cotangent)
+        for primal, cotangent in zip(primals, cotangents, strict=True)
+    ]
+    return [jnp.conj(gradient) for gradient in pullback(cotangents)]
+
+
+def _array(value):
+    return jax.device_put(value, may_alias=True) if isinstance(value, np.ndarray) else value
+
+
+def _is_differentiable(array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)
