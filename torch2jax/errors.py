@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import torch
 
-__all__ = ["NoRuleError", "TracedValueError", "user_location"]
+__all__ = ["NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
 
 _LIBRARIES = tuple(
     str(Path(path).resolve())
@@ -48,6 +48,16 @@ class NoRuleError(NotImplementedError):
             f"torch2jax has no rule for {operator}, called at {user_location()}. "
             f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "
             "or rewrite that line with other operators."
+        )
+
+
+class SparseLayoutError(TypeError):
+    """A tensor of a sparse layout was given or asked for."""
+
+    def __init__(self, what: str):
+        super().__init__(
+            f"{what}, at {user_location()}. Sparse layouts are not translated: give dense tensors "
+            "(tensor.to_dense()) and leave out what makes sparse ones."
         )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from .dtypes import canonical, dtype_j2t, dtype_t2j
+from .errors import SparseLayoutError
 from .storage import evaluating
 
-__all__ = ["array_to_tensor", "is_dense", "tensor_to_array"]
+__all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of"]
 
 
 def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
@@ -47,7 +48,7 @@ def _check_dense(tensor: torch.Tensor) -> None:
     elif tensor.is_quantized:
         kind, way_out = "quantized", "tensor.dequantize()"
     elif tensor.layout is not torch.strided:
-        kind, way_out = f"{tensor.layout} (sparse)", "tensor.to_dense()"
+        raise SparseLayoutError(f"got a {tensor.layout} tensor")
     elif tensor.is_meta:
         raise ValueError("got a meta tensor, which has no data; wanted a tensor with data. Materialise it first")
     else:

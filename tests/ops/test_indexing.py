@@ -1,6 +1,7 @@
 """Elements by index and mask: values, gradients, graphs and refusals. Subscripts are in `tests/test_setitem.py`."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -32,6 +33,7 @@ INDEXING = [
     "masked_scatter",
     "masked_select",
     "nonzero",
+    "nonzero_static",
     "argwhere",
     "where",
 ]
@@ -158,3 +160,9 @@ def error_of(function, *args):
 def test_refusals_are_of_the_type_that_pytorch_raises(function):
     expected, actual = error_of(function, X), error_of(t2j(function), t2j(X))
     assert isinstance(actual, type(expected)), f"{actual!r}, but PyTorch: {expected!r}"
+
+
+def test_a_fill_value_too_large_for_32_bits_stays_the_largest():
+    largest = torch.iinfo(torch.int64).max
+    filled = t2j(lambda x: x.masked_fill(x > 1, largest))(torch.arange(3))
+    assert filled.tolist() == [0, 1, jnp.iinfo(filled.dtype).max]

@@ -18,6 +18,7 @@ NAMES = [
     "argmin",
     "count_nonzero",
     "dist",
+    "hash_tensor",
     "linalg.norm",
     "linalg.vector_norm",
     "logsumexp",

@@ -17,6 +17,7 @@ import torch
 from jax import lax
 
 from ..dtypes import canonical, held_number, is_integral
+from ..errors import SparseLayoutError
 from ..inplace import write_out
 from ..registry import implements_tensors
 from ..storage import evaluating, known_result
@@ -75,6 +76,8 @@ def factory(*functions) -> Callable[[Callable], Callable]:
         known = inspect.signature(body).parameters
 
         def rule(*args, out=None, **kwargs):
+            if kwargs.get("layout") not in (None, torch.strided):
+                raise SparseLayoutError(f"got layout={kwargs['layout']}")
             for name in _MEANINGLESS:
                 kwargs.pop(name, None)
             if "self" in kwargs and "input" in known:

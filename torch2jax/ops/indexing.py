@@ -16,7 +16,7 @@ from ..registry import implements, implements_tensors, lookup
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current
-from .arrays import at_least_1d, axis_of, is_inexact, is_integer, like, where
+from .arrays import at_least_1d, axis_of, is_inexact, is_integer, like, truth, where
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -593,6 +593,22 @@ def nonzero(input, *, as_tuple=False):
 @implements(torch.argwhere, concrete=True, dtype=torch.int64)
 def argwhere(input):
     return jnp.asarray(np.argwhere(input))
+
+
+@implements(torch.nonzero_static, dtype=torch.int64)
+def nonzero_static(input, *, size, fill_value=-1):
+    if size < 0:
+        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
+    mask = reshape(truth(input), (input.size,))
+    rank = lax.cumsum(lax.convert_element_type(mask, np.int32))
+    slots = lax.select(mask, rank, lax.full_like(rank, 0))  # counted from one; the zeroth is for the others
+    places = lax.full((size + 1,), np.int32(-1)).at[slots].set(np.arange(input.size, dtype=np.int32), mode="drop")[1:]
+    missing, strides = lax.lt(places, np.int32(0)), np.cumprod((1, *input.shape[:0:-1]), dtype=np.int32)[::-1]
+    columns = [
+        lax.select(missing, lax.full_like(places, fill_value), lax.rem(lax.div(places, stride), np.int32(n)))
+        for n, stride in zip(input.shape, strides, strict=False)
+    ]
+    return jnp.stack(columns, 1) if columns else lax.full((size, 0), np.int32(0))
 
 
 @implements_tensors(aten.nonzero_numpy.default)

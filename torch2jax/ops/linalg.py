@@ -33,7 +33,7 @@ def _identity(array):
     return jnp.broadcast_to(jnp.eye(*array.shape[-2:], dtype=array.dtype), array.shape)
 
 
-def _check(function: str, array, *, square: bool = True, name: str = "A") -> None:
+def check_matrices(function: str, array, *, square: bool = True, name: str = "A") -> None:
     """Raises unless `array` is a batch of (square) matrices of a type that LAPACK knows."""
     if not is_inexact(array):
         raise RuntimeError(f"{function}: Expected a floating point or complex tensor as input. Got {array.dtype}")
@@ -50,7 +50,7 @@ def _check(function: str, array, *, square: bool = True, name: str = "A") -> Non
         )
 
 
-def _broadcast_matrices(function: str, first, second):
+def broadcast_matrices(function: str, first, second):
     """Both with the batch dimensions that theirs broadcast to."""
     try:
         batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
@@ -93,21 +93,21 @@ def _first(failed):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _hermitian(a, lower=True):
+def hermitian_of(a, lower=True):
     """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
     rows, columns = (lax.broadcasted_iota(np.int32, a.shape, dim) for dim in (a.ndim - 2, a.ndim - 1))
     return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, _adjoint(a))
 
 
-@_hermitian.defjvp
+@hermitian_of.defjvp
 def _hermitian_jvp(lower, primals, tangents):
-    return _hermitian(*primals, lower), (tangents[0] + _adjoint(tangents[0])) / 2
+    return hermitian_of(*primals, lower), (tangents[0] + _adjoint(tangents[0])) / 2
 
 
 @implements(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
 def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
-    _check("linalg.cholesky", input)
-    matrix = _hermitian(input, not upper)
+    check_matrices("linalg.cholesky", input)
+    matrix = hermitian_of(input, not upper)
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
     return _adjoint(factor) if upper else factor, _indefiniteness(lax.stop_gradient(matrix), factor)
 
@@ -136,8 +136,8 @@ def cholesky(input, upper=False):
 
 @implements(torch.cholesky_solve)
 def cholesky_solve(input, input2, upper=False):
-    _check("cholesky_solve", input2)
-    factor, right = _broadcast_matrices("cholesky_solve", input2, input)
+    check_matrices("cholesky_solve", input2)
+    factor, right = broadcast_matrices("cholesky_solve", input2, input)
     solve = functools.partial(lax.linalg.triangular_solve, factor, left_side=True, lower=not upper)
     return solve(solve(right, **_transposed(factor, upper)), **_transposed(factor, not upper))
 
@@ -198,14 +198,14 @@ def _singularity(lu):
 
 @implements(torch.linalg.inv_ex, dtype=(None, torch.int32))
 def linalg_inv_ex(A, *, check_errors=False):
-    _check("linalg.inv", A)
+    check_matrices("linalg.inv", A)
     factors = _factored(A)
     return _solved(A, factors, _identity(A)), _singularity(factors[0])
 
 
 @implements(aten._linalg_solve_ex, dtype=(None, None, torch.int32, torch.int32))
 def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
-    _check("linalg.solve", A)
+    check_matrices("linalg.solve", A)
     is_vector = B.ndim == 1 or (A.ndim == B.ndim + 1 and A.shape[:-1] == B.shape)
     right = B[..., None] if is_vector else B
     right = right if left else right.mT
@@ -216,7 +216,7 @@ def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
             f"linalg.solve: Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B "
             f"({A.shape[-2]}x{A.shape[-1]} and {'x'.join(map(str, B.shape[-2:]))})"
         )
-    a, right = _broadcast_matrices("linalg.solve", A if left else A.mT, right)
+    a, right = broadcast_matrices("linalg.solve", A if left else A.mT, right)
     lu, pivots, permutation = lax.linalg.lu(lax.stop_gradient(a))
     result = _solved(a, (lu, permutation), right)
     result = result if left else result.mT
@@ -225,7 +225,7 @@ def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
 
 @implements(torch.linalg.lu_factor_ex, dtype=(None, torch.int32, torch.int32))
 def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
-    _check("linalg.lu_factor", A, square=False)
+    check_matrices("linalg.lu_factor", A, square=False)
     lu, pivots, _ = lax.linalg.lu(_pivoting("linalg.lu_factor", A, pivot))
     return lu, _pivots(pivots), _singularity(lu)
 
@@ -238,7 +238,7 @@ def _pivoting(function: str, array, pivot: bool):
 
 @implements(torch.linalg.lu)
 def linalg_lu(A, *, pivot=True):
-    _check("linalg.lu", A, square=False)
+    check_matrices("linalg.lu", A, square=False)
     lu, _, permutation = lax.linalg.lu(_pivoting("linalg.lu", A, pivot))
     return (_permutation_matrix(permutation, A.dtype), *_triangles(lu))
 
@@ -268,8 +268,8 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
 
 @implements(torch.linalg.lu_solve)
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
-    _check("linalg.lu_solve", LU, name="LU")
-    lu, right = _broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
+    check_matrices("linalg.lu_solve", LU, name="LU")
+    lu, right = broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
     permutation = lax.linalg.lu_pivots_to_permutation(pivots - np.int32(1), LU.shape[-1])
     permutation = jnp.broadcast_to(permutation, lu.shape[:-1])
     # From the right, X op(A) = B is op(A)ᵀ Xᵀ = Bᵀ.
@@ -283,8 +283,8 @@ def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
 
 @implements(torch.linalg.solve_triangular)
 def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
-    _check("linalg.solve_triangular", input)
-    a, b = _broadcast_matrices("linalg.solve_triangular", input, B)
+    check_matrices("linalg.solve_triangular", input)
+    a, b = broadcast_matrices("linalg.solve_triangular", input, B)
     if b.shape[-2 if left else -1] != a.shape[-1]:
         raise RuntimeError(
             f"linalg.solve_triangular: Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B "
@@ -295,8 +295,8 @@ def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
 
 @implements(torch.triangular_solve)
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
-    _check("triangular_solve", A)
-    a, b = _broadcast_matrices("triangular_solve", A, input)
+    check_matrices("triangular_solve", A)
+    a, b = broadcast_matrices("triangular_solve", A, input)
     solution = lax.linalg.triangular_solve(
         a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
     )
@@ -308,13 +308,13 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False)
 
 @implements(torch.linalg.det)
 def linalg_det(A):
-    _check("linalg.det", A)
+    check_matrices("linalg.det", A)
     return jnp.linalg.det(A) if A.size else lax.full(A.shape[:-2], A.dtype.type(A.shape[-1] == 0))
 
 
 @implements(torch.linalg.slogdet, dtype=lambda A: (A.dtype, A.dtype.to_real()))
 def linalg_slogdet(A):
-    _check("linalg.slogdet", A)
+    check_matrices("linalg.slogdet", A)
     return tuple(jnp.linalg.slogdet(A))
 
 
@@ -323,7 +323,7 @@ def linalg_slogdet(A):
 
 @implements(torch.linalg.qr)
 def linalg_qr(A, mode="reduced"):
-    _check("linalg.qr", A, square=False)
+    check_matrices("linalg.qr", A, square=False)
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(
             f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
@@ -334,7 +334,7 @@ def linalg_qr(A, mode="reduced"):
 
 @implements(torch.geqrf)
 def geqrf(input):
-    _check("geqrf", input, square=False)
+    check_matrices("geqrf", input, square=False)
     reflectors, tau = jnp.linalg.qr(input, mode="raw")
     return reflectors.mT, tau
 
@@ -364,7 +364,7 @@ def _reflected(reflectors, tau):
 
 @implements(torch.linalg.householder_product)
 def linalg_householder_product(input, tau):
-    _check("linalg.householder_product", input, square=False, name="input")
+    check_matrices("linalg.householder_product", input, square=False, name="input")
     if input.shape[-2] < input.shape[-1] or tau.shape[-1] > input.shape[-1]:
         raise RuntimeError(
             "torch.linalg.householder_product: wanted input.shape[-2] >= input.shape[-1] >= tau.shape[-1], got shapes "
@@ -387,16 +387,16 @@ def ormqr(input, input2, input3, left=True, transpose=False):
 
 @implements(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
 def _linalg_eigh(A, UPLO="L", compute_v=True):
-    _check("linalg.eigh", A)
+    check_matrices("linalg.eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    vectors, eigenvalues = lax.linalg.eigh(_hermitian(A, UPLO.upper() == "L"), symmetrize_input=False)
+    vectors, eigenvalues = lax.linalg.eigh(hermitian_of(A, UPLO.upper() == "L"), symmetrize_input=False)
     return eigenvalues, vectors if compute_v else _nothing(A.dtype)
 
 
 @implements(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
 def linalg_eig(input):
-    _check("linalg.eig", input)
+    check_matrices("linalg.eig", input)
     if not input.size:
         vectors = lax.convert_element_type(input, jnp.result_type(input, np.complex64))
         return vectors.sum(-1), vectors
@@ -405,13 +405,13 @@ def linalg_eig(input):
 
 @implements(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
 def linalg_eigvals(input):
-    _check("linalg.eigvals", input)
+    check_matrices("linalg.eigvals", input)
     return lax.linalg.eig(input, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
 @implements(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
 def _linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
-    _check("linalg.svd", A, square=False)
+    check_matrices("linalg.svd", A, square=False)
     if not compute_uv:
         nothing = _nothing(A.dtype)
         return nothing, lax.linalg.svd(A, compute_uv=False), nothing
@@ -464,7 +464,7 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
 
 @implements(aten.linalg_pinv.atol_rtol_tensor)
 def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
-    _check("linalg.pinv", input, square=hermitian)
+    check_matrices("linalg.pinv", input, square=hermitian)
     return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
 
 
@@ -481,14 +481,14 @@ def _tolerances(array, atol, rtol):
     dtype=lambda input, *args, **kwargs: (input.dtype, input.dtype.to_real(), torch.int64, input.dtype.to_real()),
 )
 def linalg_lstsq(input, b, rcond=None, *, driver=None):
-    _check("linalg.lstsq", input, square=False)
+    check_matrices("linalg.lstsq", input, square=False)
     driver = driver or "gelsy"
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError(
             f"torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver}"
         )
     is_vector = b.ndim == 1 or (input.ndim == b.ndim + 1 and input.shape[:-1] == b.shape)
-    a, right = _broadcast_matrices("torch.linalg.lstsq", input, b[..., None] if is_vector else b)
+    a, right = broadcast_matrices("torch.linalg.lstsq", input, b[..., None] if is_vector else b)
     singular = lax.linalg.svd(lax.stop_gradient(a), compute_uv=False)
     rtol = float(jnp.finfo(a.dtype).eps) * max(a.shape[-2:]) if rcond is None else rcond
     solution = _pseudo_inverse(a, 0.0, rtol, False) @ right
@@ -507,5 +507,5 @@ def linalg_lstsq(input, b, rcond=None, *, driver=None):
 
 @implements(torch.linalg.matrix_exp)
 def linalg_matrix_exp(input):
-    _check("linalg.matrix_exp", input)
+    check_matrices("linalg.matrix_exp", input)
     return jax.scipy.linalg.expm(input)

@@ -422,3 +422,26 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
             "an identity"
         )
     return kept(_norm(array, float(ord), axes), axes, keepdim)
+
+
+# Hashes.
+
+
+@implements(torch.hash_tensor, dtype=torch.uint64)
+def hash_tensor(input, dim=(), *, keepdim=False, mode=0):
+    if mode != 0:
+        raise RuntimeError(f"hash_tensor: got mode={mode}; wanted 0, the exclusive or of all elements")
+    axes, bits = axes_of(input, dim), _bits(input)
+    return kept(lax.reduce(bits, like(bits, 0), lax.bitwise_xor, axes), axes, keepdim)
+
+
+def _bits(array):
+    """Each element as an int64 or a double, bit by bit; the lower half of them where JAX has 32 bits only."""
+    wide = canonical(torch.uint64)
+    if not is_float(array):
+        return cast(cast(array, canonical(torch.int64)), wide)
+    if wide.itemsize == 8:
+        return lax.bitcast_convert_type(cast(array, np.float64), wide)
+    # A double has 29 more bits for the mantissa, so that a float's last three are the first of the lower half.
+    bits = lax.bitcast_convert_type(cast(array, np.float32), wide)
+    return lax.shift_left(bits, like(bits, 29))

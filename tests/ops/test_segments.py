@@ -1,0 +1,41 @@
+"""Reductions of consecutive segments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.database import check_gradients, check_values, entries, samples
+from torch2jax import t2j
+
+NAMES = ["_segment_reduce.lengths", "_segment_reduce.offsets"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("place", range(0, 90, 11))
+def test_database(name, place):
+    for op in entries(name):
+        check_values(op, samples(op, torch.float32, None)[place])
+        check_gradients(op, samples(op, torch.float32, None, requires_grad=True)[place])
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "max", "min"])
+def test_without_an_initial_value(reduce):
+    data, lengths = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0]), torch.tensor([2, 0, 3])
+    expected = torch.segment_reduce(data, reduce, lengths=lengths)
+    function = t2j(lambda data, lengths: torch.segment_reduce(data, reduce, lengths=lengths))
+    for transformed in (function, jax.jit(function)):
+        np.testing.assert_array_equal(np.asarray(transformed(t2j(data), t2j(lengths))), expected.numpy())
+
+
+def test_lengths_must_fill_the_axis():
+    lengths = torch.tensor([2, 2])
+    with pytest.raises(RuntimeError, match="lengths"):
+        t2j(lambda x: torch.segment_reduce(x, "sum", lengths=lengths))(jnp.ones(5))
+    assert t2j(lambda x: torch.segment_reduce(x, "sum", lengths=lengths, unsafe=True))(jnp.ones(5)).tolist() == [2, 2]
+
+
+def test_unknown_reductions_are_refused():
+    with pytest.raises(RuntimeError, match="median"):
+        t2j(lambda x: torch.segment_reduce(x, "median", lengths=torch.tensor([5])))(jnp.ones(5))

@@ -1,0 +1,67 @@
+"""Reductions of the consecutive segments that a dimension is cut into."""
+
+import numpy as np
+import torch
+
+from ..errors import TracedValueError
+from ..registry import implements_tensors
+from .values import values
+
+_NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}
+_NAMES = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "amax", "min": "amin"}
+
+
+@implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default)
+def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
+    if reduce not in _NEUTRAL:
+        raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_NEUTRAL)}")
+    if indices is not None or (lengths is None) == (offsets is None):
+        raise RuntimeError("segment_reduce() wants either lengths or offsets, and no indices")
+    bounds = _bounds(lengths, axis) if offsets is None else offsets
+    if bounds.ndim != axis + 1 or bounds.shape[:-1] != data.shape[:axis]:
+        given = "lengths" if offsets is None else "offsets"
+        raise RuntimeError(
+            f"segment_reduce(): wanted {given} of the shape of data before axis {axis} and one dimension more, got "
+            f"{list((lengths if offsets is None else offsets).shape)} for data of shape {list(data.shape)}"
+        )
+    if not unsafe and lengths is not None:
+        _check_lengths(lengths, data.shape[axis])
+    return _reduced(data, reduce, bounds, axis, initial)
+
+
+def _bounds(lengths, axis: int):
+    """Where each segment begins, and where the last one ends."""
+    return torch.nn.functional.pad(lengths.cumsum(axis), (1, 0))
+
+
+def _check_lengths(lengths, size: int) -> None:
+    try:
+        held = values(lengths, "segment_reduce()")
+    except TracedValueError:
+        return  # what is beyond the data's end is left out, as with unsafe=True
+    if held.size and (held.min() < 0 or (held.sum(-1) != size).any()):
+        raise RuntimeError(
+            f"segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) ({size}) "
+            f"when !unsafe, and none to be negative; got {held.tolist()}"
+        )
+
+
+def _reduced(data, reduce: str, bounds, axis: int, initial):
+    size, segments = data.shape[axis], bounds.shape[-1] - 1
+    places = torch.arange(size).unsqueeze(-1)
+    # Counted from one: those before the first segment and after the last have places of their own, cut off below.
+    segment = (places >= bounds.unsqueeze(-2)).sum(-1)
+    shape = (*data.shape[:axis], segments + 2, *data.shape[axis + 1 :])
+    index = segment.reshape(*segment.shape, *(1,) * (data.ndim - axis - 1)).expand(data.shape)
+    start = torch.full(shape, _NEUTRAL[reduce], dtype=data.dtype)
+    result = start.scatter_reduce(axis, index, data, _NAMES[reduce], include_self=True).narrow(axis, 1, segments)
+    if reduce == "mean":
+        lengths = bounds.diff(dim=-1).reshape(*bounds.shape[:-1], segments, *(1,) * (data.ndim - axis - 1))
+        empty = float("nan") if initial is None else initial
+        return torch.where(lengths > 0, (result + (initial or 0)) / lengths.clamp(min=1), empty)
+    if initial is None:
+        return result
+    if reduce in ("max", "min"):  # in a tie the gradient is the data's
+        beaten = result < initial if reduce == "max" else result > initial
+        return torch.where(beaten, initial, result)
+    return result + initial if reduce == "sum" else result * initial
