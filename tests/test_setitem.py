@@ -262,6 +262,16 @@ class TestGraphs:
 
         assert self.primitives(function, t2j(base())).count("dynamic_update_slice") == 1
 
+    def test_adding_at_a_traced_index_writes_once(self):
+        def function(x, i, j):
+            x[i] += 1
+            x[:, j] *= 2
+            return x
+
+        index = (t2j(SCALAR), t2j(SCALAR))
+        assert self.primitives(function, t2j(base()), *index).count("dynamic_update_slice") == 2
+        compare(jax.jit(t2j(function))(t2j(base()), *index), function(base(), SCALAR, SCALAR))
+
 
 def error_of(function, *args):
     try:

@@ -18,6 +18,8 @@ __all__ = [
     "Deferred",
     "Held",
     "Memory",
+    "Part",
+    "Split",
     "Storage",
     "View",
     "ViewKind",
@@ -156,8 +158,8 @@ class ViewKind(NamedTuple):
     """Whether several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
-    traced: bool = False
-    """Whether traced values decide what the view is of, so that its values are not known either."""
+    traced: tuple[tuple[int, Any], ...] = ()
+    """The dimensions that traced indices choose from, with the indices: the view's values are not known then either."""
 
 
 class Memory:
@@ -361,12 +363,12 @@ class View:
 
     def read(self) -> Any:
         if self._version != self.storage.memory.version:
-            if self.kind.permutation is None:
-                self._array = self.kind.read(self.parent.read())
-            else:
-                self._array = self.held.arranged(None)
+            self._array = self._read() if self.kind.permutation is None else self.held.arranged(None)
             self._version = self.storage.memory.version
         return self._array
+
+    def _read(self) -> Any:
+        return self.kind.read(self.parent.read())
 
     @property
     def known(self):
@@ -393,3 +395,46 @@ class View:
     def detached(self) -> "View":
         """The same view of detached memory."""
         return View(self.parent.detached(), self.kind)
+
+
+class Split:
+    """All parts of a node along one dimension, read by one operation, whose derivative is one concatenation."""
+
+    __slots__ = ("_arrays", "_axis", "_node", "_sizes", "_version")
+
+    def __init__(self, node: Storage | View, sizes: tuple[int, ...], axis: int):
+        self._node, self._sizes, self._axis = node, sizes, axis
+        self._arrays: Any = None
+        self._version = node.storage.memory.version
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has been written since; after that, reading all parts anew for each would not pay."""
+        return self._version == self._node.storage.memory.version
+
+    def part(self, index: int) -> Any:
+        """The array of one part."""
+        if self._arrays is None:
+            self._arrays = lax.split(self._node.read(), self._sizes, self._axis)
+        return self._arrays[index]
+
+
+class Part(View):
+    """A view that is one part of a `Split` of its parent.
+
+    Args:
+        view: the same part as a view of its own, as it is written.
+        squeezed: the dimension of size one that the view does without.
+    """
+
+    __slots__ = ("_index", "_split", "_squeezed")
+
+    def __init__(self, view: View, split: Split, index: int, squeezed: int | None):
+        super().__init__(view.parent, view.kind)
+        self._split, self._index, self._squeezed = split, index, squeezed
+
+    def _read(self) -> Any:
+        if not self._split.is_current:
+            return super()._read()
+        part = self._split.part(self._index)
+        return part if self._squeezed is None else lax.squeeze(part, (self._squeezed,))

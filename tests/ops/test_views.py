@@ -254,3 +254,31 @@ def test_as_strided_of_a_view_at_a_traced_index_is_refused():
 
     with pytest.raises(TracedValueError, match="storage_offset"):
         jax.jit(t2j(f))(jnp.arange(12.0).reshape(3, 4), 1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [lambda x: x.chunk(2, -1), lambda x: x.split([1, 3], 1), lambda x: x.unbind(1)],
+)
+def test_all_parts_are_read_by_one_split(parts):
+    def function(x):
+        return sum(part.square().sum() for part in parts(x))
+
+    x = jnp.arange(12.0).reshape(3, 4)
+    forward = [equation.primitive.name for equation in jax.make_jaxpr(t2j(function))(x).eqns]
+    backward = [equation.primitive.name for equation in jax.make_jaxpr(jax.grad(t2j(function)))(x).eqns]
+    assert forward.count("split") == 1
+    assert "slice" not in forward
+    assert backward.count("concatenate") == 1
+    assert "pad" not in backward
+
+
+def test_parts_read_after_a_write_are_slices():
+    def function(x):
+        for row in x:
+            row.add_(1)
+        return x
+
+    names = [equation.primitive.name for equation in jax.make_jaxpr(t2j(function))(jnp.ones((8, 2))).eqns]
+    assert names.count("split") == 1
+    assert names.count("slice") == 7

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..dtypes import held_number
 from ..inplace import write_out
 from ..registry import implements, implements_tensors, lookup
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
@@ -486,7 +487,7 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
 
 def _as_dtype(value, dtype):
     """A number or array as an array of `dtype`."""
-    return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
+    return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else held_number(value, dtype)
 
 
 # By flat index.

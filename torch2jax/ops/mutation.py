@@ -30,7 +30,17 @@ def copy_(self, src, non_blocking=False):
 def _same_elements(a: Storage | View, b: Storage | View) -> bool:
     if a is b:
         return True
-    return isinstance(a, View) and isinstance(b, View) and a.kind is b.kind and _same_elements(a.parent, b.parent)
+    return isinstance(a, View) and isinstance(b, View) and _same_kind(a, b) and _same_elements(a.parent, b.parent)
+
+
+def _same_kind(a: View, b: View) -> bool:
+    if a.kind is b.kind:
+        return True
+    one, other = a.kind.traced, b.kind.traced
+    return len(one) == len(other) > 0 and all(
+        dim == other_dim and index is other_index
+        for (dim, index), (other_dim, other_index) in zip(one, other, strict=True)
+    )
 
 
 @implements_tensors(Tensor.fill_, aten.fill_.Scalar, aten.fill_.Tensor)

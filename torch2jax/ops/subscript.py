@@ -106,7 +106,8 @@ def _chosen(self: Torchish, indices: dict[int, Torchish]) -> Torchish:
     for dim in reversed(indices):
         like = geometry(aten.select.int, like, dim, 0)
     dims, shape = tuple(indices), tuple(self.shape)
-    starts = [from_front(index.read(), shape[dim]) for dim, index in indices.items()]
+    chosen_by = tuple((dim, index.read()) for dim, index in indices.items())
+    starts = [from_front(index, shape[dim]) for dim, index in chosen_by]
     dtype = functools.reduce(np.promote_types, (start.dtype for start in starts))
     at = dict(zip(dims, (cast(start, dtype) for start in starts), strict=True))
     corner = [at.get(dim, np.zeros((), dtype)) for dim in range(len(shape))]
@@ -119,7 +120,7 @@ def _chosen(self: Torchish, indices: dict[int, Torchish]) -> Torchish:
         value = lax.expand_dims(value, dims)
         return lax.dynamic_update_slice(array, value, corner, allow_negative_indices=False)
 
-    return make_view(self, View(self._node, ViewKind(read, write, traced=True)), like)
+    return make_view(self, View(self._node, ViewKind(read, write, traced=chosen_by)), like)
 
 
 # Before the arrays: what is known of the indices decides the form of the graph.

@@ -16,7 +16,7 @@ from ..dtypes import canonical
 from ..errors import TracedValueError
 from ..regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..registry import implements_tensors
-from ..storage import Storage, View, ViewKind, reshape, transpose
+from ..storage import Part, Split, Storage, View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 from ..translation import current
 
@@ -30,12 +30,17 @@ def _view(function):
         @functools.wraps(kind_of)
         def rule(self, *args, **kwargs):
             like = geometry(function, self, *args, **kwargs)
-            return make_view(self, View(self._node, kind_of(self, like, *args, **kwargs)), like)
+            kind = kind_of(self, like, *args, **kwargs)
+            return make_view(self, self._node if _is_whole(kind) else View(self._node, kind), like)
 
         implements_tensors(function)(rule)
         return rule
 
     return register
+
+
+def _is_whole(kind: ViewKind) -> bool:
+    return kind.permutation is not None and kind.permutation == tuple(range(len(kind.permutation)))
 
 
 def _function(*functions):
@@ -422,8 +427,7 @@ def split(self, split_size, dim=0):
         raise RuntimeError(f"split expects split_size be non-negative, but got split_size={split_size}")
     if split_size == 0:
         return [aten.slice(self, dim, 0, 0)]
-    starts = range(0, max(size, 1), split_size)
-    return [aten.slice(self, dim, start, min(start + split_size, size)) for start in starts]
+    return _parts(self, [min(split_size, size - start) for start in range(0, max(size, 1), split_size)], dim)
 
 
 @implements_tensors(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
@@ -435,15 +439,31 @@ def split_with_sizes(self, split_sizes, dim=0):
             f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
             f"dimension {dim}), but got split_sizes={list(split_sizes)}"
         )
-    ends = np.cumsum(split_sizes)
-    return [aten.slice(self, dim, int(end) - size, int(end)) for size, end in zip(split_sizes, ends, strict=True)]
+    return _parts(self, split_sizes, dim)
+
+
+def _parts(self, sizes, dim) -> list[Torchish]:
+    ends = [int(end) for end in np.cumsum(sizes)]
+    views = [aten.slice(self, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return _read_together(views, sizes, dim % self.ndim)
+
+
+def _read_together(views: list[Torchish], sizes, dim: int, squeezed: int | None = None) -> list[Torchish]:
+    nodes = [view._node for view in views]
+    if len(nodes) > 1 and all(node.parent is nodes[0].parent for node in nodes):  # not so without gradients
+        split = Split(nodes[0].parent, tuple(sizes), dim)
+        for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
+            view._node = Part(node, split, index, squeezed)
+    return views
 
 
 @implements_tensors(aten.unbind.int)
 def unbind(self, dim=0):
     if self.ndim == 0:
         raise IndexError("Dimension specified as 0 but tensor has no dimensions")
-    return [aten.select(self, dim, index) for index in range(self.shape[dim])]
+    dim %= self.ndim
+    views = [aten.select(self, dim, index) for index in range(self.shape[dim])]
+    return _read_together(views, [1] * len(views), dim, squeezed=dim)
 
 
 # Views in place: the tensor itself becomes the view.
