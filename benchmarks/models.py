@@ -79,7 +79,6 @@ class Program(NamedTuple):
     """A compiled function with what it took and what it holds."""
 
     run: Callable
-    lower_s: float
     compile_s: float
     operations: int
     flops: float
@@ -87,16 +86,13 @@ class Program(NamedTuple):
 
 
 def _compile(function, *args) -> Program:
-    start = time.perf_counter()
     lowered = jax.jit(function).lower(*args)
-    lowered_at = time.perf_counter()
+    start = time.perf_counter()
     compiled = lowered.compile()
-    compiled_at = time.perf_counter()
+    seconds = time.perf_counter() - start
     operations = len(re.findall(r"= \"?(?:stablehlo|chlo)\.|= call ", lowered.as_text()))
     cost = compiled.cost_analysis()
-    return Program(
-        compiled, lowered_at - start, compiled_at - lowered_at, operations, cost["flops"], cost["bytes accessed"]
-    )
+    return Program(compiled, seconds, operations, cost["flops"], cost["bytes accessed"])
 
 
 def _loss_and_gradients(apply):
@@ -111,27 +107,33 @@ def measure(case: Case, rounds: int) -> dict[str, dict[str, tuple[float, float]]
     results = {}
     for name, wrap in (("forward", lambda apply: apply), ("gradients", _loss_and_gradients)):
         functions = [wrap(case.translated), wrap(case.handwritten)]
-        for function in functions:  # the first trace pays for imports and caches
-            jax.jit(function).lower(case.params, case.input)
-        programs = [_compile(_fresh(function), case.params, case.input) for function in functions]
+        programs = [_compile(function, case.params, case.input) for function in functions]
         outputs = [program.run(case.params, case.input) for program in programs]
         _assert_agree(*outputs)
-        seconds = [[], []]
-        for _ in range(rounds):
-            for i, program in enumerate(programs):
-                start = time.perf_counter()
-                jax.block_until_ready(program.run(case.params, case.input))
-                seconds[i].append(time.perf_counter() - start)
+        # What was traced above has paid for imports and caches.
+        lowering = [lambda f=f: jax.jit(_fresh(f)).lower(case.params, case.input) for f in functions]
+        running = [lambda p=p: jax.block_until_ready(p.run(case.params, case.input)) for p in programs]
         a, b = programs
         results[name] = {
-            "trace + lower (s)": (a.lower_s, b.lower_s),
+            "trace + lower (s)": _in_turns(lowering, rounds),
             "compile (s)": (a.compile_s, b.compile_s),
-            "run (s)": (min(seconds[0]), min(seconds[1])),
+            "run (s)": _in_turns(running, rounds),
             "StableHLO operations": (a.operations, b.operations),
             "Gflop": (a.flops / 1e9, b.flops / 1e9),
             "GB accessed": (a.bytes / 1e9, b.bytes / 1e9),
         }
     return results
+
+
+def _in_turns(functions: list[Callable], rounds: int) -> tuple[float, ...]:
+    """The best time of each of some functions that take turns, in seconds."""
+    seconds = [[] for _ in functions]
+    for _ in range(rounds):
+        for times, function in zip(seconds, functions, strict=True):
+            start = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - start)
+    return tuple(min(times) for times in seconds)
 
 
 def _fresh(function):

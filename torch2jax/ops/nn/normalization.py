@@ -28,14 +28,16 @@ def standardize(x, axes: tuple[int, ...], eps: float):
 
 @standardize.defjvp
 def _(axes, eps, primals, tangents):
-    # Written out so that the gradient takes two reductions, and reads nothing but the result.
+    # Written out so that the gradient takes two reductions, and reads nothing but the result. The tangent is used once,
+    # so that its cotangent is one array when it meets others: XLA would add up every residual connection anew.
     (x,), (dx,) = primals, tangents
     y, mean, var = standardize(x, axes, eps)
     inverse = _inverse(var, eps)
-    d_mean, slope = _mean(dx, axes), _mean(lax.mul(y, dx), axes)
-    d_y = lax.sub(lax.sub(dx, _spread(d_mean, x, axes)), lax.mul(y, _spread(slope, x, axes)))
-    d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), inverse)
-    return (y, mean, var), (lax.mul(d_y, _spread(inverse, x, axes)), d_mean, d_var)
+    scaled = lax.mul(dx, _spread(inverse, x, axes))
+    shift, slope = _mean(scaled, axes), _mean(lax.mul(y, scaled), axes)
+    d_y = lax.sub(lax.sub(scaled, _spread(shift, x, axes)), lax.mul(y, _spread(slope, x, axes)))
+    d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), lax.square(inverse))
+    return (y, mean, var), (d_y, lax.div(shift, inverse), d_var)
 
 
 def _inverse(var, eps):
