@@ -17,7 +17,7 @@ from torch2jax import NoRuleError, TracedValueError, t2j
 
 from . import exceptions
 from .compare import compare_trees, describe, sizes
-from .samples import Case, full_name, twin
+from .samples import Case, full_name, in_double, twin
 
 __all__ = [
     "CHECKS",
@@ -45,41 +45,50 @@ def quietly(check):
 
 
 def _key(case: Case) -> dict:
-    return {} if exceptions.has_values(case.name) else {"rng": jax.random.key(0)}
+    return {} if exceptions.has_values(case) else {"rng": jax.random.key(0)}
 
 
 def _expected(case: Case, tensors: list[torch.Tensor] | None = None):
+    tensors = case.twins() if tensors is None else tensors
     try:
-        return case.function(*(case.twins() if tensors is None else tensors))
+        return case.comparable(case.function(*tensors), *tensors)
     except Exception as error:
         raise Refused(f"{case}: {error!r}") from error
 
 
-def _compare(case: Case, column: str, actual, expected, what: str = "") -> None:
-    if not exceptions.has_values(case.name):
+def _compare(case: Case, column: str, actual, expected, what: str = "", precise: Callable | None = None) -> None:
+    if exceptions.has_values(case):
+        tolerance = exceptions.tolerance_for(case.name, column, case.dtype)
+        scaled = column in exceptions.DERIVATIVES
+        compare_trees(actual, expected, what or case.name, precise, tolerance=tolerance, scaled=scaled)
+    else:
         assert sizes(actual) == sizes(expected), f"{case.name}: {sizes(actual)}, expected {sizes(expected)}"
-        return
-    freedom = exceptions.freedom_of(case.name)
-    if column not in exceptions.DERIVATIVES:
-        actual, expected = t2j(freedom)(actual), freedom(expected)
-    compare_trees(actual, expected, what or case.name, exceptions.tolerance_for(case.name, column, case.dtype))
+
+
+def _precise(case: Case, tensors: list[torch.Tensor] | None = None) -> Callable:
+    def compute():
+        wide = case.in_double()
+        return _expected(wide, None if tensors is None else [in_double(tensor) for tensor in tensors])
+
+    return compute
 
 
 @quietly
 def values(case: Case, column: str = "values") -> None:
     """The same tree, shapes, dtypes and values; also the tree, shapes and dtypes that the code itself sees."""
     expected = _expected(case)
+    sights = describe(case.function(*case.twins()))
     seen = []
 
     def function(*tensors):
         result = case.function(*tensors)
         seen.append(describe(result))
-        return result
+        return case.comparable(result, *tensors)
 
     # Called with tensors, 64-bit types are logical ones even with x64 off.
     actual = t2j(function)(*case.twins(), **_key(case))
-    assert seen == [describe(expected)], f"the code sees {seen[0]}, PyTorch's sees {describe(expected)}"
-    _compare(case, column, actual, expected)
+    assert seen == [sights], f"the code sees {seen[0]}, PyTorch's sees {sights}"
+    _compare(case, column, actual, expected, precise=_precise(case))
 
 
 def values_x64(case: Case) -> None:
@@ -93,14 +102,14 @@ def jit(case: Case) -> None:
     """The same under `jax.jit`, with every tensor traced; what data decides is refused with the one clear error."""
     expected = _expected(case)
     static = _Static()
-    call = jax.jit(lambda *arrays: static.split(t2j(case.function)(*arrays, **_key(case))))
+    call = jax.jit(lambda *arrays: static.split(t2j(case.traced)(*arrays, **_key(case))))
     try:
         arrays = call(*(t2j(tensor) for tensor in case.tensors))
     except TracedValueError:
         if exceptions.is_data_dependent(case.name):
             return
         raise
-    _compare(case, "jit", static.join(arrays), expected)
+    _compare(case, "jit", static.join(arrays), expected, precise=_precise(case))
 
 
 class _Static:
@@ -131,7 +140,7 @@ def vmap(case: Case) -> None:
     static = _Static()
 
     def function(*arrays):
-        return static.split(t2j(case.function)(*arrays, **_key(case)))
+        return static.split(t2j(case.traced)(*arrays, **_key(case)))
 
     try:
         arrays = jax.jit(jax.vmap(function))(*stacked)
@@ -140,7 +149,8 @@ def vmap(case: Case) -> None:
             return
         raise
     for i in range(2):
-        _compare(case, "vmap", static.join([array[i] for array in arrays]), expected[i], f"{case.name}, row {i}")
+        actual = static.join([array[i] for array in arrays])
+        _compare(case, "vmap", actual, expected[i], f"{case.name}, row {i}", _precise(case, rows[i]))
 
 
 def _halved(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,7 +161,7 @@ def _halved(tensor: torch.Tensor) -> torch.Tensor:
 class Derivatives:
     """The derivatives of one case in PyTorch and translated, each computed once for all columns that compare it."""
 
-    def __init__(self, case: Case):
+    def __init__(self, case: Case, like: "Derivatives | None" = None):
         self.case = case
         self.wanted = [i for i, tensor in enumerate(case.tensors) if tensor.requires_grad]
         self.inputs = [t2j(case.tensors[i]) for i in self.wanted]
@@ -162,8 +172,16 @@ class Derivatives:
         if not self.outputs:
             raise Refused(f"{case}: nothing depends on what requires grad")
         torch.manual_seed(1)
-        self.cotangents = [torch.randn_like(out) for out in self.outputs]
-        self.tangents = [torch.randn_like(case.tensors[i]) for i in self.wanted]
+        if like is None:
+            self.cotangents = [torch.randn_like(out) for out in self.outputs]
+            self.tangents = [torch.randn_like(case.tensors[i]) for i in self.wanted]
+        else:
+            self.cotangents = [in_double(x) for x in like.cotangents]
+            self.tangents = [in_double(x) for x in like.tangents]
+
+    @functools.cached_property
+    def in_double(self) -> "Derivatives":
+        return Derivatives(self.case.in_double(), self)
 
     def function(self, *arrays) -> list:
         """The case's function of the inputs that want gradients."""
@@ -186,6 +204,35 @@ class Derivatives:
         of = [self.case.tensors[i] for i in self.wanted]
         grads = torch.autograd.grad(self.outputs, of, self.cotangents, allow_unused=True, create_graph=True)
         return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(of, grads, strict=True)]
+
+    @functools.cached_property
+    def depends(self) -> list[int]:
+        """Which gradients depend on the inputs."""
+        depends = [i for i, grad in enumerate(self.expected) if grad.requires_grad]
+        if not depends:
+            raise Refused(f"{self.case}: its gradient is constant")
+        return depends
+
+    @functools.cached_property
+    def second_expected(self) -> list[torch.Tensor]:
+        of = [self.case.tensors[i] for i in self.wanted]
+        first, tangents = [self.expected[i] for i in self.depends], [self.tangents[i] for i in self.depends]
+        grads = torch.autograd.grad(first, of, tangents, allow_unused=True, retain_graph=True)
+        return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(of, grads, strict=True)]
+
+    @functools.cached_property
+    def second_actual(self) -> list:
+        tangents = [jnp.conj(t2j(self.tangents[i])) for i in self.depends]
+
+        def pulled(*arrays):
+            result = self.pull(*arrays)
+            return [result[i] for i in self.depends]
+
+        def pull(*arrays):
+            _, vjp = jax.vjp(pulled, *arrays)
+            return [jnp.conj(x) for x in vjp(tangents)]
+
+        return self._run(pull)
 
     @functools.cached_property
     def actual(self) -> list:
@@ -211,20 +258,19 @@ def _derivatives(case: Case) -> Derivatives:
 def gradients(case: Case) -> None:
     """The gradients for a random cotangent of every input that the sample marks."""
     both = _derivatives(case)
-    for i, (got, want) in enumerate(zip(both.actual, both.expected, strict=True)):
-        _compare(case, "gradients", got, want.detach(), f"{case.name}: gradient {i}")
+    _compare(case, "gradients", both.actual, both.expected, precise=lambda: both.in_double.expected)
 
 
 @quietly
 def forward(case: Case) -> None:
-    """`jax.jvp` pushes a random tangent to where the gradients say: <cotangent, pushed> = <gradients, tangent>."""
+    """`jax.jvp` agrees with `jax.vjp`, which `gradients` checks: <cotangent, pushed> = <gradients, tangent>."""
     both = _derivatives(case)
     pushed = both.pushed
     assert sizes(pushed) == sizes(both.outputs), f"{case.name}: {sizes(pushed)}, expected {sizes(both.outputs)}"
-    if not exceptions.has_values(case.name):
+    if not exceptions.has_values(case):
         return
     out, magnitude = _inner(pushed, both.cotangents)
-    into, other = _inner([x.detach() for x in both.expected], both.tangents)
+    into, other = _inner(both.actual, both.tangents)
     rtol, atol = exceptions.forward_tolerance(case.name, case.dtype)
     np.testing.assert_allclose(out, into, 0, atol + rtol * (magnitude + other), err_msg=f"{case.name}: jvp")
 
@@ -233,8 +279,7 @@ def _inner(these, those) -> tuple[float, float]:
     """The real inner product of two lists, and that of their absolute values."""
     total = magnitude = 0.0
     for a, b in zip(these, those, strict=True):
-        a = np.asarray(t2j(a) if isinstance(a, torch.Tensor) else a).astype(np.complex128)
-        products = (a.conj() * np.asarray(t2j(b.detach())).astype(np.complex128)).real
+        products = (np.asarray(a).astype(np.complex128).conj() * np.asarray(t2j(b.detach())).astype(np.complex128)).real
         total, magnitude = total + products.sum(), magnitude + np.abs(products).sum()
     return total, magnitude
 
@@ -243,28 +288,9 @@ def _inner(these, those) -> tuple[float, float]:
 def second(case: Case) -> None:
     """The gradients of the gradients, against a random tangent, where PyTorch has them."""
     both = _derivatives(case)
-    if not exceptions.has_values(case.name):
-        return
-    depends = [i for i, grad in enumerate(both.expected) if grad.requires_grad]
-    if not depends:
-        raise Refused(f"{case}: its gradient is constant")
-    of = [case.tensors[i] for i in both.wanted]
-    tangents = [both.tangents[i] for i in depends]
-    first = [both.expected[i] for i in depends]
-    grads = torch.autograd.grad(first, of, tangents, allow_unused=True, retain_graph=True)
-
-    def function(*arrays):
-        def pulled(*arrays):
-            result = both.pull(*arrays)
-            return [result[i] for i in depends]
-
-        _, vjp = jax.vjp(pulled, *arrays)
-        return [jnp.conj(x) for x in vjp([jnp.conj(t2j(tangent)) for tangent in tangents])]
-
-    actual = both._run(function)
-    for i, (got, want, tensor) in enumerate(zip(actual, grads, of, strict=True)):
-        want = torch.zeros_like(tensor) if want is None else want
-        _compare(case, "second", got, want.detach(), f"{case.name}: second derivative {i}")
+    if exceptions.has_values(case):
+        expected = both.second_expected
+        _compare(case, "second", both.second_actual, expected, precise=lambda: both.in_double.second_expected)
 
 
 @quietly
@@ -299,7 +325,9 @@ def forms(case: Case) -> None:
         elif isinstance(actual, Exception):
             raise AssertionError(f"{what}: raises {_line(actual)}") from actual
         else:
-            _compare(case, "forms", actual, expected, f"{case.name} as {what}")
+            wide = case.in_double()
+            precise = functools.partial(wide.call, form, *wide.twins())
+            _compare(case, "forms", actual, expected, f"{case.name} as {what}", precise)
 
 
 def _outcome(function: Callable):

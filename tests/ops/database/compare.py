@@ -37,8 +37,19 @@ def tolerance_of(dtype: torch.dtype, wanted: Tolerance | None = None) -> Toleran
     return usual if wanted is None else Tolerance(max(usual.rtol, wanted.rtol), max(usual.atol, wanted.atol))
 
 
-def compare(actual, expected: torch.Tensor, what: str = "", tolerance: Tolerance | None = None) -> None:
-    """Asserts that an array has a tensor's shape and dtype and, to tolerance, its values."""
+def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None, precise=None, scaled=False) -> None:
+    """Asserts that an array has a tensor's shape and dtype and, to tolerance, its values.
+
+    Args:
+        actual: the array.
+        expected: the tensor.
+        what: names both in the message.
+        tolerance: a looser one than the dtype's.
+        precise: `expected` in double precision. An array that is no further from it than twice what `expected` is
+            passes too: where PyTorch itself is inaccurate, its rounding errors are not asked for.
+        scaled: the absolute tolerance is one of the largest number in `expected`, if that is larger than 1: what
+            remains of a sum of large numbers is as inexact as they are.
+    """
     assert isinstance(actual, (jax.Array, np.ndarray, int, float, bool, complex)), f"{what}: got {type(actual)}"
     if not isinstance(expected, torch.Tensor):
         np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), err_msg=what)
@@ -46,20 +57,50 @@ def compare(actual, expected: torch.Tensor, what: str = "", tolerance: Tolerance
     assert tuple(np.shape(actual)) == tuple(expected.shape), f"{what}: {np.shape(actual)} != {tuple(expected.shape)}"
     assert jnp.asarray(actual).dtype == t2j(expected.dtype), f"{what}: {actual.dtype} != {expected.dtype}"
     rtol, atol = tolerance_of(expected.dtype, tolerance)
-    wide = np.complex128 if expected.is_complex() else np.float64
-    if expected.dtype in (torch.int64, torch.uint64):
-        wide = np.int64
-    want = np.asarray(t2j(expected.detach())).astype(wide)
-    np.testing.assert_allclose(np.asarray(actual).astype(wide), want, rtol, atol, err_msg=what)
+    got, want = _wide(actual, expected.dtype), _wide(t2j(expected.detach()), expected.dtype)
+    if scaled:
+        atol *= max(1, np.max(np.abs(want), where=np.isfinite(want), initial=0))
+    try:
+        np.testing.assert_allclose(got, want, rtol, atol, err_msg=what)
+    except AssertionError:
+        if precise is None or not (expected.is_floating_point() or expected.is_complex()):
+            raise
+        truth = _wide(precise.detach().numpy(), expected.dtype)
+        scale = atol + rtol * np.abs(truth)
+        if not _distance(got, truth, scale) <= max(1, 2 * _distance(want, truth, scale)):
+            raise
 
 
-def compare_trees(actual, expected, what: str = "", tolerance: Tolerance | None = None) -> None:
-    """Asserts that two results agree leaf by leaf."""
+def _wide(array, dtype: torch.dtype) -> np.ndarray:
+    wide = np.complex128 if dtype.is_complex else np.int64 if dtype is torch.int64 else np.float64
+    return np.asarray(array).astype(wide)
+
+
+def _distance(values: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> float:
+    """The largest distance from `truth`, in units of `scale`; infinite if what is finite differs."""
+    with np.errstate(all="ignore"):
+        if not np.array_equal(np.isfinite(values), np.isfinite(truth)):
+            return np.inf
+        finite = np.isfinite(truth)
+        return np.max(np.abs(values - truth)[finite] / scale[finite], initial=0)
+
+
+def compare_trees(actual, expected, what: str = "", precise=None, **options) -> None:
+    """Asserts that two results agree leaf by leaf, with the options of `compare`; `precise` is called when needed."""
     got, want = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
     assert len(got) == len(want), f"{what}: {len(got)} results, expected {len(want)}"
-    for a, e in zip(got, want, strict=True):
+    try:
+        _compare_leaves(got, want, [None] * len(want), what, options)
+    except AssertionError:
+        if precise is None:
+            raise
+        _compare_leaves(got, want, pytree.tree_leaves(precise()), what, options)
+
+
+def _compare_leaves(got: list, want: list, precise: list, what: str, options: dict) -> None:
+    for a, e, p in zip(got, want, precise, strict=True):
         if isinstance(e, torch.Tensor):
-            compare(a, e, what, tolerance)
+            compare(a, e, what, precise=p, **options)
         elif isinstance(e, float):
             assert math.isclose(a, e, rel_tol=1e-5) or (a != a and e != e), f"{what}: {a!r} != {e!r}"
         else:

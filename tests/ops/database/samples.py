@@ -12,6 +12,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
+from . import exceptions
+
 __all__ = [
     "DTYPES",
     "Case",
@@ -21,6 +23,7 @@ __all__ = [
     "entry",
     "error_inputs",
     "full_name",
+    "in_double",
     "samples",
     "twin",
 ]
@@ -90,6 +93,14 @@ def twin(tensor: torch.Tensor) -> torch.Tensor:
     return copy.deepcopy(tensor.detach()).requires_grad_(tensor.requires_grad)
 
 
+def in_double(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of floating point numbers in double precision, any other as it is."""
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    if not (tensor.is_complex() or tensor.is_floating_point()):
+        return tensor
+    return tensor.detach().to(wide).requires_grad_(tensor.requires_grad)
+
+
 class Case:
     """One sample of an entry: `function` of the `tensors` in it, however deep in its arguments they are."""
 
@@ -102,6 +113,16 @@ class Case:
     def function(self, *tensors):
         """The entry's function."""
         return self.call(self.op, *tensors)
+
+    def comparable(self, result, *tensors):
+        """What of a result must be the same in every implementation."""
+        freedom = exceptions.freedom_of(self.name)
+        return result if freedom is None else self.call(functools.partial(freedom, result), *tensors)
+
+    def traced(self, *tensors):
+        """The comparable result, for tensors that were arrays: with x64 off these have lost that they are 64 bits."""
+        tensors = [x.to(like.dtype) for x, like in zip(tensors, self.tensors, strict=True)]
+        return self.comparable(self.function(*tensors), *tensors)
 
     def differentiable(self, *tensors) -> list[torch.Tensor]:
         """The entry's function as its derivatives are tested: of inputs and results without freedoms."""
@@ -116,6 +137,12 @@ class Case:
             filled[i] = tensor
         first, args, kwargs = pytree.tree_unflatten(filled, self._spec)
         return function(first, *args, **kwargs)
+
+    def in_double(self) -> "Case":
+        """The same case in double precision, which tells the more accurate of two results."""
+        wide = copy.copy(self)
+        wide.tensors = [in_double(tensor) for tensor in self.tensors]
+        return wide
 
     def twins(self) -> list[torch.Tensor]:
         return [twin(tensor) for tensor in self.tensors]
