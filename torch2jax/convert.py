@@ -1,5 +1,6 @@
 """`t2j` and `j2t`: what becomes what."""
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from .bridge.call_jax import JaxFunction
 from .dtypes import canonical, dtype_j2t
 from .interop import array_to_tensor, tensor_to_array
 from .tensor import Torchish
@@ -32,6 +34,7 @@ def t2j(thing: Any) -> Any:
               `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
               ``(result, new_state_dict)``. The module itself is never changed.
             - a function: a pure function ``f(*args, rng=None, **kwargs)``.
+            - what `j2t` made of a JAX function: that function.
             - any tree of these; other leaves stay as they are.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
@@ -49,22 +52,42 @@ def t2j(thing: Any) -> Any:
         return TranslatedModule(thing)
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         return TranslatedModule(thing.__self__, thing)
+    if isinstance(thing, JaxFunction):
+        return thing.function
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing)
     return _map_leaves(t2j, thing)
 
 
-def j2t(thing: Any) -> Any:
+def j2t(thing: Any, *, jit: bool = True) -> Any:
     """Turns a JAX thing into its PyTorch counterpart.
 
     Args:
-        thing: an array (a tensor that shares its memory on the CPU; clone it before writing to it), a dtype, or any
-            tree of these; other leaves stay as they are. Inside a translated call, traced arrays become tensors too.
+        thing: one of
+
+            - an array: a tensor that shares its memory on the CPU; clone it before writing to it. Inside a translated
+              call, traced arrays become tensors too.
+            - a dtype: PyTorch's dtype of that name.
+            - a function: a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch, to any
+              depth, through JAX. Its arguments and results are trees with tensors where JAX has arrays; tensors and
+              arrays are traced, anything else is static. Results have memory of their own, and JAX's dtypes, but
+              int64 where JAX computes in int32 with an int64 argument. Inside a translated call, `thing` itself is
+              called.
+            - any tree of these; other leaves stay as they are.
+        jit: compile the function, once for each signature: the structure, shapes, dtypes and static leaves of its
+            arguments. Without, it runs operation by operation, and its Python code may ask for values.
 
     Raises:
-        TypeError: an array is traced, or of a dtype that PyTorch lacks; or `thing` is a function.
+        TypeError: an array is traced, or of a dtype that PyTorch lacks.
         ValueError: an array is sharded over several devices.
         RuntimeError: an array was deleted or donated.
+
+    The function raises what `thing` raises, and
+
+        - TypeError: a tensor is float64 or complex128 while ``jax_enable_x64`` is off; sparse, quantized or nested; of
+          a dtype that the other side lacks; or a static argument cannot be hashed.
+        - OverflowError: an int64 tensor on the CPU has a value beyond 32 bits while ``jax_enable_x64`` is off.
+        - RuntimeError: in the backward pass, an argument was written to since (PyTorch's own error).
     """
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
@@ -74,8 +97,8 @@ def j2t(thing: Any) -> Any:
     if isinstance(thing, type(jax.numpy.float32)):
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
-        raise TypeError(f"j2t got the function {thing!r}; wanted an array, a dtype, or a tree of these")
-    return _map_leaves(j2t, thing)
+        return JaxFunction(thing, jit=jit)
+    return _map_leaves(functools.partial(j2t, jit=jit), thing)
 
 
 def _map_leaves(convert: Callable, tree):

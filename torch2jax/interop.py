@@ -1,7 +1,5 @@
 """Tensors and arrays as each other, sharing memory on the CPU where the layout allows it."""
 
-import warnings
-
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -26,20 +24,30 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
         TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
         ValueError: the tensor has no data (meta device).
     """
-    _check_dense(tensor)
-    if tensor._is_zerotensor():  # the derivative of a constant: it has no memory
-        tensor = torch.zeros_like(tensor)
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
         with evaluating():  # a value, also while JAX traces
-            return jnp.array(_to_numpy(tensor), dtype=wanted)
+            return jnp.array(to_numpy(tensor), dtype=wanted)
     if tensor.is_cpu and tensor.is_contiguous():
         # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
         # twice, since what it gives is committed where any argument is.
         with evaluating():
-            return jax.device_put(_to_numpy(tensor), may_alias=True)
+            return jax.device_put(to_numpy(tensor), may_alias=True)
     return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
+
+
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A detached tensor whose memory holds the values of a dense tensor: no lazy conjugate, negation or zeros.
+
+    Raises:
+        TypeError: the tensor is sparse, quantized or nested.
+        ValueError: the tensor has no data (meta device).
+    """
+    _check_dense(tensor)
+    if tensor._is_zerotensor():  # the derivative of a constant: it has no memory
+        tensor = torch.zeros_like(tensor)
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
@@ -56,7 +64,8 @@ def _check_dense(tensor: torch.Tensor) -> None:
     raise TypeError(f"got a {kind} tensor; wanted a dense one. Convert it first with {way_out}")
 
 
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The numpy array of a tensor's values, in ml_dtypes' types where numpy has none; on the CPU without a copy."""
     tensor = tensor.cpu()
     try:
         return tensor.numpy()
@@ -95,9 +104,7 @@ def array_to_tensor(array) -> torch.Tensor:
     dtype = dtype_j2t(array.dtype)
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.from_dlpack(array)
+    return torch.from_dlpack(array)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

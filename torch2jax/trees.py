@@ -9,7 +9,7 @@ import jax
 import optree
 import torch
 
-__all__ = ["map_arguments", "map_results"]
+__all__ = ["flatten", "map_arguments", "map_results"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -19,6 +19,12 @@ _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, 
 def map_arguments(fn: Callable, tree) -> Any:
     """Maps the leaves of a tree; containers are rebuilt, and the caller's are left as they are."""
     return optree.tree_map(fn, tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
+
+
+def flatten(tree) -> tuple[list, Any]:
+    """The leaves of a tree, and its structure: hashable, with a method ``unflatten(leaves)``."""
+    leaves, structure = optree.tree_flatten(tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
+    return leaves, structure
 
 
 def map_results(fn: Callable, tree) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .batched_gradients import is_batched, rebatched, unbatched
 from .exchange import argument_of, results_of, where_tensors_are
 from .program import Program
 
@@ -25,6 +26,12 @@ def _apply(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) 
     if torch.is_grad_enabled() and not _is_transformed():
         active = tuple([index for index, tensor in enumerate(tensors) if tensor.requires_grad])
     return _JaxCall.apply(_Call(program, constants, active), *tensors)  # pyright: ignore[reportReturnType]
+
+
+def _apply_to_batch(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    tensors, axes = unbatched(tensors)
+    size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
+    return rebatched(_apply(program.vmap(axes, size), constants, tensors))
 
 
 def _is_transformed() -> bool:
@@ -91,13 +98,14 @@ class _JaxCall(torch.autograd.Function):
         given = [place for place, gradient in enumerate(gradients) if gradient is not None]
         if not given:
             return (None,) * (1 + ctx.count)
+        batched = any(is_batched(gradient) for gradient in gradients)
         pullback = vars(saved[-1]).get("pullback") if len(saved) > ctx.count else None
-        if pullback is None or torch.is_grad_enabled() or _is_transformed():
+        if pullback is not None and not (batched or torch.is_grad_enabled() or _is_transformed()):
+            found = ctx.call.pull(pullback, wanted, [gradients[place] for place in ctx.differentiable])
+        else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
             tensors = (*saved[: ctx.count], *[gradients[place] for place in given])
-            found = _apply(program, ctx.call.constants, tensors)
-        else:
-            found = ctx.call.pull(pullback, wanted, [gradients[place] for place in ctx.differentiable])
+            found = (_apply_to_batch if batched else _apply)(program, ctx.call.constants, tensors)
         return None, *_spread(found, wanted, ctx.count)
 
     @staticmethod
