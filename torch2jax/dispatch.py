@@ -187,6 +187,8 @@ class Translation(TorchFunctionMode, Call):
         return wrap(value, dtype_j2t(value.dtype))
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
+        if tensor.is_meta:
+            raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
             if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)

@@ -142,17 +142,22 @@ def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     return first < second_end and second < first_end
 
 
-def write_out(result, out, operands=()):
-    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that."""
+def write_out(result, out, operands=(), *, exact: bool = False):
+    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
+
+    With `exact` it must have the dtype of what is written, else one that this casts to.
+    """
     if isinstance(result, (tuple, list)):
         for part, target in zip(result, out, strict=True):
-            _write_one_out(part, target, operands)
+            _write_one_out(part, target, operands, exact)
         return type(result)(out) if hasattr(type(result), "n_fields") else out
-    return _write_one_out(result, out, operands)
+    return _write_one_out(result, out, operands, exact)
 
 
-def _write_one_out(result: Torchish, out: torch.Tensor, operands):
+def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool):
     target = lift(out)
+    if exact and result.dtype != target.dtype:
+        raise RuntimeError(f"expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
     _check_cast(result, target)
     _check_overlap(target, operands)
     if target.shape != result.shape:

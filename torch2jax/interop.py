@@ -12,6 +12,8 @@ from .storage import evaluating
 
 __all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of"]
 
+_MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
+
 
 def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     """The jax array of a tensor's values; 64-bit types narrow while ``jax_enable_x64`` is off.
@@ -51,6 +53,8 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
+    if tensor.ndim > _MOST_DIMENSIONS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMENSIONS} dims are supported, got {tensor.ndim}")
     if tensor.is_nested:
         kind, way_out = "nested", "torch.nested.to_padded_tensor"
     elif tensor.is_quantized:

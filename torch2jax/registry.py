@@ -57,12 +57,14 @@ def implements(
     random: bool = False,
     channels_last: ChannelsLast = None,
     prepare: Callable[..., tuple[tuple, dict]] | None = None,
+    exact_out: bool = False,
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
     Args:
         functions: `torch` functions, methods, or operators (``torch.ops.aten.add``, ``torch.ops.aten.add.Tensor``).
             The first one names the rule. Methods, operators, in-place and ``out=`` forms and ATen overloads follow.
+            An operator of a library that may not be loaded goes by its name: ``"torchvision::nms"``.
         promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
         unpromoted: how many of the first operands are broadcast only.
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
@@ -70,6 +72,7 @@ def implements(
         random: the rule takes a JAX key as its first argument.
         channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see `ArrayRule`.
         prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
+        exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
     """
 
     def register(body: Callable) -> Callable:
@@ -84,6 +87,7 @@ def implements(
             random=random,
             channels_last=channels_last,
             prepare=prepare,
+            exact_out=exact_out,
         )
         for function in functions:
             _register_family(function, rule)
@@ -125,6 +129,8 @@ def lookup_aten(overload: OpOverload):
 
 
 def _name(function) -> str:
+    if isinstance(function, str):
+        return function.rpartition("::")[2]
     if isinstance(function, OpOverload):
         return function.overloadpacket.__name__
     return function.__name__
@@ -133,7 +139,7 @@ def _name(function) -> str:
 def _register_family(function, rule: ArrayRule) -> None:
     _aten_cache.clear()
     _rules[function] = _with_flag(function, rule)
-    if isinstance(function, (OpOverload, OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket, str)):
         return
     name = _name(function)
     namespace = getattr(function, "__module__", None) or "torch"
@@ -174,7 +180,7 @@ def _with_flag(function, rule: ArrayRule):
 
 def _find_aten(overload: OpOverload):
     packet = overload.overloadpacket
-    rule = _rules.get(overload) or _rules.get(packet)
+    rule = _rules.get(overload) or _rules.get(packet) or _rules.get(packet._qualified_op_name)
     if rule is not None or overload.namespace != "aten":
         return rule
     name = packet.__name__

@@ -74,11 +74,12 @@ class ArrayRule:
             or a function of the call's arguments that gives one of these). By default the operands decide.
         concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
         random: the body takes a JAX key before its other arguments.
-        channels_last: the body can take its first operand, of the given rank, with its channels last, and gives
-            results of that rank likewise, when called with ``channels_last=True``: always with ``("prefer", rank)``,
-            if the operand is held so with ``("follow", rank)``.
+        channels_last: the body can take its first operand (or a list of them), of the given rank, with its channels
+            last, and gives results of that rank likewise, when called with ``channels_last=True``: always with
+            ``("prefer", rank)``, if an operand is held so with ``("follow", rank)``.
         prepare: gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the
             tensors themselves: their strides, their known values.
+        exact_out: an ``out=`` tensor must have the dtype of the result.
     """
 
     def __init__(
@@ -93,7 +94,9 @@ class ArrayRule:
         random: bool = False,
         channels_last: ChannelsLast = None,
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
+        exact_out: bool = False,
     ):
+        self.exact_out = exact_out
         self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.dtype = promote, unpromoted, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
@@ -112,7 +115,9 @@ class ArrayRule:
                 result = self._apply(args, kwargs, device)
             else:
                 result = self._apply_elementwise(args, kwargs)
-            return result if out is None else write_out(result, out, (*args, *kwargs.values()))
+            if out is None:
+                return result
+            return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out)
 
     def _keywords(self, kwargs: dict):
         if not kwargs:
@@ -132,8 +137,8 @@ class ArrayRule:
         if layout is None:
             arrays, array_kwargs = arrays_of(args, tensors), arrays_of(kwargs, tensors)
         else:
-            tensors.append(lift(args[0]))
-            arrays = (tensors[0].held.arranged(layout), *arrays_of(args[1:], tensors))
+            first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].held.arranged(layout))
+            arrays = (first, *arrays_of(args[1:], tensors))
             array_kwargs = {**arrays_of(kwargs, tensors), "channels_last": True}
         if self.random:
             key = current().next_key(kwargs.get("generator"))
@@ -151,12 +156,13 @@ class ArrayRule:
         return self._wrap_all(result, dtype, known, tensors, device, layout=layout)
 
     def _layout(self, args) -> tuple[int, ...] | None:
-        """The channels-last order for the first operand, if the body is to take it so."""
+        """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
         when, rank = self.channels_last  # pyright: ignore[reportGeneralTypeIssues]
-        if not args or not isinstance(args[0], torch.Tensor) or args[0].ndim != rank:
+        first = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
+        if not first or not all(isinstance(x, torch.Tensor) and x.ndim == rank for x in first):
             return None
         layout = (0, *range(2, rank), 1)
-        return layout if when == "prefer" or lift(args[0])._node.layout == layout else None
+        return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
     def _run(self, body, args, kwargs, tensors):
         if any(is_traced(tensor.held.array) for tensor in tensors):
@@ -246,6 +252,11 @@ class ArrayRule:
             tensor._label = device
         tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
         return tensor
+
+
+def _each(operand, function: Callable):
+    """`function` of an operand, or of each in a list of them."""
+    return [function(x) for x in operand] if isinstance(operand, (list, tuple)) else function(operand)
 
 
 class Reflected:

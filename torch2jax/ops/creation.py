@@ -150,6 +150,8 @@ def empty_strided(size, stride, *, dtype=None, **options):
 @factory(torch.empty_permuted, aten.empty_permuted.default)
 def empty_permuted(size, physical_layout, *, dtype=None, **options):
     order = tuple(physical_layout)
+    if sorted(order) != list(range(len(size))):
+        raise RuntimeError(f"physical_layout must order the {len(size)} dimensions of size, got {order}")
     memory = filled(_shape(tuple(size[dim] for dim in order)), 0, dtype or torch.get_default_dtype(), **options)
     return memory.permute([order.index(dim) for dim in range(len(order))])
 
@@ -330,10 +332,14 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     if dtype is None:
         integral = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
         dtype = torch.int64 if integral else torch.get_default_dtype()
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"unsupported range: {start} -> {end}")
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
     if dtype == torch.int64:
         start, end, step = int(start), int(end), int(step)
     if step == 0:
-        raise RuntimeError("step must be nonzero")
+        raise ValueError("step must be nonzero, also as an integer")
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     count = -((start - end) // step) if dtype == torch.int64 else math.ceil((end - start) / step)

@@ -303,7 +303,13 @@ def true_divide(input, other):
     return lax.div(input, other)
 
 
-@floating_once(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__)
+def _prepare_rdiv(input, other):
+    if not isinstance(input, torch.Tensor):
+        raise AttributeError(f"{type(input).__name__!r} object has no attribute 'reciprocal'")
+    return (input, other), {}
+
+
+@floating_once(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__, prepare=_prepare_rdiv)
 def rdiv(input, other):
     return lax.div(other, input)
 
@@ -761,7 +767,7 @@ def _to_complex(input, other) -> torch.dtype:
     return input.dtype.to_complex()
 
 
-@exact(torch.complex, dtype=lambda real, imag: _to_complex(real, imag))
+@exact(torch.complex, dtype=lambda real, imag: _to_complex(real, imag), exact_out=True)
 def complex_(real, imag):
     return lax.complex(*_same_shape(real, imag))
 

@@ -59,6 +59,11 @@ def _count(points, edges, weight, density: bool):
 
 def _edges(points, bins, range):
     """Edges of equal bins, for each dimension."""
+    if len(bins) != points.shape[1]:
+        raise RuntimeError(
+            f"histogramdd: The size of bins must be equal to the innermost dimension of the input, got {len(bins)} "
+            f"and {points.shape[1]}"
+        )
     edges = []
     for i, (column, count) in enumerate(zip(points.T, bins, strict=True)):
         low, high = (0, 0) if range is None else range[2 * i : 2 * i + 2]

@@ -254,6 +254,9 @@ _IDENTITIES: dict[str, Callable] = {
 
 def _unexpanded(input, dim, index, *args, **kwargs):
     """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
+    source = args[0] if args else kwargs.get("src")
+    if isinstance(source, torch.Tensor):  # a float64 tensor may be held in float32
+        same_dtype(input, source, "scatter")
     index = current().lift(index)
     if index.ndim > 1 and 0 in index.stride():
         shape, axis = tuple(index.shape), axis_of(index, dim)
@@ -335,7 +338,7 @@ class _Elements:
         return reshape(result, self.input_shape)
 
 
-@implements(torch.gather, prepare=_unexpanded)
+@implements(torch.gather, prepare=_unexpanded, exact_out=True)
 def gather(input, dim, index, *, sparse_grad=False, shape=None, windows=()):
     if index.size == 0:
         return lax.full(index.shape if shape is None else shape, 0, input.dtype)
@@ -426,7 +429,8 @@ class _Rows:
         same_dtype(self.input, source, name)
         source = at_least_1d(source)
         if source.shape != self.shape:
-            raise IndexError(f"{name}(): expected a source of shape {list(self.shape)}, but got {list(source.shape)}")
+            error = IndexError if name == "index_copy" else RuntimeError
+            raise error(f"{name}(): expected a source of shape {list(self.shape)}, but got {list(source.shape)}")
         return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
 
 
@@ -487,6 +491,8 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
 
 def _as_dtype(value, dtype):
     """A number or array as an array of `dtype`."""
+    if np.iscomplexobj(value) and not jnp.issubdtype(dtype, np.complexfloating):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got a complex number")
     return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else held_number(value, dtype)
 
 

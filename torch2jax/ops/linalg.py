@@ -375,6 +375,16 @@ def linalg_householder_product(input, tau):
 
 @implements(torch.ormqr)
 def ormqr(input, input2, input3, left=True, transpose=False):
+    if input.ndim < 2 or input3.ndim < 2:
+        raise RuntimeError(
+            f"ormqr: input and other must have at least 2 dimensions, got shapes {input.shape} and {input3.shape}"
+        )
+    rows, most = input3.shape[-2 if left else -1], min(input3.shape[-2 if left else -1], input.shape[-1])
+    if input.shape[-2] != rows or input2.shape[-1] > most:
+        raise RuntimeError(
+            f"ormqr: input of shape {input.shape} and tau of shape {input2.shape} do not fit other of shape "
+            f"{input3.shape}"
+        )
     missing = input.shape[-2] - input.shape[-1]
     square = jnp.concatenate([input, jnp.zeros((*input.shape[:-1], missing), input.dtype)], axis=-1)
     matrix = _orthogonal(square, input2)

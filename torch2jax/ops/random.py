@@ -377,6 +377,11 @@ def binomial(count, prob, generator=None):
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
 
+def _are_weights(weights) -> bool:
+    totals = weights.sum(-1)
+    return bool(jnp.all(weights >= 0) and jnp.all(jnp.isfinite(weights)) and jnp.all(totals > 0))
+
+
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
 def multinomial(input, num_samples, replacement=False, *, generator=None):
     if input.ndim not in (1, 2):
@@ -390,7 +395,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
         )
     _floating(input.dtype)
     weights = current().lift(input).read()
-    if not is_traced(weights) and not (jnp.all(weights >= 0) and jnp.all(weights.sum(-1) > 0)):
+    if not is_traced(weights) and not _are_weights(weights):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)

@@ -10,6 +10,7 @@ from jax import lax
 
 from ..dtypes import canonical, is_integral
 from ..registry import implements, implements_tensors
+from ..translation import current
 from .arrays import (
     at_least_1d,
     axes_of,
@@ -26,6 +27,7 @@ from .arrays import (
     widened,
 )
 from .elementwise import magnitude
+from .indexing import known_values
 
 aten = torch.ops.aten
 
@@ -147,7 +149,7 @@ def amin(input, dim=(), keepdim=False):
     return kept(_reduce_min(input, axes), axes, keepdim)
 
 
-@implements(torch.aminmax)
+@implements(torch.aminmax, exact_out=True)
 def aminmax(input, *, dim=None, keepdim=False):
     axes = axes_of(input, dim)
     _expect_elements(input, axes, "aminmax")
@@ -330,6 +332,47 @@ def var_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     variance, mean = var_mean(input, dim, unbiased, keepdim, correction=correction)
     return _root(variance), mean
+
+
+@implements_tensors(torch.cov, torch.Tensor.cov, aten.cov.default)
+def cov(input, *, correction=1, fweights=None, aweights=None):
+    if input.ndim > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions, but got {input.ndim}")
+    if input.dtype == torch.bool:
+        raise RuntimeError("cov(): bool dtype is not supported for input")
+    observations = input.reshape(1, -1) if input.ndim < 2 else input
+    weights = _weights(observations.shape[1], fweights, aweights)
+    total = observations.shape[1] if weights is None else weights.sum()
+    weighted = observations if weights is None else observations * weights
+    if aweights is None or correction == 0:
+        freedom = torch.as_tensor(total - correction, device=input.device)
+    else:
+        freedom = total - correction * (weights * aweights).sum() / total
+    deviations = observations - (weighted.sum(1) / total).unsqueeze(1)
+    weighted = deviations if weights is None else deviations * weights
+    return torch.true_divide(deviations @ weighted.mH, freedom.clamp_min(0)).squeeze()
+
+
+def _weights(count: int, fweights, aweights):
+    """The weight of each observation, or None."""
+    for name, weights, floating in (("fweights", fweights, False), ("aweights", aweights, True)):
+        if weights is None:
+            continue
+        if weights.ndim > 1 or weights.numel() != count:
+            raise RuntimeError(f"cov(): expected {name} to be {count} numbers, but got shape {tuple(weights.shape)}")
+        if weights.is_floating_point() != floating or weights.dtype == torch.bool:
+            raise RuntimeError(f"cov(): expected {name} to have {'floating point' if floating else 'integral'} dtype")
+        values = known_values(current().lift(weights))
+        if values is not None and (values < 0).any():
+            raise RuntimeError(f"cov(): {name} cannot be negative")
+    if fweights is None or aweights is None:
+        weights = fweights if aweights is None else aweights
+    else:
+        weights = fweights * aweights
+    values = None if weights is None else known_values(current().lift(weights))
+    if values is not None and values.size and values.sum() == 0:
+        raise RuntimeError("cov(): weights sum to zero, can't be normalized")
+    return weights
 
 
 # Logarithms of sums, and norms.

@@ -19,6 +19,7 @@ from ..registry import implements_tensors
 from ..storage import Part, Split, Storage, View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 from ..translation import current
+from .arrays import axis_of
 
 aten = torch.ops.aten
 
@@ -461,9 +462,16 @@ def _read_together(views: list[Torchish], sizes, dim: int, squeezed: int | None 
 def unbind(self, dim=0):
     if self.ndim == 0:
         raise IndexError("Dimension specified as 0 but tensor has no dimensions")
-    dim %= self.ndim
+    dim = axis_of(self, dim)
     views = [aten.select(self, dim, index) for index in range(self.shape[dim])]
     return _read_together(views, [1] * len(views), dim, squeezed=dim)
+
+
+@implements_tensors(aten.narrow_copy.default)
+def narrow_copy(self, dim, start, length):
+    if dim >= self.ndim:  # an IndexError of every other function
+        raise RuntimeError(f"narrow_copy(): dim {dim} is out of range for a tensor of {self.ndim} dimensions")
+    return self.narrow(dim, start, length).clone()
 
 
 # Views in place: the tensor itself becomes the view.

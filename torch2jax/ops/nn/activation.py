@@ -78,6 +78,8 @@ def relu6(input):
 def hardtanh(input, min_val=-1.0, max_val=1.0):
     if input.dtype == bool:
         raise RuntimeError("Bool inputs not supported for hardtanh")
+    if min_val > max_val:
+        raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
     return _clamp(input, min_val, max_val)
 
 

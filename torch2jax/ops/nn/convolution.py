@@ -65,9 +65,19 @@ def _with_batch(function):
             )
         if input.dtype != weight.dtype:
             raise RuntimeError(f"input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
+        bias = args[0]
+        if bias is not None and input.dtype != bias.dtype:
+            raise RuntimeError(f"input type ({input.dtype}) and bias type ({bias.dtype}) should be the same")
         return function(_Layout(channels_last), input, weight, *args)
 
     return layer
+
+
+def _check_steps(stride, dilation) -> None:
+    if min(stride, default=1) < 1:
+        raise RuntimeError(f"non-positive stride is not supported, got stride={stride}")
+    if min(dilation, default=1) < 1:
+        raise RuntimeError(f"dilation should be greater than zero, got dilation={dilation}")
 
 
 @_with_batch
@@ -75,6 +85,7 @@ def _forward(layout, input, weight, bias, stride, padding, dilation, groups):
     _check_channels(layout, input, weight, weight.shape[1] * groups, f"groups={groups}")
     count = input.ndim - 2
     stride, dilation = per_dimension(stride, count, "stride"), per_dimension(dilation, count, "dilation")
+    _check_steps(stride, dilation)
     reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
     margins = _margins(padding, stride, reach)
     for size, (low, high), span in zip(layout.sizes(input), margins, reach, strict=True):
@@ -111,7 +122,10 @@ def _margins(padding, stride, reach) -> list[tuple[int, int]]:
         return [(span // 2, span - span // 2) for span in reach]
     if isinstance(padding, str):
         raise RuntimeError(f"invalid padding string: {padding!r}; expected 'same' or 'valid'")
-    return [(size, size) for size in per_dimension(padding, len(reach), "padding")]
+    padding = per_dimension(padding, len(reach), "padding")
+    if min(padding, default=0) < 0:
+        raise RuntimeError(f"negative padding is not supported, got padding={padding}")
+    return [(size, size) for size in padding]
 
 
 @_with_batch
@@ -120,6 +134,7 @@ def _transposed(layout, input, weight, bias, stride, padding, output_padding, gr
     count = input.ndim - 2
     stride, padding = per_dimension(stride, count, "stride"), per_dimension(padding, count, "padding")
     dilation, extra = per_dimension(dilation, count, "dilation"), per_dimension(output_padding, count, "output_padding")
+    _check_steps(stride, dilation)
     if any(more >= max(step, spread) for more, step, spread in zip(extra, stride, dilation, strict=True)):
         raise RuntimeError(
             f"output padding must be smaller than either stride or dilation, but got output_padding={extra}, "

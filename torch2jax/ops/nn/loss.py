@@ -4,6 +4,7 @@ PyTorch's Python functions check and combine; these are the rules of what they c
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jax import lax
+from torch.nn import _reduction as _Reduction
 from torch.nn.modules import linear_cross_entropy as linear_cross_entropy  # defines its operators
 
 from ...registry import implements, implements_tensors
+from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
+from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, require_inexact, shifted
 
 aten = torch.ops.aten
@@ -80,6 +84,27 @@ for _name, _function in (
     ("huber_loss", _huber),
 ):
     implements(getattr(_nn, _name), getattr(aten, _name))(_elementwise(_function))
+
+
+@implements_tensors(F.gaussian_nll_loss)
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    if not isinstance(var, torch.Tensor):
+        var = torch.full_like(input, var)
+    values = known_values(current().lift(var))
+    if values is not None and (values < 0).any():
+        raise ValueError("var has negative entry/entries")
+    if var.shape != input.shape:
+        if var.shape == input.shape[:-1]:
+            var = var.unsqueeze(-1)
+        elif var.ndim != input.ndim or sum(y for x, y in zip(input.shape, var.shape, strict=True) if x != y) != 1:
+            raise ValueError(f"var is of incorrect size, got {tuple(var.shape)} for input of {tuple(input.shape)}")
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return _reduce_tensor(loss, _Reduction.get_enum(reduction))
 
 
 # Margins.

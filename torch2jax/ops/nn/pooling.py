@@ -71,10 +71,10 @@ def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil
     return _Span(size, window, stride, dilation, padding, high, count)
 
 
-def _axes(array, count: int, channels_last: bool) -> tuple[int, ...]:
-    """The spatial dimensions."""
+def _axes(array, count: int, channels_last: bool, error: type[Exception] = RuntimeError) -> tuple[int, ...]:
+    """The spatial dimensions; raises `error` if there are more or fewer."""
     if array.ndim not in (count + 1, count + 2):
-        raise RuntimeError(
+        raise error(
             f"expected {count + 1}D (unbatched) or {count + 2}D (batched) input to pooling over {count} dimensions, "
             f"but got {array.ndim}D"
         )
@@ -160,6 +160,8 @@ def _flat_positions(per_axis: list[np.ndarray], sizes, axes, shape) -> list:
 
 def _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last=False):
     axes = _axes(input, count, channels_last)
+    if 0 in input.shape[input.ndim - count - 1 :]:
+        raise RuntimeError(f"max pooling expects dimensions without elements only in the batch, got {input.shape}")
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, dilation, ceil_mode)
     padded = _padded(input, axes, spans, _lowest(input.dtype))
     output = _folded(padded, axes, spans, _first_largest)
@@ -328,7 +330,10 @@ def _output_sizes(sizes, output_size) -> tuple[int, ...]:
     if len(wanted) not in (1, len(sizes)):
         raise RuntimeError(f"expected output_size of {len(sizes)} values, but got {tuple(wanted)}")
     wanted = tuple(wanted) * (len(sizes) // len(wanted))
-    return tuple(size if each is None else int(each) for size, each in zip(sizes, wanted, strict=True))
+    wanted = tuple(size if each is None else int(each) for size, each in zip(sizes, wanted, strict=True))
+    if min(wanted) < 0:
+        raise RuntimeError(f"elements of output_size must be greater than or equal to 0, but got {wanted}")
+    return wanted
 
 
 def _adaptive_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -349,7 +354,8 @@ def _taken(array, axis: int, index: np.ndarray):
 
 
 def _adaptive_avg_pool(input, count, output_size, channels_last=False):
-    axes = _axes(input, count, channels_last)
+    # PyTorch's Python function raises another exception type for this than its operators.
+    axes = _axes(input, count, channels_last, RuntimeError if count == 1 else ValueError)
     wanted = dict(zip(axes, _output_sizes(_sizes(input, axes), output_size), strict=True))
     even = {axis: size for axis, size in wanted.items() if size and input.shape[axis] % size == 0}
     output = _mean_of_equal_parts(input, even)
