@@ -1,9 +1,36 @@
 """Run PyTorch code in JAX."""
 
 from . import ops as ops  # registers the rules
+from .bridge.call_torch import torch2jax, torch2jax_auto
+from .bridge.compat import (
+    Size,
+    dtype_j2t,
+    dtype_t2j,
+    torch2jax_with_vjp,
+    torch2jax_without_vjp,
+    tree_j2t,
+    tree_t2j,
+)
 from .convert import j2t, t2j
 from .errors import NoRuleError, TracedValueError
 from .promotion import Promotion
 from .registry import implements, implements_tensors
 
-__all__ = ["NoRuleError", "Promotion", "TracedValueError", "implements", "implements_tensors", "j2t", "t2j"]
+__all__ = [
+    "NoRuleError",
+    "Promotion",
+    "Size",
+    "TracedValueError",
+    "dtype_j2t",
+    "dtype_t2j",
+    "implements",
+    "implements_tensors",
+    "j2t",
+    "t2j",
+    "torch2jax",
+    "torch2jax_auto",
+    "torch2jax_with_vjp",
+    "torch2jax_without_vjp",
+    "tree_j2t",
+    "tree_t2j",
+]

@@ -1,0 +1,232 @@
+"""`torch2jax`: a JAX function that runs PyTorch."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..dtypes import canonical, dtype_j2t
+from .ffi import check_version
+from .function import Settings
+from .primitive import call_torch
+from .shards import local_results, map_shards, refuse_sharded
+from .specialise import Example, Specialised, as_examples, declared, specialise
+
+__all__ = ["torch2jax", "torch2jax_auto"]
+
+_VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "torch_vmap")
+_METHODS = ("ffi", "callback")
+
+
+def torch2jax(
+    fn: Callable,
+    *example_args: Any,
+    example_kw: dict[str, Any] | None = None,
+    depth: int = 2,
+    nondiff_argnums: int | tuple[int, ...] | list[int] | None = None,
+    nondiff_mask: Any = None,
+    output_shapes: Any = None,
+    out_specs: Any = None,
+    output_sharding_spec: Any = None,
+    use_zeros: bool = True,
+    use_torch_vjp: bool = True,
+    vmap_method: str = "sequential",
+    lock: Any = False,
+    method: str = "ffi",
+    mutates: bool | None = None,
+) -> Callable:
+    """A JAX function that calls PyTorch, also inside ``jax.jit``, on JAX's own memory.
+
+    On the CPU inputs are not copied and outputs once; on CUDA the function runs on XLA's stream. Its inputs live as
+    long as the call: clone what it keeps. Calls may be left out, repeated or reordered, as those of any pure function.
+
+    Args:
+        fn: takes tensors in any trees and returns tensors or numbers in any tree.
+        *example_args: tensors, arrays or ``jax.ShapeDtypeStruct`` like its arguments. A function called with other
+            shapes or dtypes is specialised for these too, with one warning.
+        example_kw: the same for its keyword arguments.
+        depth: how often the function may be differentiated, in reverse mode; 0 for no gradients.
+        nondiff_argnums: positional arguments that are constants in gradients. Integer and bool arrays always are.
+        nondiff_mask: a tree of bools like `example_args`, or a prefix of it: True for what is a constant.
+        output_shapes: the tree of results: ``torch.Size``, tuples of ints, ``jax.ShapeDtypeStruct``, arrays or tensors.
+            With it `fn` is not called before time. Without, it is called once, on meta tensors if it can be.
+        out_specs: for inputs sharded over the axes of a mesh: `fn` is called on each shard, and this tells, as in
+            ``jax.shard_map``, how the results make up the whole. `output_shapes` are those of the whole.
+        output_sharding_spec: an older name of `out_specs`.
+        use_zeros: accepted for compatibility: gradients of constants are zeros either way.
+        use_torch_vjp: take gradients by ``torch.func.vjp`` and, where it fails, with one warning by
+            ``torch.autograd.grad``; with False always by the latter.
+        vmap_method: ``"sequential"``, ``"sequential_unrolled"``, ``"expand_dims"`` and ``"broadcast_all"`` as in
+            ``jax.ffi.ffi_call``; ``"torch_vmap"`` batches through ``torch.vmap``.
+        lock: True to make all calls under one lock of the process, or a lock: for functions with state that run on
+            several devices at a time.
+        method: ``"ffi"``, or ``"callback"`` for ``jax.pure_callback``: slower, and independent of XLA's interface.
+        mutates: whether `fn` writes to its arguments. It is found out, and what is written to is a copy. A function
+            whose Python sees values, or memory through ``numpy()``, gets copies of all; False promises that it writes
+            to none.
+
+    Returns:
+        A function of arrays in the trees of the examples. ``jax.jvp`` and ``jax.hessian`` of it raise a TypeError that
+        names the ways out; ``jax.jacobian(jax.jacobian(f))`` works.
+
+    Raises:
+        TypeError: an example, output shape or dtype is none that both PyTorch and JAX have.
+        ValueError: `vmap_method` or `method` is unknown, or an input is sharded and `out_specs` is not given.
+        NotImplementedError: the installed jaxlib has an interface that is not known, or the platform is no CPU or GPU.
+        jax.errors.JaxRuntimeError: at a call: `fn` raised; the message ends with PyTorch's traceback. Or its results
+            are not of the declared number, shapes and dtypes.
+    """
+    del use_zeros
+    if vmap_method not in _VMAP_METHODS:
+        raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(_VMAP_METHODS)}")
+    if method not in _METHODS:
+        raise ValueError(f"got method={method!r}; wanted one of {', '.join(_METHODS)}")
+    if method == "ffi":
+        check_version()
+    return _Call(
+        fn,
+        (as_examples(example_args), as_examples(example_kw or {})),
+        depth=depth,
+        constants=_constants(nondiff_argnums, nondiff_mask),
+        output_shapes=output_shapes,
+        out_specs=output_sharding_spec if out_specs is None else out_specs,
+        settings=Settings(vmap_method, use_torch_vjp, method, lock),
+        mutates=mutates,
+    )
+
+
+def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> Callable:
+    """As `torch2jax`, with the arguments of the first call as examples.
+
+    Args:
+        fn: as there.
+        output_shapes: as there.
+        **options: the other options of `torch2jax`, except `example_kw`.
+    """
+    made: list[Callable] = []
+
+    @functools.wraps(fn, updated=())
+    def call(*args, **kwargs):
+        if not made:
+            examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(*_type(leaf)), (args, kwargs))
+            made.append(torch2jax(fn, *examples[0], example_kw=examples[1], output_shapes=output_shapes, **options))
+        return made[0](*args, **kwargs)
+
+    return call
+
+
+def _type(leaf) -> tuple:
+    aval = jax.typeof(leaf)
+    return aval.shape, aval.dtype
+
+
+def _constants(argnums, mask) -> Callable[[tuple], list[bool]]:
+    """For the leaves of the positional arguments, whether they are constants in gradients."""
+    numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def constants(args: tuple) -> list[bool]:
+        chosen = tuple(index in numbers or index - len(args) in numbers for index in range(len(args)))
+        given = False if mask is None else tuple(mask)
+        pairs = zip(_spread(chosen, args), _spread(given, args), strict=True)
+        return [bool(a or b) for a, b in pairs]
+
+    return constants
+
+
+def _spread(prefix, tree) -> list:
+    """A leaf of `prefix` for each leaf of `tree`."""
+    return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
+
+
+class _Call:
+    """The function that `torch2jax` returns, with its specialisations."""
+
+    def __init__(
+        self,
+        fn: Callable,
+        examples: tuple[tuple, dict],
+        *,
+        depth: int,
+        constants: Callable[[tuple], list[bool]],
+        output_shapes: Any,
+        out_specs: Any,
+        settings: Settings,
+        mutates: bool | None,
+    ):
+        functools.update_wrapper(self, fn, updated=())
+        self._fn = fn
+        self._constants = constants
+        self._options = {"depth": depth, "settings": settings, "mutates": mutates}
+        self._out_specs = out_specs
+        leaves, self._structure = jax.tree.flatten(examples)
+        self._dtypes = [leaf.dtype for leaf in leaves]
+        self._known: dict[Any, Specialised] = {}
+        self._warned = False
+        self._outputs = None if output_shapes is None else declared(output_shapes, examples)
+        if out_specs is None or self._outputs is None:
+            self._add(self._key(self._structure, leaves), examples, self._outputs)
+        self._jitted = jax.jit(self._trace, inline=True)
+
+    def __repr__(self) -> str:
+        return f"torch2jax({self._fn!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._out_specs is None and jax.device_count() == 1:
+            return self._jitted(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        if self._out_specs is None:
+            refuse_sharded(leaves)
+            return self._jitted(*args, **kwargs)
+        mapped = map_shards(self._on_shard, leaves, self._out_specs, structure)
+        return self._jitted(*args, **kwargs) if mapped is None else mapped(args, kwargs)
+
+    def _trace(self, *args, **kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        refuse_sharded(leaves)
+        return self._call(leaves, structure, self._outputs)
+
+    def _on_shard(self, args, kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        outputs = self._outputs
+        if outputs is not None:
+            mesh = jax.sharding.get_abstract_mesh()
+            outputs = (local_results(*outputs, self._out_specs, mesh), outputs[1])
+        self._warned = True  # shards are of other shapes than the examples
+        return self._call(leaves, structure, outputs)
+
+    def _call(self, leaves: list, structure, outputs):
+        types = [_type(leaf) for leaf in leaves]
+        examples = [Example(shape, self._dtype(index, dtype)) for index, (shape, dtype) in enumerate(types)]
+        key = self._key(structure, examples)
+        if key not in self._known:
+            self._warn(types)
+            self._add(key, jax.tree.unflatten(structure, examples), outputs if self._out_specs is not None else None)
+        known = self._known[key]
+        arrays = [jax.numpy.asarray(leaf) for leaf in leaves]
+        return jax.tree.unflatten(known.structure, call_torch(known.function, known.results, *arrays))
+
+    def _dtype(self, index: int, dtype):
+        """What PyTorch takes an array to be: int64 like the example, although JAX holds it as int32."""
+        if index < len(self._dtypes) and canonical(self._dtypes[index]) == dtype:
+            return self._dtypes[index]
+        return dtype_j2t(dtype)
+
+    @staticmethod
+    def _key(structure, examples):
+        return structure, tuple((example.shape, canonical(example.dtype)) for example in examples)
+
+    def _add(self, key, examples: tuple[tuple, dict], outputs) -> None:
+        fixed = self._constants(examples[0]) + [False] * len(jax.tree.leaves(examples[1]))
+        self._known[key] = specialise(self._fn, examples, tuple(fixed), outputs=outputs, **self._options)
+
+    def _warn(self, types) -> None:
+        if not self._warned:
+            self._warned = True
+            found = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types)
+            warnings.warn(
+                f"{self!r} was called with {found}, unlike its examples; it is specialised for them too, and for "
+                "further shapes without a warning",
+                stacklevel=2,
+            )

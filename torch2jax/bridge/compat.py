@@ -1,0 +1,66 @@
+"""Names that users of wrap-torch2jax know, so that only an import line changes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from torch import Size
+
+from ..dtypes import dtype_j2t, dtype_t2j
+from ..interop import array_to_tensor, tensor_to_array
+from .call_torch import torch2jax
+
+__all__ = [
+    "Size",
+    "dtype_j2t",
+    "dtype_t2j",
+    "torch2jax_with_vjp",
+    "torch2jax_without_vjp",
+    "tree_j2t",
+    "tree_t2j",
+]
+
+
+def torch2jax_with_vjp(fn: Callable, *example_args: Any, depth: int = 2, **options: Any) -> Callable:
+    """As `torch2jax`, with all its options."""
+    return torch2jax(fn, *example_args, depth=depth, **options)
+
+
+def torch2jax_without_vjp(
+    fn: Callable,
+    *example_args: Any,
+    example_kw: dict[str, Any] | None = None,
+    output_shapes: Any = None,
+    out_specs: Any = None,
+    output_sharding_spec: Any = None,
+    vmap_method: str = "sequential",
+    lock: Any = False,
+    **options: Any,
+) -> Callable:
+    """As `torch2jax` with ``depth=0``: no gradients."""
+    return torch2jax(
+        fn,
+        *example_args,
+        example_kw=example_kw,
+        depth=0,
+        output_shapes=output_shapes,
+        out_specs=out_specs,
+        output_sharding_spec=output_sharding_spec,
+        vmap_method=vmap_method,
+        lock=lock,
+        **options,
+    )
+
+
+def tree_t2j(tree: Any, via: str = "dlpack") -> Any:
+    """The arrays of a tree of tensors, without copies where the layout allows it; `via` is for compatibility."""
+    del via
+    is_tensor = lambda leaf: isinstance(leaf, torch.Tensor)
+    return jax.tree.map(lambda leaf: tensor_to_array(leaf) if is_tensor(leaf) else leaf, tree)
+
+
+def tree_j2t(tree: Any, via: str = "dlpack") -> Any:
+    """The tensors of a tree of arrays, which share their memory: clone one before writing to it."""
+    del via
+    return jax.tree.map(lambda leaf: array_to_tensor(leaf) if isinstance(leaf, jax.Array) else leaf, tree)

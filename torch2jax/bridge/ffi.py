@@ -1,0 +1,214 @@
+"""XLA's foreign function interface in ctypes: the structures of its C header, one handler, and the errors it answers.
+
+The header ships with jaxlib, ``xla/ffi/api/c_api.h`` below `jax.ffi.include_dir`. One handler serves every function: an
+attribute of the call, a number, says which `site` runs.
+"""
+
+import ctypes
+import functools
+import itertools
+import re
+import secrets
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+from typing import Any
+
+import jax
+
+__all__ = ["CallFrame", "check_version", "register", "register_target", "registered", "stream_of"]
+
+TARGET = "torch2jax_call"
+_KNOWN_MAJOR = 0
+_KNOWN_MINORS = range(1, 16)  # by its own rules, XLA only adds fields at the ends of structures between these
+_WRITTEN_FOR = (0, 3)
+_METADATA = 1  # XLA_FFI_Extension_Metadata
+_INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
+
+
+class _Version(Structure):
+    _fields_ = [("size", c_size_t), ("extension", c_void_p), ("major", c_int), ("minor", c_int)]
+
+
+class _Extension(Structure):
+    _fields_ = [("size", c_size_t), ("type", c_int), ("next", c_void_p)]
+
+
+class _Metadata(Structure):
+    _fields_ = [("size", c_size_t), ("api_version", _Version), ("traits", c_uint32), ("state_type", c_int64)]
+
+
+class _MetadataExtension(Structure):
+    _fields_ = [("base", _Extension), ("metadata", POINTER(_Metadata))]
+
+
+class _Buffer(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("dtype", c_int),
+        ("data", c_void_p),
+        ("rank", c_int64),
+        ("dims", c_void_p),
+    ]
+
+
+class _Scalar(Structure):
+    _fields_ = [("dtype", c_int), ("value", POINTER(c_int64))]
+
+
+class _Api(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("api_version", _Version),
+        ("internal", c_void_p),
+        ("error_create", c_void_p),
+        ("error_get_message", c_void_p),
+        ("error_destroy", c_void_p),
+        ("handler_register", c_void_p),
+        ("stream_get", c_void_p),
+    ]
+
+
+class _ErrorCreate(Structure):
+    _fields_ = [("size", c_size_t), ("extension", c_void_p), ("message", c_char_p), ("code", c_int)]
+
+
+class _StreamGet(Structure):
+    _fields_ = [("size", c_size_t), ("extension", c_void_p), ("context", c_void_p), ("stream", c_void_p)]
+
+
+class CallFrame(Structure):
+    """What XLA passes to a handler; arguments, results and attributes are stored inline."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("api", c_void_p),
+        ("context", c_void_p),
+        ("stage", c_int),
+        ("args_size", c_size_t),
+        ("args_extension", c_void_p),
+        ("args_count", c_int64),
+        ("args_types", c_void_p),
+        ("args", c_void_p),
+        ("rets_size", c_size_t),
+        ("rets_extension", c_void_p),
+        ("rets_count", c_int64),
+        ("rets_types", c_void_p),
+        ("rets", c_void_p),
+        ("attrs_size", c_size_t),
+        ("attrs_extension", c_void_p),
+        ("attrs_count", c_int64),
+        ("attrs_types", c_void_p),
+        ("attrs_names", c_void_p),
+        ("attrs", POINTER(POINTER(_Scalar))),
+    ]
+
+
+DATA_OFFSET = _Buffer.data.offset
+"""Where in a buffer's structure the address of its data stands."""
+
+_HandlerType = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+_Function = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+
+_sites: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+# Numbers are unique beyond this process: XLA's persistent compilation cache may hand a program of another one back.
+_numbers = itertools.count(secrets.randbits(62))
+_registering = threading.Lock()
+_platforms: set[str] = set()
+
+
+def register(site: Any) -> int:
+    """Gives a site, a callable that takes a `CallFrame`, its number; the number does not keep it alive."""
+    number = next(_numbers)
+    _sites[number] = site
+    return number
+
+
+def registered() -> int:
+    """How many sites are alive."""
+    return len(_sites)
+
+
+@functools.cache
+def header_version() -> tuple[int, int]:
+    """The version of the interface that the installed jaxlib speaks."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    try:
+        found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+        return int(found["MAJOR"]), int(found["MINOR"])
+    except (OSError, KeyError):
+        return -1, -1
+
+
+def check_version() -> None:
+    """Raises unless the installed jaxlib speaks a version of the interface that is known here.
+
+    Raises:
+        NotImplementedError: it does not; the message names the versions and the way out.
+    """
+    major, minor = header_version()
+    if major != _KNOWN_MAJOR or minor not in _KNOWN_MINORS:
+        found = f"{major}.{minor}" if major >= 0 else "without a readable version"
+        raise NotImplementedError(
+            f"jaxlib {jax.lib.__version__} has the foreign function interface {found}; torch2jax knows versions "
+            f"{_KNOWN_MAJOR}.{_KNOWN_MINORS[0]} to {_KNOWN_MAJOR}.{_KNOWN_MINORS[-1]}. Install a version of jax that "
+            'this torch2jax supports, or pass method="callback", which is slower and needs no such interface'
+        )
+
+
+def register_target(platform: str) -> str:
+    """Registers the handler for ``"cpu"`` or ``"CUDA"`` once, and gives the name of its target."""
+    check_version()
+    with _registering:
+        if platform not in _platforms:
+            address = ctypes.cast(_handler, c_void_p).value
+            jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform=platform)
+            _platforms.add(platform)
+    return TARGET
+
+
+def stream_of(frame: CallFrame) -> int:
+    """The address of the CUDA stream that the call runs on."""
+    asked = _StreamGet(ctypes.sizeof(_StreamGet), None, frame.context, None)
+    error = _Function(_Api.from_address(frame.api).stream_get)(ctypes.addressof(asked))
+    if error:
+        raise RuntimeError("XLA gave no stream for a call on a GPU")
+    return asked.stream or 0
+
+
+def _handle(address: int) -> int | None:
+    frame = CallFrame.from_address(address)
+    try:
+        if frame.extension:
+            return _answer_metadata(frame.extension)
+        number = frame.attrs[0].contents.value[0]
+        site: Callable | None = _sites.get(number)
+        if site is None:
+            raise RuntimeError("the PyTorch function of this compiled program no longer exists; compile it again")
+        site(frame)
+    except BaseException as error:
+        return _error(frame.api, error)
+    return None
+
+
+def _answer_metadata(extension: int) -> None:
+    if _Extension.from_address(extension).type == _METADATA:
+        version = _MetadataExtension.from_address(extension).metadata.contents.api_version
+        version.major, version.minor = min(_WRITTEN_FOR, header_version())
+
+
+def _error(api: int, error: BaseException) -> int | None:
+    if error.__traceback__ is not None:  # the first frame is this file's
+        error = error.with_traceback(error.__traceback__.tb_next)
+    message = "".join(traceback.format_exception(error)).encode(errors="replace").replace(b"\0", b"")
+    arguments = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, message, _INTERNAL)
+    return _Function(_Api.from_address(api).error_create)(ctypes.addressof(arguments))
+
+
+_handler = _HandlerType(_handle)

@@ -1,0 +1,217 @@
+"""The JAX primitive that stands for a call of PyTorch: one equation, with its derivative and its batched forms.
+
+The derivative is a second primitive that is linear in its tangents. It cannot be evaluated, only transposed: PyTorch
+code has reverse-mode gradients here and no forward mode. Where it is left over, its lowering says so.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from . import ffi, scope
+from .derivative import batched, gradient
+from .function import CudaSite, Site, TorchFunction
+
+__all__ = ["Result", "call_torch", "torch_call_p"]
+
+
+class Result(tuple):
+    """Shape and dtype of a result, short enough for a jaxpr."""
+
+    __slots__ = ()
+
+    def __new__(cls, shape, dtype):
+        return super().__new__(cls, (tuple(shape), jnp.dtype(dtype)))
+
+    shape = property(lambda self: self[0])
+    dtype = property(lambda self: self[1])
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    def with_axis(self, size: int) -> "Result":
+        return Result((size, *self.shape), self.dtype)
+
+
+torch_call_p = Primitive("torch_call")
+torch_call_p.multiple_results = True
+_tangent_p = Primitive("torch_call_tangent")
+_tangent_p.multiple_results = True
+
+
+def call_torch(function: TorchFunction, results: tuple[Result, ...], *arrays) -> list[jax.Array]:
+    """Calls PyTorch on arrays, now or in the program that is being traced."""
+    return torch_call_p.bind(*_vary_together(arrays), function=function, results=results)
+
+
+def _vary_together(arrays):
+    """Inside ``shard_map``, marks all operands as varying over the axes that any of them varies over.
+
+    Its transpose sums the gradients of an operand that was the same everywhere.
+    """
+    axes = frozenset().union(*(_varying(array) for array in arrays))
+    return [_vary(array, tuple(sorted(axes - _varying(array)))) for array in arrays]
+
+
+def _varying(array) -> frozenset:
+    return jax.typeof(array).manual_axis_type.varying
+
+
+def _vary(array, axes):
+    return jax.lax.pcast(array, axes, to="varying") if axes else array
+
+
+# --- Types and evaluation
+
+
+def _abstract(*avals, results, **_):
+    like = next((aval for aval in avals if not aval.sharding.mesh.empty), None)
+    if like is None:
+        return [ShapedArray(shape, dtype) for shape, dtype in results]
+    replicated = NamedSharding(like.sharding.mesh, PartitionSpec())
+    return [like.update(shape=s, dtype=d, weak_type=False, sharding=replicated) for s, d in results]
+
+
+def _evaluate(*arrays, function: TorchFunction, results):
+    key = ("program", results)
+    if key not in function.derived:
+        bind = functools.partial(torch_call_p.bind, function=function, results=results)
+        function.derived[key] = jax.jit(bind)
+    return function.derived[key](*arrays)
+
+
+torch_call_p.def_abstract_eval(_abstract)
+torch_call_p.def_impl(_evaluate)
+
+
+# --- Lowering
+
+
+def _lower(platform: str, site_type: type[Site], ctx, *operands, function: TorchFunction, results):
+    site = site_type(function, ctx.avals_in, results)
+    if function.settings.method == "callback":
+        shapes = [jax.ShapeDtypeStruct(*result) for result in results]
+        call = lambda *arrays: jax.pure_callback(site.on_arrays, shapes, *arrays)
+        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+    target = ffi.register_target(platform)
+    scope.prepare()
+    ctx.module_context.add_keepalive(site)
+    return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site)))
+
+
+def _lower_elsewhere(ctx, *operands, function: TorchFunction, results):
+    platforms = ", ".join(ctx.module_context.platforms)
+    raise NotImplementedError(
+        f"{function} cannot be called on {platforms}: PyTorch runs on the CPU and on CUDA. Place the computation on "
+        'the CPU, pass method="callback", which runs it on the host, or translate the function with t2j'
+    )
+
+
+def _lower_callback_elsewhere(ctx, *operands, function: TorchFunction, results):
+    if function.settings.method == "callback":
+        return _lower("cpu", Site, ctx, *operands, function=function, results=results)
+    return _lower_elsewhere(ctx, *operands, function=function, results=results)
+
+
+mlir.register_lowering(torch_call_p, _lower_callback_elsewhere)
+mlir.register_lowering(torch_call_p, functools.partial(_lower, "cpu", Site), platform="cpu")
+mlir.register_lowering(torch_call_p, functools.partial(_lower, "CUDA", CudaSite), platform="cuda")
+
+
+# --- Derivatives
+
+
+def _jvp(primals, tangents, *, function: TorchFunction, results):
+    outs = torch_call_p.bind(*primals, function=function, results=results)
+    wanted = tuple(index for index in function.inputs if type(tangents[index]) is not ad.Zero)
+    out_tangents = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    if wanted and function.results:
+        moving = [tangents[index] for index in wanted]
+        types = tuple(results[index] for index in function.results)
+        operands = _vary_together([*primals, *moving])
+        linear = _tangent_p.bind(*operands, function=function, wanted=wanted, results=types)
+        for index, tangent in zip(function.results, linear, strict=True):
+            out_tangents[index] = tangent
+    return outs, out_tangents
+
+
+def _transpose(cotangents, *operands, function: TorchFunction, wanted, results):
+    if function.depth < 1:
+        raise TypeError(
+            f"{function} defines no gradient of this order: pass a larger depth= to torch2jax, which says how often "
+            "it may be differentiated"
+        )
+    primals = operands[: -len(wanted)]
+    weights = [
+        jnp.zeros(result.shape, result.dtype) if type(weight) is ad.Zero else weight
+        for weight, result in zip(cotangents, results, strict=True)
+    ]
+    types = tuple(Result(jnp.shape(primals[index]), jnp.result_type(primals[index])) for index in wanted)
+    gradients = call_torch(gradient(function, wanted), types, *primals, *weights)
+    return [None] * len(primals) + gradients
+
+
+_NO_FORWARD_MODE = (
+    "{} runs in PyTorch and has reverse-mode gradients only, so jax.jvp, jax.jacfwd, jax.linearize and jax.hessian do "
+    "not work on it. Use jax.grad, jax.vjp or jax.jacobian; jax.jacobian(jax.jacobian(f)) is the Hessian"
+)
+
+
+def _refuse_forward(*operands, function: TorchFunction, **_):
+    raise TypeError(_NO_FORWARD_MODE.format(function))
+
+
+ad.primitive_jvps[torch_call_p] = _jvp
+ad.primitive_jvps[_tangent_p] = lambda primals, tangents, **params: _refuse_forward(**params)
+ad.primitive_transposes[_tangent_p] = _transpose
+_tangent_p.def_abstract_eval(_abstract)
+_tangent_p.def_impl(_refuse_forward)
+mlir.register_lowering(_tangent_p, lambda ctx, *operands, **params: _refuse_forward(**params))
+
+
+# --- Batching
+
+
+def _batch(arrays, axes, *, function: TorchFunction, results):
+    size = next(array.shape[axis] for array, axis in zip(arrays, axes, strict=True) if axis is not None)
+    method = function.settings.vmap_method
+    if method.startswith("sequential"):
+        return _one_by_one(torch_call_p, arrays, axes, method, function=function, results=results)
+    if method == "torch_vmap":
+        function = batched(function, tuple(axes))
+    else:
+        # The gradient of an input that all examples share differs between them: it needs its own row for each.
+        shared = 1 if method == "expand_dims" and not function.is_gradient else size
+        arrays = [_with_axis(array, axis, shared) for array, axis in zip(arrays, axes, strict=True)]
+    types = tuple(result.with_axis(size) for result in results)
+    return torch_call_p.bind(*arrays, function=function, results=types), (0,) * len(results)
+
+
+def _with_axis(array, axis: int | None, size: int):
+    if axis is None:
+        return jnp.broadcast_to(array, (size, *array.shape))
+    return jnp.moveaxis(array, axis, 0)
+
+
+def _one_by_one(primitive, arrays, axes, method: str, **params):
+    mapped = [jnp.moveaxis(array, axis, 0) for array, axis in zip(arrays, axes, strict=True) if axis is not None]
+
+    def step(carry, rows):
+        rows = iter(rows)
+        operands = [array if axis is None else next(rows) for array, axis in zip(arrays, axes, strict=True)]
+        return carry, primitive.bind(*operands, **params)
+
+    _, outs = jax.lax.scan(step, (), mapped, unroll=method == "sequential_unrolled")
+    return outs, (0,) * len(outs)
+
+
+batching.primitive_batchers[torch_call_p] = _batch
+batching.primitive_batchers[_tangent_p] = functools.partial(
+    lambda arrays, axes, **params: _one_by_one(_tangent_p, arrays, axes, "sequential", **params)
+)

@@ -1,0 +1,109 @@
+"""Running a function where the JAX code that it calls cannot wait for a thread that waits for it.
+
+XLA's CPU client runs most programs on a small pool of threads. A function called from one of these that itself runs a
+JAX program and waits for it would wait for ever once all threads of the pool wait like this. XLA avoids it for its own
+Python callbacks: inside one, programs run at once on the calling thread. So a function that was called on a thread of
+the pool is run inside such a callback: that of a compiled program that does nothing else.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import torch
+
+from ..translation import current
+
+__all__ = ["prepare", "run_safely"]
+
+_jobs: dict[int, Callable[[], None]] = {}
+_preparing = threading.Lock()
+
+
+def run_safely(job: Callable[[], None], depth: int = 2) -> None:
+    """Runs `job` so that it may call JAX, and free of what PyTorch's modes around the caller would do to it.
+
+    Args:
+        job: raises what it likes.
+        depth: how many frames up the stack the first one of this thread's callback stands.
+    """
+    if sys._getframe(depth).f_back is None:  # nothing in Python called it: a thread of XLA's
+        _in_callback(job)
+    elif _inside_mode():
+        _in_fresh_thread(job)
+    else:
+        job()
+
+
+def _inside_mode() -> bool:
+    return bool(
+        torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or not torch.is_grad_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or current() is not None
+    )
+
+
+def _in_callback(job: Callable[[], None]) -> None:
+    outcome = _Outcome(job)
+    thread = threading.get_ident()
+    _jobs[thread] = outcome
+    try:
+        prepare()()
+    finally:
+        left = _jobs.pop(thread, None)
+    if left is not None:  # the callback came on another thread: run it without its protection
+        outcome()
+    outcome.reraise()
+
+
+def _in_fresh_thread(job: Callable[[], None]) -> None:
+    outcome = _Outcome(job)
+    thread = threading.Thread(target=outcome)
+    thread.start()
+    thread.join()
+    outcome.reraise()
+
+
+class _Outcome:
+    """A job, and what it raised."""
+
+    def __init__(self, job: Callable[[], None]):
+        self.job = job
+        self.error: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            self.job()
+        except BaseException as error:
+            self.error = error
+
+    def reraise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def prepare() -> Callable:
+    """The compiled program that calls back; made once, when the first PyTorch function is compiled."""
+    with _preparing:
+        return _program()
+
+
+@functools.cache
+def _program() -> Callable:
+    def call_back():
+        job = _jobs.pop(threading.get_ident(), None)
+        if job is not None:
+            job()
+        return np.bool_(True)
+
+    def program():
+        return jax.pure_callback(call_back, jax.ShapeDtypeStruct((), np.bool_))
+
+    device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    compiled = jax.jit(program, out_shardings=device).lower().compile()
+    return compiled

@@ -1,0 +1,115 @@
+"""Calls on sharded arrays: each device calls PyTorch on its own shard, or the call is refused."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from .primitive import Result
+
+__all__ = ["local_results", "map_shards", "refuse_sharded", "sharding_of"]
+
+
+def sharding_of(array) -> NamedSharding | None:
+    """The sharding of an array over the axes of a mesh, or None if every device has all of it."""
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+        sharding = array.sharding
+        if sharding.is_fully_replicated or len(sharding.device_set) == 1:
+            return None
+        if not isinstance(sharding, NamedSharding):
+            raise ValueError(f"torch2jax got an array sharded as {sharding}; wanted a NamedSharding over a mesh")
+        return sharding
+    sharding = getattr(jax.typeof(array), "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) and _axes(sharding.spec) else None
+
+
+def _axes(spec: PartitionSpec) -> list[str]:
+    axes = []
+    for entry in spec:
+        if entry is not None and entry is not PartitionSpec.UNCONSTRAINED:
+            axes.extend(entry if isinstance(entry, tuple) else (entry,))
+    return axes
+
+
+def refuse_sharded(arrays: Sequence) -> None:
+    """Raises if an array is sharded: a PyTorch function needs all of its inputs, and nothing is gathered silently.
+
+    Raises:
+        ValueError: one is.
+    """
+    for array in arrays:
+        sharding = sharding_of(array)
+        if sharding is not None:
+            raise ValueError(
+                f"torch2jax got an input sharded as {sharding.spec} over the mesh {sharding.mesh.shape_tuple} and no "
+                "out_specs=. Pass out_specs= to call the function on each shard, call it inside jax.shard_map, or "
+                "gather the input first, with jax.sharding.reshard(x, jax.P())"
+            )
+
+
+def map_shards(call: Callable, arrays: Sequence, out_specs, structure) -> jax.Array | None:
+    """Calls ``call(*shards)`` on every device if an array is sharded, and gives None if none is.
+
+    Args:
+        call: gets the shards of `arrays`.
+        arrays: concrete, or traced with explicit mesh axes.
+        out_specs: how the results of the shards make up the whole ones, as in ``jax.shard_map``.
+        structure: how the arrays make up the arguments of `call`.
+
+    Raises:
+        ValueError: the arrays are sharded over different meshes.
+    """
+    shardings = [sharding_of(array) for array in arrays]
+    meshes = {sharding.mesh for sharding in shardings if sharding is not None}
+    if not meshes:
+        return None
+    if len(meshes) > 1:
+        raise ValueError(f"torch2jax got inputs sharded over different meshes: {meshes}")
+    (mesh,) = meshes
+    specs = [PartitionSpec() if sharding is None else sharding.spec for sharding in shardings]
+    names = {name for spec in specs for name in _axes(spec)}
+    _check_axes(out_specs, mesh, names)
+    in_specs = jax.tree.unflatten(structure, specs)
+    return jax.shard_map(call, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names)
+
+
+def _check_axes(out_specs, mesh, names: set[str]) -> None:
+    for spec in jax.tree.leaves(out_specs, is_leaf=lambda node: isinstance(node, PartitionSpec)):
+        for name in _axes(spec):
+            if name not in names:
+                raise ValueError(f"out_specs names the mesh axis {name!r}, over which no input is sharded ({names})")
+
+
+def has_auto_axes() -> bool:
+    """Whether the code is traced over a mesh with axes whose shardings the types do not tell."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return any(kind == AxisType.Auto for kind in mesh.axis_types)
+
+
+def local_results(results: tuple[Result, ...], structure, out_specs, mesh) -> tuple[Result, ...]:
+    """What one shard returns, given what all return together."""
+    tree = jax.tree.unflatten(structure, [list(result) for result in results])
+    del tree
+    specs = jax.tree.leaves(
+        jax.tree.map(
+            lambda spec, part: jax.tree.map(lambda _: spec, part),
+            out_specs,
+            jax.tree.unflatten(structure, [0] * len(results)),
+            is_leaf=lambda node: isinstance(node, PartitionSpec),
+        ),
+        is_leaf=lambda node: isinstance(node, PartitionSpec),
+    )
+    return tuple(_local(result, spec, mesh) for result, spec in zip(results, specs, strict=True))
+
+
+def _local(result: Result, spec: PartitionSpec, mesh) -> Result:
+    shape = list(result.shape)
+    for dimension, entry in enumerate(spec):
+        if entry is not None:
+            names = entry if isinstance(entry, tuple) else (entry,)
+            parts = math.prod(mesh.shape[name] for name in names)
+            if shape[dimension] % parts:
+                raise ValueError(f"output_shapes has the size {shape[dimension]}, which {parts} shards do not divide")
+            shape[dimension] //= parts
+    return Result(shape, result.dtype)

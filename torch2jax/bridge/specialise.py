@@ -1,0 +1,206 @@
+"""What a PyTorch function becomes for arguments of given shapes: which inputs it has, and what it returns."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..dtypes import canonical, dtype_j2t
+from ..trees import map_results
+from .function import Settings, TorchFunction
+from .primitive import Result
+from .watch import Watch
+
+__all__ = ["Example", "Specialised", "as_examples", "declared", "specialise"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """An argument as far as its type goes.
+
+    Attributes:
+        shape: of the argument.
+        dtype: PyTorch's, which may be wider than that of the array that holds it.
+        value: a concrete tensor or array to try the function on, or None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    value: Any = dataclasses.field(default=None, compare=False)
+
+    def meta(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+    def concrete(self) -> torch.Tensor:
+        if isinstance(self.value, torch.Tensor):
+            return self.value.detach().clone()
+        if isinstance(self.value, (jax.Array, np.ndarray, np.generic)) and not isinstance(self.value, jax.core.Tracer):
+            return torch.from_numpy(np.array(self.value, dtype=_numpy_dtype(self.dtype))).to(self.dtype)
+        return torch.zeros(self.shape, dtype=self.dtype)
+
+
+def _numpy_dtype(dtype: torch.dtype):
+    """A dtype of numpy's own that holds the values of `dtype`, which may be bfloat16 or narrower."""
+    return np.float32 if dtype.is_floating_point and dtype.itemsize < 4 else jax.numpy.dtype(str(dtype)[6:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Specialised:
+    """A function for arguments of certain shapes, what it returns, and how that is put together."""
+
+    function: TorchFunction
+    results: tuple[Result, ...]
+    structure: Any
+
+
+def as_examples(tree) -> Any:
+    """Replaces tensors, arrays, ``ShapeDtypeStruct`` and numbers by an `Example`."""
+    return map_results(_as_example, tree)
+
+
+def _as_example(leaf) -> Example | None:
+    if leaf is None or isinstance(leaf, Example):
+        return leaf
+    if isinstance(leaf, torch.Tensor):
+        return Example(tuple(leaf.shape), leaf.dtype, None if leaf.is_meta else leaf)
+    if isinstance(leaf, (bool, int, float, complex)):
+        leaf = np.asarray(leaf, dtype=canonical(torch.as_tensor(leaf).dtype))
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise TypeError(
+            f"torch2jax got an example argument of type {type(leaf).__name__}; wanted tensors, jax arrays or "
+            "jax.ShapeDtypeStruct, in any tree. Bind other values first, with functools.partial"
+        )
+    is_value = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+    return Example(tuple(leaf.shape), dtype_j2t(leaf.dtype), leaf if is_value else None)
+
+
+def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
+    """Results and structure of a user's ``output_shapes``; shapes without a dtype get that of the first float input.
+
+    Raises:
+        TypeError: something in it is no shape.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(examples) if leaf.dtype.is_floating_point]
+    default = leaves[0].dtype if leaves else torch.get_default_dtype()
+
+    def result(leaf):
+        if _is_shape(leaf):
+            return _Leaf(Result(leaf, canonical(default)))
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"output_shapes has {leaf!r}; wanted a torch.Size, a tuple of ints, a jax.ShapeDtypeStruct, an array or "
+                "a tensor, in a tree like the outputs"
+            )
+        torch_dtype = leaf.dtype if isinstance(leaf.dtype, torch.dtype) else dtype_j2t(leaf.dtype)
+        return _Leaf(Result(leaf.shape, canonical(torch_dtype)))
+
+    leaves, structure = jax.tree.flatten(output_shapes, is_leaf=_is_shape)
+    return tuple(result(leaf).value for leaf in leaves), structure
+
+
+@dataclasses.dataclass
+class _Leaf:
+    value: Result
+
+
+def _is_shape(node) -> bool:
+    return isinstance(node, torch.Size) or (
+        isinstance(node, tuple) and not hasattr(node, "_fields") and all(type(size) is int for size in node)
+    )
+
+
+def specialise(
+    fn: Callable,
+    examples: tuple[tuple, dict],
+    fixed: tuple[bool, ...],
+    *,
+    depth: int,
+    settings: Settings,
+    outputs: tuple[tuple[Result, ...], Any] | None,
+    mutates: bool | None,
+) -> Specialised:
+    """Finds out what `fn` returns, unless `outputs` says so, and what it writes to.
+
+    Args:
+        fn: the user's function.
+        examples: its positional and keyword arguments, with an `Example` for each array.
+        fixed: for each array, whether it is taken as a constant in gradients.
+        depth: how often it may be differentiated.
+        settings: what holds for all derived functions too.
+        outputs: results and their structure, in which case `fn` is not called.
+        mutates: whether it writes to its arguments; None to find out.
+    """
+    leaves, structure = jax.tree.flatten(examples)
+    run = functools.partial(_run_flat, fn, structure)
+    copies = None if mutates is None else (mutates,) * len(leaves)
+    if outputs is None:
+        *outputs, found = _infer(run, leaves)
+        copies = found if copies is None else copies
+    results, out_structure = outputs
+    function = TorchFunction(
+        _Checked(run, out_structure),
+        _name(fn),
+        tuple(leaf.dtype for leaf in leaves),
+        inputs=tuple(i for i, leaf in enumerate(leaves) if _is_inexact(leaf.dtype) and not fixed[i]),
+        results=tuple(i for i, result in enumerate(results) if jax.numpy.issubdtype(result.dtype, np.inexact)),
+        depth=depth,
+        settings=settings,
+        copies=copies,
+    )
+    return Specialised(function, results, out_structure)
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _name(fn) -> str:
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def _run_flat(fn, structure, *tensors):
+    args, kwargs = jax.tree.unflatten(structure, tensors)
+    return fn(*args, **kwargs)
+
+
+class _Checked:
+    """The flat function: its results in order, once they are found to have the expected structure."""
+
+    def __init__(self, run: Callable, structure):
+        self.run = run
+        self.structure = structure
+        self.single = jax.tree_util.treedef_is_leaf(structure) and structure.num_leaves == 1
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        result = self.run(*tensors)
+        if self.single and isinstance(result, torch.Tensor):
+            return [result]
+        leaves, structure = _flatten(result)
+        if structure != self.structure:
+            raise ValueError(f"got results {structure}; wanted {self.structure}, as declared or inferred")
+        return leaves
+
+
+def _flatten(result) -> tuple[list[torch.Tensor], Any]:
+    leaves, structure = jax.tree.flatten(map_results(lambda leaf: leaf, result))
+    return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves], structure
+
+
+def _infer(run: Callable, examples: list[Example]):
+    """Results, their structure, and which inputs may be written to: on meta tensors, or else by one concrete run."""
+    try:
+        return _try_on(run, [example.meta() for example in examples])
+    except Exception:
+        with torch.random.fork_rng(devices=[]):
+            return _try_on(run, [example.concrete() for example in examples])
+
+
+def _try_on(run: Callable, tensors: list[torch.Tensor]):
+    with Watch(tensors) as watch:
+        leaves, structure = _flatten(run(*tensors))
+    results = tuple(Result(leaf.shape, canonical(leaf.dtype)) for leaf in leaves)
+    return results, structure, watch.may_be_written()
