@@ -46,6 +46,11 @@ class Torchish(torch.Tensor):
         del types
         return _call(func).dispatch_aten(func, args, kwargs or {})
 
+    def __repr__(self, *, tensor_contents=None) -> str:
+        # Not through `__torch_function__`: PyTorch's own errors print arguments while that is switched off.
+        del tensor_contents
+        return _call(repr).dispatch(torch.Tensor.__repr__, (self,), {})
+
     def read(self):
         """The jax array of this tensor's values, of its shape."""
         return self._node.read()

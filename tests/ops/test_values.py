@@ -205,3 +205,10 @@ def test_asserts_on_traced_values_pass():
     jax.jit(t2j(f))(X)
     with pytest.raises(RuntimeError, match="nonzero"):
         t2j(lambda x: torch._assert_async(x[0]))(X)
+
+
+def test_an_operator_that_refuses_a_traced_argument_leaves_autograd_as_it_was():
+    # PyTorch's error shows the argument: were that to raise too, autograd would stay off in this thread.
+    with pytest.raises(RuntimeError, match="<traced>"):
+        jax.jit(t2j(lambda x, alpha: torch.ops.aten.celu(x, alpha)))(jnp.ones(2), 0.5)
+    assert (torch.ones(2, requires_grad=True) + 1).requires_grad

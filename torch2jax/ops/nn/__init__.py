@@ -4,6 +4,7 @@ from . import (
     activation as activation,
     attention as attention,
     convolution as convolution,
+    detection as detection,
     distance as distance,
     dropout as dropout,
     embedding as embedding,
