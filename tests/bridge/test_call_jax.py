@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch2jax import j2t
 from torch2jax.bridge.exchange import argument_of, results_of
@@ -386,6 +387,45 @@ def test_torch_compile_leaves_the_call_out_of_its_graph():
     x.grad = None
     ((x.relu() + 1).sin() * 2).cos().sum().backward()
     torch.testing.assert_close(x.grad, expected)
+
+
+def test_torch_compile_says_why_it_cannot_take_it_into_one_graph():
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="_outside_graph"):
+        torch.compile(lambda x: j2t(wave)(x), backend="eager", fullgraph=True)(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda x: make_fx(lambda x: j2t(wave)(x))(x),
+        lambda x: torch.jit.trace(lambda x: j2t(wave)(x), x),
+        lambda x: make_fx(lambda x: j2t(wave)(x), tracing_mode="fake")(x),
+    ],
+    ids=["make_fx", "jit", "fake"],
+)
+def test_graphs_of_pytorch_cannot_hold_it(trace):
+    with pytest.raises(RuntimeError, match="while PyTorch traces a graph"):
+        trace(torch.ones(2))
+
+
+@pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
+def test_donated_arguments_are_not_written_to(jit):
+    x = torch.ones(1 << 12)
+    y = j2t(jax.jit(lambda x: x * 2, donate_argnums=0), jit=jit)(x)
+    assert (x == 1).all()
+    assert (y == 2).all()
+
+
+def test_jax_may_call_pytorch_which_calls_jax():
+    inner = j2t(jnp.sin)
+
+    def outer(x):
+        def back(x):
+            return inner(torch.from_numpy(np.array(x))).numpy()
+
+        return jax.pure_callback(back, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
+
+    torch.testing.assert_close(j2t(outer)(torch.ones(3)), torch.ones(3).sin() + 1)
 
 
 @pytest.mark.gpu

@@ -7,13 +7,14 @@ batching rules: the batch dimension is taken out here, and put back in.
 from collections.abc import Sequence
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 
 __all__ = ["is_batched", "rebatched", "unbatched"]
 
 
 def is_batched(tensor) -> bool:
     """Whether a gradient (None for zeros) is such a batch."""
-    return tensor is not None and torch._C._functorch.is_legacy_batchedtensor(tensor)
+    return tensor is not None and is_legacy_batchedtensor(tensor)
 
 
 def unbatched(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[int | None, ...]]:

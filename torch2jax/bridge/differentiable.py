@@ -15,7 +15,17 @@ __all__ = ["run_program"]
 
 
 def run_program(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The results of a program as tensors, known to whatever of PyTorch's transformations is active."""
+    """The results of a program as tensors, known to whatever of PyTorch's transformations is active.
+
+    Raises:
+        RuntimeError: PyTorch is tracing a graph, which cannot hold a JAX program.
+    """
+    if _is_tracing():
+        raise RuntimeError(
+            "a function made by j2t was called while PyTorch traces a graph (make_fx, torch.export, torch.jit.trace, "
+            "fake tensors), which cannot hold a JAX program; wanted a call outside. torch.compile breaks its graph "
+            "there; t2j of the code around it gives one graph of JAX's"
+        )
     if _is_transformed() or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
         return _apply(program, constants, tensors)
     return _Call(program, constants)(tensors)
@@ -32,6 +42,15 @@ def _apply_to_batch(program: Program, constants: tuple, tensors: Sequence[torch.
     tensors, axes = unbatched(tensors)
     size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
     return rebatched(_apply(program.vmap(axes, size), constants, tensors))
+
+
+def _is_tracing() -> bool:
+    if torch._C._get_tracing_state() is not None:
+        return True
+    modes = torch._C._TorchDispatchModeKey
+    return torch._C._len_torch_dispatch_stack() > 0 and any(
+        torch._C._get_dispatch_mode(mode) is not None for mode in (modes.PROXY, modes.FAKE, modes.FUNCTIONAL)
+    )
 
 
 def _is_transformed() -> bool:
@@ -65,12 +84,13 @@ class _Call:
         vars(carrier)["pullback"], self.pullback = self.pullback, None
         return [carrier]
 
-    def pull(self, pullback, wanted: Sequence[int], gradients: Sequence) -> tuple[torch.Tensor, ...]:
+    def pull(self, pullback, wanted: Sequence[int], tensors: Sequence, gradients: Sequence) -> tuple[torch.Tensor, ...]:
         """The gradients of the tensors at `wanted` from those of the differentiable results."""
         places = tuple([self.active.index(index) for index in wanted])
-        with where_tensors_are([gradient for gradient in gradients if gradient is not None]):
+        with where_tensors_are(tensors):
+            arrays = [argument_of(tensor) for tensor in tensors]
             cotangents = [None if gradient is None else argument_of(gradient) for gradient in gradients]
-            return results_of(self.program.pull(pullback, places, cotangents))
+            return results_of(self.program.pull(pullback, places, self.constants, arrays, cotangents))
 
 
 class _JaxCall(torch.autograd.Function):
@@ -101,7 +121,8 @@ class _JaxCall(torch.autograd.Function):
         batched = any(is_batched(gradient) for gradient in gradients)
         pullback = vars(saved[-1]).get("pullback") if len(saved) > ctx.count else None
         if pullback is not None and not (batched or torch.is_grad_enabled() or _is_transformed()):
-            found = ctx.call.pull(pullback, wanted, [gradients[place] for place in ctx.differentiable])
+            cotangents = [gradients[place] for place in ctx.differentiable]
+            found = ctx.call.pull(pullback, wanted, saved[: ctx.count], cotangents)
         else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
             tensors = (*saved[: ctx.count], *[gradients[place] for place in given])

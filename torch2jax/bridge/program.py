@@ -1,11 +1,13 @@
 """Pure JAX functions of flat lists of arrays, with their derivatives and batched forms."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..storage import evaluating
 
 __all__ = ["Program"]
 
@@ -43,15 +45,15 @@ class Program:
             jax.block_until_ready(pullback)
         return results, pullback
 
-    def pull(self, pullback, wanted: Indices, cotangents: Sequence) -> list:
+    def pull(self, pullback, wanted: Indices, constants: tuple, arrays: Sequence, cotangents: Sequence) -> list:
         """PyTorch's gradients with respect to those of the active arrays at `wanted`.
 
         Args:
-            pullback: what `linearize` gave.
+            pullback: what `linearize` gave for `constants` and `arrays`.
             cotangents: PyTorch's gradients with respect to the differentiable results; None for zeros.
         """
         run = self._derive(("pull", wanted), lambda: self._compiled(_pulling(wanted)))
-        return self._in_mode(run, pullback, tuple(cotangents))
+        return self._in_mode(run, pullback, (*constants, *arrays), tuple(cotangents))
 
     def vjp(self, wanted: Indices, given: Indices) -> "Program":
         """PyTorch's gradients with respect to the arrays at `wanted`, from the arrays and the gradients at `given`.
@@ -79,7 +81,7 @@ class Program:
         return jax.jit(function) if self.jit else function
 
     def _in_mode(self, run, *args):
-        with jax.core.eval_context():  # also where JAX traces around it
+        with evaluating():  # also where JAX traces around it
             if not self.jit:
                 args = jax.tree.map(_array, args)
             if jax.config.jax_enable_x64 == self.x64:  # pyright: ignore[reportAttributeAccessIssue]
@@ -108,8 +110,7 @@ class Program:
         def linearized(constants, *arrays):
             varied = [arrays[index] for index in active]
             primals, pullback, results = jax.vjp(self._restricted(active, constants, arrays), *varied, has_aux=True)
-            zeros = [jax.ShapeDtypeStruct(primal.shape, primal.dtype) for primal in primals]
-            return [jnp.copy(result) for result in results], _Pullback(pullback, tuple(zeros))
+            return [jnp.copy(result) for result in results], _Pullback.of(pullback, (*constants, *arrays), primals)
 
         return linearized
 
@@ -141,24 +142,48 @@ class Program:
         return vmap
 
 
+class _Kept(NamedTuple):
+    """What is known of a pullback while it is traced."""
+
+    structure: Any
+    sources: tuple[int | None, ...]
+    """For each of its arrays, which argument of the program it is, if it is one: these are not kept twice."""
+    primals: tuple[jax.ShapeDtypeStruct, ...]
+    """The differentiable results."""
+
+
 @jax.tree_util.register_pytree_node_class
 class _Pullback:
-    """JAX's function from cotangents to cotangents, as the result of a compiled function, and what it takes."""
+    """JAX's function from cotangents to cotangents, as a compiled function gives it."""
 
-    def __init__(self, function, primals: tuple[jax.ShapeDtypeStruct, ...]):
-        self.function, self.primals = function, primals
-
-    def tree_flatten(self):
-        return (self.function,), self.primals
+    def __init__(self, arrays: Sequence, kept: _Kept):
+        self._arrays, self._kept = arrays, kept
 
     @classmethod
-    def tree_unflatten(cls, primals, children):
-        return cls(*children, primals)
+    def of(cls, function: Callable, arguments: Sequence, primals: Sequence) -> "_Pullback":
+        leaves, structure = jax.tree.flatten(function)
+        places = {id(argument): place for place, argument in enumerate(arguments)}
+        sources = tuple([places.get(id(leaf)) for leaf in leaves])
+        arrays = [leaf for leaf, source in zip(leaves, sources, strict=True) if source is None]
+        shapes = tuple([jax.ShapeDtypeStruct(primal.shape, primal.dtype) for primal in primals])
+        return cls(arrays, _Kept(structure, sources, shapes))
+
+    def gradients(self, arguments: Sequence, cotangents: Sequence) -> list:
+        arrays = iter(self._arrays)
+        leaves = [next(arrays) if source is None else arguments[source] for source in self._kept.sources]
+        return _gradients(jax.tree.unflatten(self._kept.structure, leaves), self._kept.primals, cotangents)
+
+    def tree_flatten(self):
+        return tuple(self._arrays), self._kept
+
+    @classmethod
+    def tree_unflatten(cls, kept, arrays):
+        return cls(arrays, kept)
 
 
 def _pulling(wanted: Indices) -> Callable:
-    def pulling(pullback: _Pullback, cotangents):
-        gradients = _gradients(pullback.function, pullback.primals, cotangents)
+    def pulling(pullback: _Pullback, arguments, cotangents):
+        gradients = pullback.gradients(arguments, cotangents)
         return [jnp.copy(gradients[index]) for index in wanted]
 
     return pulling
