@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import registry
 from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
-from .inplace import write_in_place
+from .inplace import write_in_place, write_out
 from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
 from .rng import Stream, intercept_seeding, release_seeding
@@ -107,6 +107,12 @@ class Translation(TorchFunctionMode, Call):
         if self._observer is not None:
             self._observer(func)
         args = tuple(self._lift_argument(x) for x in args)
+        outputs = outputs_of(func) if kwargs else None
+        if outputs is not None:
+            targets = tuple(kwargs[name] for name in outputs.names)
+            inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
+            result = self.dispatch_aten(outputs.functional, args, inputs)
+            return write_out(result, targets if len(targets) > 1 else targets[0], (*args, *inputs.values()))
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs)
@@ -302,6 +308,27 @@ def _body(func: types.FunctionType):
     body = types.FunctionType(func.__code__, overlay, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
+
+
+class _Outputs(NamedTuple):
+    """The arguments that an overload writes its results to, and the overload that returns them instead."""
+
+    names: tuple[str, ...]
+    functional: torch._ops.OpOverload
+
+
+@functools.cache
+def outputs_of(func) -> _Outputs | None:
+    """What to call in place of an ``out`` overload that no rule serves by itself."""
+    names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
+    if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
+        return None
+    inputs = [argument.name for argument in func._schema.arguments if not argument.is_out]
+    for name in func.overloadpacket.overloads():
+        functional = getattr(func.overloadpacket, name)
+        if [argument.name for argument in functional._schema.arguments] == inputs:
+            return _Outputs(names, functional)
+    return None
 
 
 @functools.cache

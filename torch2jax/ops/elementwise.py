@@ -425,6 +425,16 @@ def float_power(input, exponent):
     return pow(cast(input, dtype), cast(exponent, dtype))
 
 
+@implements_tensors(torch.Tensor.float_power_)
+def float_power_(input, exponent):
+    result = torch.float_power(input, exponent)
+    if result.dtype != input.dtype:
+        raise RuntimeError(
+            f"the base given to float_power_ has dtype {input.dtype}, but the operation's result has {result.dtype}"
+        )
+    return input.copy_(result)
+
+
 @floating(torch.atan2, torch.arctan2)
 def atan2(input, other):
     return lax.atan2(*_same_shape(input, other))

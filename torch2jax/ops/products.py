@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..registry import implements
+from ..registry import implements, implements_tensors
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor
@@ -212,6 +212,14 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
             f"batch1 and batch2 must have same number of batches, got {batch1.shape[0]} and {batch2.shape[0]}"
         )
     return _added(input, _contract(batch1, batch2, (0, 2), (0, 1)), beta, alpha)
+
+
+@implements_tensors(torch.Tensor.addbmm_, torch.ops.aten.addbmm_.default)
+def addbmm_(input, batch1, batch2, *, beta=1, alpha=1):
+    result = torch.addbmm(input, batch1, batch2, beta=beta, alpha=alpha)
+    if result.shape != input.shape:  # its like refuse that
+        input.resize_(result.shape)
+    return input.copy_(result)
 
 
 # Products named by their indices. Traced, jnp.einsum leaves its dot_generals and nothing around them.

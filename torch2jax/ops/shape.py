@@ -9,6 +9,7 @@ from torch._prims_common import canonicalize_dim, canonicalize_dims
 
 from ..dtypes import canonical, dtype_j2t
 from ..errors import TracedValueError
+from ..inplace import write_out
 from ..promotion import Promotion, promoted
 from ..registry import implements, implements_tensors
 from ..storage import reshape
@@ -49,8 +50,8 @@ def _joined_dtype(tensors, dim=0, **_):
     return common_dtype(tensors) if tensors else None
 
 
-@implements(torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype)
-def cat(tensors, dim=0):
+@implements(torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype, channels_last=("follow", 4))
+def cat(tensors, dim=0, *, channels_last=False):
     if not tensors:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     arrays = _cast_to_common(tensors)
@@ -59,6 +60,8 @@ def cat(tensors, dim=0):
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
     arrays = [array for array in arrays if array.shape != (0,)] or arrays[:1]  # PyTorch passes over these
     dim = axis_of(arrays[0], dim)
+    if channels_last:
+        dim = (0, 3, 1, 2)[dim]
     _check_joinable(arrays, dim)
     return arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
 
@@ -252,10 +255,10 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
 def _scattered(view):
     """The rule that writes `src` to a view of a copy of `input`."""
 
-    def rule(input, src, *args, **kwargs):
+    def rule(input, src, *args, out=None, **kwargs):
         result = input.clone()
         view(result, *args, **kwargs).copy_(src)
-        return result
+        return result if out is None else write_out(result, out)
 
     return rule
 

@@ -50,10 +50,15 @@ def _key(case: Case) -> dict:
 
 def _expected(case: Case, tensors: list[torch.Tensor] | None = None):
     tensors = case.twins() if tensors is None else tensors
+    return case.comparable(_refusing(case.function, *tensors), *tensors)
+
+
+def _refusing(function: Callable, *args, **kwargs):
+    """The result of a function of PyTorch's, which may refuse."""
     try:
-        return case.comparable(case.function(*tensors), *tensors)
+        return function(*args, **kwargs)
     except Exception as error:
-        raise Refused(f"{case}: {error!r}") from error
+        raise Refused(repr(error)) from error
 
 
 def _compare(case: Case, column: str, actual, expected, what: str = "", precise: Callable | None = None) -> None:
@@ -166,7 +171,7 @@ class Derivatives:
         self.wanted = [i for i, tensor in enumerate(case.tensors) if tensor.requires_grad]
         self.inputs = [t2j(case.tensors[i]) for i in self.wanted]
         tensors = [tensor if tensor.requires_grad else twin(tensor) for tensor in case.tensors]
-        outputs = case.differentiable(*tensors) if self.wanted else []
+        outputs = _refusing(case.differentiable, *tensors) if self.wanted else []
         self.keep = [i for i, out in enumerate(outputs) if out.requires_grad]
         self.outputs = [outputs[i] for i in self.keep]
         if not self.outputs:
@@ -202,7 +207,7 @@ class Derivatives:
     @functools.cached_property
     def expected(self) -> list[torch.Tensor]:
         of = [self.case.tensors[i] for i in self.wanted]
-        grads = torch.autograd.grad(self.outputs, of, self.cotangents, allow_unused=True, create_graph=True)
+        grads = _refusing(torch.autograd.grad, self.outputs, of, self.cotangents, allow_unused=True, create_graph=True)
         return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(of, grads, strict=True)]
 
     @functools.cached_property
@@ -217,7 +222,7 @@ class Derivatives:
     def second_expected(self) -> list[torch.Tensor]:
         of = [self.case.tensors[i] for i in self.wanted]
         first, tangents = [self.expected[i] for i in self.depends], [self.tangents[i] for i in self.depends]
-        grads = torch.autograd.grad(first, of, tangents, allow_unused=True, retain_graph=True)
+        grads = _refusing(torch.autograd.grad, first, of, tangents, allow_unused=True, retain_graph=True)
         return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(of, grads, strict=True)]
 
     @functools.cached_property

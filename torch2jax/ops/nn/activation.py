@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jax import lax
@@ -297,6 +298,13 @@ def log_softmax(input, dim, dtype=None):
 @implements(aten._softmax)
 def _softmax(input, dim, half_to_float):
     return softmax(input, dim, torch.float32 if half_to_float else None)
+
+
+@implements(aten._safe_softmax, dtype=_softmax_dtype)
+def _safe_softmax(input, dim, dtype=None):
+    x, axes, dtype = softmax_operands(input, dim, dtype, "softmax")
+    masked = lax.expand_dims(lax.eq(lax.reduce_max(x, axes), like(x, -np.inf)), axes)
+    return cast(where(masked, like(x, 0), softmax_over(where(masked, like(x, 0), x), axes)), dtype)
 
 
 @implements(aten._log_softmax)
