@@ -4,32 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
 
-NAMES = [
-    "bfloat16", "bool", "byte", "cdouble", "cfloat", "char", "double", "float", "half", "int", "long", "short", "to",
-    "type_as",
-]  # fmt: skip
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64,
 ]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:Casting complex values to real")
-@pytest.mark.parametrize("name", NAMES)
-def test_database(name):
-    for op in entries(name):
-        for sample in samples(op, torch.float32, 4):
-            check_values(op, sample)
-            check_values(op, sample, jit=True)
-        for dtype in {torch.int64, torch.bool, torch.complex64} & op.supported_dtypes("cpu"):
-            for sample in samples(op, dtype, 3):
-                check_values(op, sample)
-        if op.supports_autograd:
-            for sample in samples(op, torch.float32, 3, requires_grad=True):
-                check_gradients(op, sample)
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")

@@ -6,29 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare, entries, samples
 from torch2jax import t2j
 
-NAMES = [
-    "arange", "cartesian_prod", "combinations", "eye", "full", "full_like", "linspace",
-    "logspace", "meshgrid.variadic_tensors", "meshgrid.list_of_tensors", "new_full",
-    "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "signal.windows.bartlett",
-    "signal.windows.blackman", "signal.windows.hamming", "signal.windows.hann", "signal.windows.kaiser",
-    "tril_indices", "triu_indices", "linalg.vander", "zeros", "zeros_like",
-]  # fmt: skip
 UNINITIALISED = ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_database(name):
-    op = next(entries(name))
-    for dtype in {torch.float32, torch.int64, torch.bool} & op.supported_dtypes("cpu"):
-        for sample in samples(op, dtype, 4):
-            check_values(op, sample)
-            check_values(op, sample, jit=dtype != torch.bool)
-    if op.supports_autograd:
-        for sample in samples(op, torch.float32, 2, requires_grad=True):
-            check_gradients(op, sample)
 
 
 @pytest.mark.parametrize("name", UNINITIALISED)

@@ -4,15 +4,8 @@ import jax
 import pytest
 import torch
 
-from tests.ops.database import check_values, compare, compare_trees, entries, samples
+from tests.ops.database import compare, compare_trees
 from torch2jax import TracedValueError, t2j
-
-
-@pytest.mark.parametrize("name", ["histc", "histogram", "histogramdd"])
-def test_database(name):
-    op = next(entries(name))
-    for sample in samples(op, torch.float32, 3):
-        check_values(op, sample)
 
 
 @pytest.mark.parametrize(

@@ -5,65 +5,8 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
-
-INDEXING = [
-    "gather",
-    "scatter",
-    "scatter_add",
-    "scatter_reduce.sum",
-    "scatter_reduce.prod",
-    "scatter_reduce.mean",
-    "scatter_reduce.amax",
-    "scatter_reduce.amin",
-    "index_select",
-    "index_add",
-    "index_copy",
-    "index_fill",
-    "index_put",
-    "index_reduce.prod",
-    "index_reduce.mean",
-    "index_reduce.amax",
-    "index_reduce.amin",
-    "take",
-    "take_along_dim",
-    "put",
-    "masked_fill",
-    "masked_scatter",
-    "masked_select",
-    "nonzero",
-    "nonzero_static",
-    "argwhere",
-    "where",
-]
-SHAPE_DEPENDS_ON_VALUES = {"masked_select", "nonzero", "argwhere"}
-LIMIT = 3
-
-
-@pytest.mark.parametrize("name", INDEXING)
-class TestDatabase:
-    @pytest.mark.parametrize("jit", [False, True])
-    def test_values(self, name, jit):
-        if jit and name in SHAPE_DEPENDS_ON_VALUES:
-            pytest.skip("the shape of the result depends on values")
-        for op in entries(name):
-            for sample in samples(op, torch.float32, LIMIT):
-                check_values(op, sample, jit)
-
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
-    def test_integers(self, name, dtype):
-        for op in entries(name):
-            if dtype in op.supported_dtypes("cpu"):
-                for sample in samples(op, dtype, LIMIT):
-                    check_values(op, sample)
-
-    def test_gradients(self, name):
-        for op in entries(name):
-            if op.supports_autograd:
-                for sample in samples(op, torch.float32, LIMIT, requires_grad=True):
-                    check_gradients(op, sample)
-
 
 X = torch.arange(12.0).reshape(3, 4)
 ROWS = torch.tensor([2, 0])

@@ -5,65 +5,10 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, compare_trees, entries, samples
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
-NAMES = [
-    "cholesky",
-    "cholesky_inverse",
-    "cholesky_solve",
-    "geqrf",
-    "linalg.cholesky",
-    "linalg.cholesky_ex",
-    "linalg.cond",
-    "linalg.det",
-    "linalg.eigvals",
-    "linalg.eigvalsh",
-    "linalg.householder_product",
-    "linalg.inv",
-    "linalg.inv_ex",
-    "linalg.lstsq",
-    "linalg.lu",
-    "linalg.lu_factor",
-    "linalg.lu_factor_ex",
-    "linalg.lu_solve",
-    "linalg.matrix_norm",
-    "linalg.matrix_power",
-    "linalg.matrix_rank",
-    "linalg.pinv",
-    "linalg.pinv.hermitian",
-    "linalg.pinv.singular",
-    "linalg.qr",
-    "linalg.slogdet",
-    "linalg.solve",
-    "linalg.solve_ex",
-    "linalg.solve_triangular",
-    "linalg.svdvals",
-    "linalg.tensorinv",
-    "linalg.tensorsolve",
-    "linalg.vander",
-    "logdet",
-    "lu",
-    "lu_solve",
-    "lu_unpack",
-    "ormqr",
-    "pinverse",
-    "qr",
-    "svd",
-    "triangular_solve",
-    "linalg.svd",
-    "linalg.eig",
-    "linalg.lstsq.grad_oriented",
-]
-SIGN_IS_FREE = {"svd", "linalg.svd", "linalg.eig"}  # vectors are compared through what they compose, below
-OTHER_GRADIENT = {
-    # PyTorch hands on a gradient for the triangle that the function does not read; it is zero here, as it should be.
-    "cholesky_inverse",
-    "cholesky_solve",
-}
 # Not Cholesky: PyTorch's gradient of it has an imaginary diagonal, on which no hermitian matrix depends.
-COMPLEX_GRADIENTS = ["linalg.inv", "linalg.eigvalsh", "linalg.svd", "linalg.qr", "linalg.lu_solve", "linalg.pinv"]
-LIMIT = 2
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.* is deprecated")
 
@@ -72,38 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.* is deprecated")
 def x64():
     with jax.enable_x64(True):
         yield
-
-
-def _check_gradients(name, dtype):
-    for op in entries(name):
-        if dtype in op.supported_backward_dtypes("cpu"):
-            for sample in samples(op, dtype, 1, requires_grad=True):
-                check_gradients(op, sample)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SIGN_IS_FREE])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-def test_values(name, dtype):
-    for op in entries(name):
-        for sample in samples(op, dtype, 1 if dtype.is_complex else LIMIT):
-            check_values(op, sample)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHER_GRADIENT])
-def test_gradients(name, x64):
-    _check_gradients(name, torch.float64)
-
-
-@pytest.mark.parametrize("name", COMPLEX_GRADIENTS)
-def test_gradients_of_complex_matrices(name, x64):
-    _check_gradients(name, torch.complex128)
-
-
-@pytest.mark.parametrize("name", ["linalg.cholesky", "linalg.inv", "linalg.solve", "linalg.lu", "linalg.slogdet"])
-def test_jit(name):
-    for op in entries(name):
-        for sample in samples(op, torch.float32, LIMIT):
-            check_values(op, sample, jit=True)
 
 
 def _hermitian(dtype):

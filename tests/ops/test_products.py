@@ -5,62 +5,10 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
 
-PRODUCTS = [
-    "matmul",
-    "mm",
-    "bmm",
-    "mv",
-    "dot",
-    "vdot",
-    "inner",
-    "outer",
-    "ger",
-    "addmm",
-    "addmm.decomposed",
-    "addmv",
-    "addbmm",
-    "baddbmm",
-    "addr",
-    "einsum",
-    "tensordot",
-    "chain_matmul",
-    "kron",
-    "cross",
-    "trace",
-    "__rmatmul__",
-    "linalg.cross",
-    "linalg.multi_dot",
-    "linalg.vecdot",
-]
-ROUNDS_OFTEN = {"addbmm"}  # in half precision PyTorch rounds after every batch
-LIMIT = 3
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:Using torch.cross without specifying the dim")
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-class TestDatabase:
-    @pytest.mark.parametrize("jit", [False, True])
-    def test_values(self, name, jit):
-        for op in entries(name):
-            for sample in samples(op, torch.float32, LIMIT):
-                check_values(op, sample, jit)
-
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float16])
-    def test_other_dtypes(self, name, dtype):
-        for op in entries(name):
-            if dtype in op.supported_dtypes("cpu") and not (dtype.itemsize == 2 and name in ROUNDS_OFTEN):
-                for sample in samples(op, dtype, 2):
-                    check_values(op, sample)
-
-    def test_gradients(self, name):
-        for op in entries(name):
-            for sample in samples(op, torch.float32, LIMIT, requires_grad=True):
-                check_gradients(op, sample)
 
 
 def _primitives(function, *shapes) -> list[str]:

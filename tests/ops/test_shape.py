@@ -4,88 +4,8 @@ import jax
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
-
-SHAPES = [
-    "cat",
-    "stack",
-    "hstack",
-    "vstack",
-    "dstack",
-    "column_stack",
-    "repeat",
-    "tile",
-    "repeat_interleave",
-    "roll",
-    "flip",
-    "fliplr",
-    "flipud",
-    "rot90",
-    "tril",
-    "triu",
-    "diag",
-    "diag_embed",
-    "diagflat",
-    "block_diag",
-    "constant_pad_nd",
-    "broadcast_tensors",
-    "broadcast_to",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "movedim",
-    "swapaxes",
-    "flatten",
-    "unflatten",
-    "ravel",
-    "hsplit",
-    "vsplit",
-    "dsplit",
-    "tensor_split",
-    "T",
-    "mT",
-    "H",
-    "adjoint",
-    "expand_as",
-    "view_as",
-    "squeeze",
-    "squeeze.multiple",
-    "unsafe_chunk",
-    "permute_copy",
-    "view_copy",
-    "squeeze_copy",
-    "transpose_copy",
-    "slice_scatter",
-    "select_scatter",
-    "diagonal_scatter",
-    "as_strided_scatter",
-]
-GRADIENT_DIFFERS = {"as_strided_scatter"}  # PyTorch gives the overwritten places the gradient, not the others
-NOT_UNDER_JIT = {"tensor_split"}  # some samples give the sections as a tensor, whose values decide the shapes
-LIMIT = 2
-
-
-@pytest.mark.parametrize("name", SHAPES)
-class TestDatabase:
-    @pytest.mark.parametrize("jit", [False, True])
-    def test_values(self, name, jit):
-        for op in entries(name):
-            for sample in samples(op, torch.float32, LIMIT):
-                check_values(op, sample, jit and name not in NOT_UNDER_JIT)
-
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
-    def test_integers(self, name, dtype):
-        for op in entries(name):
-            if dtype in op.supported_dtypes("cpu"):
-                for sample in samples(op, dtype, LIMIT):
-                    check_values(op, sample)
-
-    def test_gradients(self, name):
-        for op in entries(name):
-            if op.supports_autograd and name not in GRADIENT_DIFFERS:
-                for sample in samples(op, torch.float32, LIMIT, requires_grad=True):
-                    check_gradients(op, sample)
 
 
 def primitives(function, *args):
@@ -167,3 +87,21 @@ def error_of(function, *args):
 def test_refusals_are_of_the_type_that_pytorch_raises(function):
     expected, actual = error_of(function, X), error_of(t2j(function), t2j(X))
     assert isinstance(actual, type(expected)), f"{actual!r}, but PyTorch: {expected!r}"
+
+
+def test_joining_keeps_channels_last():
+    convolution, wide = torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(8, 4, 1)
+
+    def function(x):
+        y = convolution(x)
+        return wide(torch.cat([y, y.relu()], -3)) + torch.cat([y[:1], y], dim=0).sum(0)
+
+    def chain(x):
+        y = convolution(x)
+        return wide(torch.cat([y, y.relu()], 1))
+
+    x = torch.randn(2, 3, 5, 5)
+    names = [equation.primitive.name for equation in jax.make_jaxpr(t2j(chain))(t2j(x)).eqns]
+    assert names.count("transpose") == 2  # at the beginning and at the end
+    assert "reshape" not in names
+    compare(t2j(function)(t2j(x)), function(x))

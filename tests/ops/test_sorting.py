@@ -5,49 +5,10 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, compare, compare_trees, entries, samples
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
-NAMES = [
-    "allclose",
-    "argsort",
-    "bucketize",
-    "equal",
-    "isin",
-    "kthvalue",
-    "median",
-    "mode",
-    "msort",
-    "nanmedian",
-    "nanquantile",
-    "quantile",
-    "searchsorted",
-    "sort",
-    "topk",
-    "unique",
-    "unique_consecutive",
-]
 # PyTorch's choice among equal values is not defined, and integers and bfloat16 have many.
-UNSTABLE = {"argsort", "kthvalue", "sort", "topk"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_database(name):
-    op = next(entries(name))
-    for dtype in (torch.float32, torch.int64, torch.bool):
-        if dtype in op.supported_dtypes("cpu") and not (name in UNSTABLE and dtype != torch.float32):
-            for sample in samples(op, dtype, 2):
-                check_values(op, sample)
-    if op.supports_autograd:
-        for sample in samples(op, torch.float32, 2, requires_grad=True):
-            check_gradients(op, sample)
-
-
-@pytest.mark.parametrize("name", ["sort", "topk", "median"])
-def test_under_jit(name):
-    op = next(entries(name))
-    for sample in samples(op, torch.float32, 2):
-        check_values(op, sample, jit=True)
 
 
 NAN = float("nan")

@@ -6,64 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, entries, samples
 from torch2jax import TracedValueError, t2j
-
-LIMIT = 4
-
-NAMES = [
-    "T",
-    "H",
-    "mT",
-    "mH",
-    "chunk",
-    "clone",
-    "conj",
-    "contiguous",
-    "diagonal",
-    "dsplit",
-    "expand",
-    "expand_as",
-    "flatten",
-    "hsplit",
-    "imag",
-    "movedim",
-    "narrow",
-    "permute",
-    "ravel",
-    "real",
-    "reshape",
-    "reshape_as",
-    "resolve_conj",
-    "resolve_neg",
-    "select",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "swapaxes",
-    "t",
-    "tensor_split",
-    "transpose",
-    "unbind",
-    "unflatten",
-    "unfold",
-    "unsqueeze",
-    "view",
-    "view_as",
-    "view_as_complex",
-    "view_as_real",
-    "vsplit",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_values_and_gradients(name):
-    for op in entries(name):
-        dtype = torch.float32 if torch.float32 in op.supported_dtypes("cpu") else torch.complex64
-        for sample in samples(op, dtype, LIMIT):
-            check_values(op, sample)
-        for sample in samples(op, dtype, LIMIT, requires_grad=True):
-            check_gradients(op, sample)
 
 
 def geometry(tensor: torch.Tensor):

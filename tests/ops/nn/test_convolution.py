@@ -6,26 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
-
-NAMES = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "unfold"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_database(name):
-    (op,) = entries(f"nn.functional.{name}")
-    for sample in samples(op, torch.float32, 4):
-        check_values(op, sample, jit=True)
-    for sample in samples(op, torch.float32, 3, requires_grad=True):
-        check_gradients(op, sample)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.int64])
-def test_other_dtypes(dtype):
-    (op,) = entries("nn.functional.conv2d")
-    for sample in samples(op, dtype, 2) if dtype in op.supported_dtypes("cpu") else []:
-        check_values(op, sample)
 
 
 @pytest.mark.parametrize("channels", [(), (2,)])

@@ -7,17 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.ops.database import check_gradients, check_values, compare, entries, samples
+from tests.ops.database import compare
 from torch2jax import t2j
-
-
-@pytest.mark.parametrize(("name", "limit"), [("embedding", 6), ("embedding_bag", 6)])
-def test_database(name, limit):
-    (op,) = entries(f"nn.functional.{name}")
-    for sample in samples(op, torch.float32, limit):
-        check_values(op, sample)
-    for sample in samples(op, torch.float32, limit, requires_grad=True):
-        check_gradients(op, sample)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
@@ -73,9 +64,6 @@ def test_an_index_out_of_range_is_never_a_wrong_number():
 
 
 def test_one_hot_needs_values_only_to_count_the_classes():
-    (op,) = entries("nn.functional.one_hot")
-    for sample in samples(op, torch.int64, 3):
-        check_values(op, sample)
     classes = jnp.array([0, 2, 1])
     assert jax.jit(t2j(lambda x: F.one_hot(x, 4)))(classes).shape == (3, 4)
     assert t2j(F.one_hot)(torch.tensor([0, 2, 1])).shape == (3, 3)

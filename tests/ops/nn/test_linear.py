@@ -3,24 +3,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
-import torch
 from torch.nn import functional as F
 
-from tests.ops.database import check_gradients, check_values, entries, samples
 from torch2jax import t2j
-
-
-@pytest.mark.parametrize("name", ["linear", "bilinear"])
-def test_database(name):
-    (op,) = entries(f"nn.functional.{name}")
-    for sample in samples(op, torch.float32, 4):
-        check_values(op, sample)
-        check_values(op, sample, jit=True)
-    for dtype in {torch.int64, torch.bfloat16} & op.supported_dtypes("cpu"):
-        for sample in samples(op, dtype, 2):
-            check_values(op, sample)
-    for sample in samples(op, torch.float32, 4, requires_grad=True):
-        check_gradients(op, sample)
 
 
 def test_linear_is_one_matrix_product_with_its_bias_added_before_the_reshape():
