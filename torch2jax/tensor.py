@@ -145,7 +145,9 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
         RuntimeError: the region is not within the memory.
     """
     dtype = dtype or base.dtype
-    node = region(base._node, shape, strides, offset, canonical(dtype))
+    with torch._C.DisableTorchFunction():
+        is_all = (base.shape, base.stride(), base.storage_offset(), base.dtype) == (shape, strides, offset, dtype)
+    node = base._node if is_all else region(base._node, shape, strides, offset, canonical(dtype))
     return _make_view(base, node, shape, dtype, strides, offset)
 
 
