@@ -92,7 +92,7 @@ def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
             return _Leaf(Result(leaf, canonical(default)))
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             raise TypeError(
-                f"output_shapes has {leaf!r}; wanted a torch.Size, a tuple of ints, a jax.ShapeDtypeStruct, an array or "
+                f"output_shapes has {leaf!r}; wanted a torch.Size, a tuple of ints, a ShapeDtypeStruct, an array or "
                 "a tensor, in a tree like the outputs"
             )
         torch_dtype = leaf.dtype if isinstance(leaf.dtype, torch.dtype) else dtype_j2t(leaf.dtype)
