@@ -34,10 +34,8 @@ def gradient(function: TorchFunction, wanted: tuple[int, ...]) -> TorchFunction:
 
 class _Pullback:
     def __init__(self, function: TorchFunction, wanted: tuple[int, ...]):
-        self.run = function.run
-        self.name = function.name
+        self.function = function
         self.wanted = wanted
-        self.results = function.results
         self.count = len(function.dtypes)
         self.transforms = function.settings.use_torch_vjp
 
@@ -61,8 +59,8 @@ class _Pullback:
                 raise error from None
             self.transforms = False
             warnings.warn(
-                f"torch.func.vjp cannot differentiate {self.name} ({type(error).__name__}: {_first_line(error)}); its "
-                "gradients are taken by torch.autograd.grad, which is slower. Pass use_torch_vjp=False to choose that",
+                f"torch.func.vjp cannot differentiate {self.function} ({type(error).__name__}: {_first_line(error)}); "
+                "its gradients are taken by torch.autograd.grad, which is slower. Pass use_torch_vjp=False to choose that",
                 stacklevel=2,
             )
             return gradients
@@ -70,12 +68,15 @@ class _Pullback:
     def _of(self, inputs) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The function of the wanted inputs alone, to the differentiable results."""
 
+        function = self.function
+
         def run(*active: torch.Tensor) -> tuple[torch.Tensor, ...]:
             tensors = list(inputs)
             for index, tensor in zip(self.wanted, active, strict=True):
-                tensors[index] = tensor
-            results = self.run(*tensors)
-            return tuple(results[index] for index in self.results)
+                may_write = function.copies is None or function.copies[index]
+                tensors[index] = tensor.clone() if may_write else tensor  # autograd forbids writes to a leaf
+            results = function.run(*tensors)
+            return tuple(results[index] for index in function.results)
 
         return run
 
@@ -88,7 +89,7 @@ class _Pullback:
         with torch.enable_grad():
             leaves = [inputs[index] for index in self.wanted]
             leaves = [leaf if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves]
-            results = self._of(inputs)(*(leaf.view_as(leaf) for leaf in leaves))
+            results = self._of(inputs)(*leaves)
             pairs = [pair for pair in zip(results, _like(cotangents, results), strict=True) if pair[0].requires_grad]
             if not pairs:
                 return [None] * len(leaves)
