@@ -60,7 +60,7 @@ class _Pullback:
             self.transforms = False
             warnings.warn(
                 f"torch.func.vjp cannot differentiate {self.function} ({type(error).__name__}: {_first_line(error)}); "
-                "its gradients are taken by torch.autograd.grad, which is slower. Pass use_torch_vjp=False to choose that",
+                "torch.autograd.grad takes its gradients, more slowly. Pass use_torch_vjp=False to choose that",
                 stacklevel=2,
             )
             return gradients
