@@ -416,7 +416,11 @@ def linalg_eig(input):
 @implements(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
 def linalg_eigvals(input):
     check_matrices("linalg.eigvals", input)
-    return lax.linalg.eig(input, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
+    if not input.size:
+        return lax.convert_element_type(input, jnp.result_type(input, np.complex64)).sum(-1)
+    return lax.linalg.eig(
+        input, compute_left_eigenvectors=False, compute_right_eigenvectors=False, enable_eigvec_derivs=True
+    )[0]
 
 
 @implements(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
