@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -49,6 +50,18 @@ def through_jax(objective: Callable) -> Callable:
     return call
 
 
+def through_jax_packed(objective: Callable) -> Callable:
+    """As `through_jax`, but value and gradient come in one array, which is fetched at once."""
+    value_and_grad = jax.value_and_grad(t2j(objective))
+    packed = jax.jit(lambda x: jnp.append(*value_and_grad(x)[::-1]))
+
+    def call(x: np.ndarray):
+        found = np.asarray(packed(x))
+        return found[-1], found[:-1]
+
+    return call
+
+
 def through_autograd(objective: Callable) -> Callable:
     def call(x: np.ndarray):
         tensor = torch.from_numpy(x).requires_grad_()
@@ -67,6 +80,7 @@ WAYS = {
     "torch.autograd": through_autograd,
     "torch.compile": through_compile,
     "jax.jit(value_and_grad(t2j(f)))": through_jax,
+    "the same, packed in one array": through_jax_packed,
 }
 
 

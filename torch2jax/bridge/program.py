@@ -39,9 +39,7 @@ class Program:
         """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
         run = self._derive(("linearize", active), lambda: self._compiled(self._linearized(active)))
         results, pullback = self._in_mode(run, constants, *arrays)
-        if (
-            not self.jit
-        ):  # one program is done when its results are; of several, what PyTorch may write to may be unread
+        if not self.jit:  # a compiled program is done when its results are; one of several may still read arguments
             jax.block_until_ready(pullback)
         return results, pullback
 
