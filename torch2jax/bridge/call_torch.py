@@ -173,14 +173,15 @@ class _Call:
         return f"torch2jax({self._fn!r})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._out_specs is None and jax.device_count() == 1:
-            return self._jitted(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
-        if self._out_specs is None:
+        # Traced for a gradient, the inner jit's jaxpr would stay in JAX's caches, and the function with it.
+        run = self._trace if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) else self._jitted
+        if self._out_specs is not None:
+            mapped = map_shards(self._on_shard, leaves, self._out_specs, structure)
+            return run(*args, **kwargs) if mapped is None else mapped(args, kwargs)
+        if jax.device_count() > 1:
             refuse_sharded(leaves)
-            return self._jitted(*args, **kwargs)
-        mapped = map_shards(self._on_shard, leaves, self._out_specs, structure)
-        return self._jitted(*args, **kwargs) if mapped is None else mapped(args, kwargs)
+        return run(*args, **kwargs)
 
     def _trace(self, *args, **kwargs):
         leaves, structure = jax.tree.flatten((args, kwargs))

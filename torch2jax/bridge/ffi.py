@@ -71,6 +71,9 @@ class _Api(Structure):
         ("error_destroy", c_void_p),
         ("handler_register", c_void_p),
         ("stream_get", c_void_p),
+        ("type_register", c_void_p),
+        ("execution_context_get", c_void_p),
+        ("state_set", c_void_p),
     ]
 
 
@@ -80,6 +83,21 @@ class _ErrorCreate(Structure):
 
 class _StreamGet(Structure):
     _fields_ = [("size", c_size_t), ("extension", c_void_p), ("context", c_void_p), ("stream", c_void_p)]
+
+
+class _StateSet(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("context", c_void_p),
+        ("stage", c_int),
+        ("type", c_void_p),
+        ("state", c_void_p),
+    ]
+
+
+class _TypeInfo(Structure):
+    _fields_ = [("size", c_size_t), ("extension", c_void_p), ("deleter", c_void_p)]
 
 
 class CallFrame(Structure):
@@ -116,9 +134,15 @@ DATA_OFFSET = _Buffer.data.offset
 _HandlerType = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _Function = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 
+_Deleter = ctypes.CFUNCTYPE(None, c_void_p)
+
 _sites: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # Numbers are unique beyond this process: XLA's persistent compilation cache may hand a program of another one back.
 _numbers = itertools.count(secrets.randbits(62))
+# An executable owns a state for each of its calls, and lives as long as it runs: Python's keepalives may end before.
+_held: dict[int, Any] = {}
+_states = itertools.count(1)
+_state_type = c_int64(0)
 _registering = threading.Lock()
 _platforms: set[str] = set()
 
@@ -167,8 +191,13 @@ def register_target(platform: str) -> str:
     check_version()
     with _registering:
         if platform not in _platforms:
-            address = ctypes.cast(_handler, c_void_p).value
-            jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform=platform)
+            types = {
+                "type_id": _capsule(ctypes.addressof(_state_type)),
+                "type_info": _capsule(ctypes.addressof(_state_info)),
+            }
+            jax.ffi.register_ffi_type(f"{TARGET}_state", types, platform=platform)
+            stages = {"instantiate": _capsule(_address(_instantiator)), "execute": _capsule(_address(_handler))}
+            jax.ffi.register_ffi_target(TARGET, stages, platform=platform)
             _platforms.add(platform)
     return TARGET
 
@@ -187,20 +216,42 @@ def _handle(address: int) -> int | None:
     try:
         if frame.extension:
             return _answer_metadata(frame.extension)
-        number = frame.attrs[0].contents.value[0]
-        site: Callable | None = _sites.get(number)
-        if site is None:
-            raise RuntimeError("the PyTorch function of this compiled program no longer exists; compile it again")
-        site(frame)
+        _site(frame)(frame)
     except BaseException as error:
         return _error(frame.api, error)
     return None
 
 
+def _instantiate(address: int) -> int | None:
+    frame = CallFrame.from_address(address)
+    try:
+        if frame.extension:
+            return _answer_metadata(frame.extension)
+        state = next(_states)
+        _held[state] = _site(frame)
+        kind = ctypes.addressof(_state_type)
+        arguments = _StateSet(ctypes.sizeof(_StateSet), None, frame.context, frame.stage, kind, state)
+        return _Function(_Api.from_address(frame.api).state_set)(ctypes.addressof(arguments))
+    except BaseException as error:
+        return _error(frame.api, error)
+
+
+def _release(state: int) -> None:
+    _held.pop(state, None)
+
+
+def _site(frame: CallFrame) -> Callable[[CallFrame], None]:
+    site = _sites.get(frame.attrs[0].contents.value[0])
+    if site is None:
+        raise RuntimeError("the PyTorch function of this compiled program no longer exists; compile it again")
+    return site
+
+
 def _answer_metadata(extension: int) -> None:
     if _Extension.from_address(extension).type == _METADATA:
-        version = _MetadataExtension.from_address(extension).metadata.contents.api_version
-        version.major, version.minor = min(_WRITTEN_FOR, header_version())
+        metadata = _MetadataExtension.from_address(extension).metadata.contents
+        metadata.api_version.major, metadata.api_version.minor = min(_WRITTEN_FOR, header_version())
+        metadata.state_type = _state_type.value
 
 
 def _error(api: int, error: BaseException) -> int | None:
@@ -211,4 +262,12 @@ def _error(api: int, error: BaseException) -> int | None:
     return _Function(_Api.from_address(api).error_create)(ctypes.addressof(arguments))
 
 
+def _address(function) -> int | None:
+    return ctypes.cast(function, c_void_p).value
+
+
+_capsule = jax.ffi.pycapsule
 _handler = _HandlerType(_handle)
+_instantiator = _HandlerType(_instantiate)
+_deleter = _Deleter(_release)
+_state_info = _TypeInfo(ctypes.sizeof(_TypeInfo), None, _address(_deleter))

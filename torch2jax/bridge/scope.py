@@ -62,7 +62,7 @@ def _in_callback(job: Callable[[], None]) -> None:
 
 
 def _in_fresh_thread(job: Callable[[], None]) -> None:
-    outcome = _Outcome(job)
+    outcome = _Outcome(functools.partial(_in_callback, job))
     thread = threading.Thread(target=outcome)
     thread.start()
     thread.join()
