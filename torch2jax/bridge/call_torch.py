@@ -1,7 +1,9 @@
 """`torch2jax`: a JAX function that runs PyTorch."""
 
+import dataclasses
 import functools
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +142,10 @@ def _spread(prefix, tree) -> list:
     return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
 
 
+class _Programs(dict):
+    """A dict that can be referred to weakly."""
+
+
 class _Call:
     """The function that `torch2jax` returns, with its specialisations."""
 
@@ -158,6 +164,8 @@ class _Call:
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._constants = constants
+        self._programs = _Programs()
+        settings = dataclasses.replace(settings, programs=weakref.ref(self._programs))
         self._options = {"depth": depth, "settings": settings, "mutates": mutates}
         self._out_specs = out_specs
         leaves, self._structure = jax.tree.flatten(examples)

@@ -32,6 +32,8 @@ class Settings:
     use_torch_vjp: bool = True
     method: str = "ffi"
     lock: Any = False
+    programs: Callable[[], dict | None] = lambda: None
+    """Where compiled programs of single calls are kept. Not in what they call, which they would keep alive for ever."""
 
     def guard(self):
         """The lock that calls are made under."""

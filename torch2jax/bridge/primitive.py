@@ -79,11 +79,14 @@ def _abstract(*avals, results, **_):
 
 
 def _evaluate(*arrays, function: TorchFunction, results):
-    key = ("program", results)
-    if key not in function.derived:
-        bind = functools.partial(torch_call_p.bind, function=function, results=results)
-        function.derived[key] = jax.jit(bind)
-    return function.derived[key](*arrays)
+    programs = function.settings.programs()
+    key = (function, results)
+    program = None if programs is None else programs.get(key)
+    if program is None:
+        program = jax.jit(functools.partial(torch_call_p.bind, function=function, results=results))
+        if programs is not None:
+            programs[key] = program
+    return program(*arrays)
 
 
 torch_call_p.def_abstract_eval(_abstract)
