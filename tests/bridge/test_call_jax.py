@@ -103,8 +103,8 @@ def test_dtypes_and_shapes_and_shared_memory(dtype, shape):
     assert y.shape == shape
     assert torch.equal(y.to(torch.complex64), x.to(torch.complex64))
     if 0 not in shape:
-        assert argument_of(x).ctypes.data == x.data_ptr()  # pyright: ignore
-        array = jnp.copy(argument_of(x))
+        assert argument_of(x, False).ctypes.data == x.data_ptr()  # pyright: ignore
+        array = jnp.copy(argument_of(x, False))
         assert results_of([array])[0].data_ptr() == array.unsafe_buffer_pointer()
 
 

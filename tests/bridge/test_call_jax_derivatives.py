@@ -273,6 +273,14 @@ def test_backward_computes_as_forward_did():
     assert (gradient == torch.ones(3, dtype=torch.float64) / 3).all()
 
 
+def test_backward_holds_integers_as_forward_did():
+    x, n = torch.ones(2, requires_grad=True), torch.tensor([2**40, 3])
+    with jax.enable_x64(True):
+        y = j2t(lambda x, n: x * (n // 2**38))(x, n)
+    y.sum().backward()
+    assert x.grad.tolist() == [4, 0]
+
+
 def test_errors_in_backward_pass_through():
     @jax.custom_vjp
     def f(x):

@@ -70,11 +70,14 @@ class _Call:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with where_tensors_are(tensors):
-            arrays = [argument_of(tensor) for tensor in tensors]
+            arrays = self._arguments(tensors)
             if not self.active:
                 return results_of(self.program(self.constants, arrays))
             results, self.pullback = self.program.linearize(self.active, self.constants, arrays)
             return results_of(results)
+
+    def _arguments(self, tensors: Sequence[torch.Tensor | None]) -> list:
+        return [None if tensor is None else argument_of(tensor, self.program.x64) for tensor in tensors]
 
     def carry_pullback(self) -> list[torch.Tensor]:
         """An empty tensor that carries the pullback, if there is one: saved for backward, it goes with the graph."""
@@ -88,8 +91,8 @@ class _Call:
         """The gradients of the tensors at `wanted` from those of the differentiable results."""
         places = tuple([self.active.index(index) for index in wanted])
         with where_tensors_are(tensors):
-            arrays = [argument_of(tensor) for tensor in tensors]
-            cotangents = [None if gradient is None else argument_of(gradient) for gradient in gradients]
+            arrays = self._arguments(tensors)
+            cotangents = self._arguments(gradients)
             return results_of(self.program.pull(pullback, places, self.constants, arrays, cotangents))
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import torch
 
-from ..dtypes import canonical, dtype_t2j, logical
+from ..dtypes import dtype_t2j, logical
 from ..interop import array_to_tensor, is_dense, to_numpy, values_of
 
 __all__ = ["argument_of", "check_dtypes", "results_of", "where_tensors_are", "widened"]
@@ -34,22 +34,26 @@ def check_dtypes(dtypes: Sequence[torch.dtype], x64: bool) -> None:
             )
 
 
-def argument_of(tensor: torch.Tensor) -> np.ndarray | jax.Array:
+def argument_of(tensor: torch.Tensor, x64: bool) -> np.ndarray | jax.Array:
     """What a jitted function takes for a tensor; on the CPU it shares the tensor's memory where the layout allows it.
 
     On the CPU that is a numpy array: ``jit`` reads it without a copy, and an array of JAX's takes 20 µs to make.
 
+    Args:
+        x64: whether ``jax_enable_x64`` is on in the function, if not here.
+
     Raises:
-        OverflowError: an int64 tensor on the CPU has a value that 32 bits cannot hold, while ``jax_enable_x64`` is off.
+        OverflowError: an int64 tensor on the CPU has a value that 32 bits cannot hold, and `x64` is False.
         TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
         ValueError: the tensor has no data (meta device).
     """
     tensor = values_of(tensor)
-    if tensor.dtype in _NARROWED and canonical(tensor.dtype) != dtype_t2j(tensor.dtype):
+    if tensor.dtype in _NARROWED and not x64:
         tensor = _narrowed(tensor)
     if tensor.is_cpu:
         return to_numpy(tensor)
-    return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
+    with jax.enable_x64(x64):
+        return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
 
 
 def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
