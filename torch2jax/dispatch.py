@@ -25,7 +25,8 @@ from .errors import NoRuleError
 from .inplace import write_in_place, write_out
 from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
-from .rng import Stream, intercept_seeding, release_seeding
+from .rng import Stream
+from .seams import close_seams, open_seams
 from .storage import View, evaluating, is_traced
 from .tensor import Torchish, make_region, make_view, wrap
 from .translation import Call, current
@@ -65,7 +66,7 @@ class Translation(TorchFunctionMode, Call):
         self._observer = _observer.get()
 
     def __enter__(self) -> "Translation":
-        intercept_seeding()
+        open_seams()
         Call.__enter__(self)
         TorchFunctionMode.__enter__(self)
         return self
@@ -75,7 +76,7 @@ class Translation(TorchFunctionMode, Call):
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
-        release_seeding()
+        close_seams()
 
     @contextlib.contextmanager
     def inside(self):

@@ -2,8 +2,6 @@
 
 import contextlib
 import secrets
-import threading
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +10,12 @@ import torch
 from jax import lax
 
 from .errors import user_location
+from .seams import exchange, stands_in
 from .storage import evaluate, evaluating, is_traced
 from .tensor import wrap
 from .translation import current
 
-__all__ = ["Stream", "intercept_seeding", "release_seeding"]
+__all__ = ["Stream"]
 
 
 class Stream:
@@ -126,7 +125,7 @@ def _key_from(array, like):
 class _DefaultGenerator(torch.Generator):
     """PyTorch's default generator, but for code in a translated call, which gets the call's own stream.
 
-    PyTorch does not offer `torch.manual_seed` and its kin to overrides; `intercept_seeding` puts this in their way.
+    PyTorch does not offer `torch.manual_seed` and its kin to overrides; this is what they find in a translated call.
     """
 
     def manual_seed(self, seed):
@@ -163,38 +162,10 @@ class _DefaultGenerator(torch.Generator):
         return torch.default_generator
 
 
+exchange(torch.random, "default_generator", _DefaultGenerator())
+
+
+@stands_in(torch.random, "_manual_seed_impl")
 def _manual_seed(seed):
-    return (
-        _SEAMS["default_generator"].manual_seed(seed)
-        if current() is not None
-        else _originals["_manual_seed_impl"](seed)
-    )
-
-
-# What `torch.random` looks up by name. It is exchanged while any thread is in a translated call, and put back after.
-_SEAMS = {"default_generator": _DefaultGenerator(), "_manual_seed_impl": _manual_seed}
-_originals: dict[str, Any] = {}
-_lock = threading.Lock()
-_calls = 0
-
-
-def intercept_seeding() -> None:
-    """Brings `torch.manual_seed` and its kin to the call that makes them, until `release_seeding`."""
-    global _calls
-    with _lock:
-        _calls += 1
-        if _calls == 1:
-            for name, seam in _SEAMS.items():
-                if hasattr(torch.random, name):
-                    _originals[name] = getattr(torch.random, name)
-                    setattr(torch.random, name, seam)
-
-
-def release_seeding() -> None:
-    """Undoes one `intercept_seeding`; with the last one, `torch.random` is as it was."""
-    global _calls
-    with _lock:
-        _calls -= 1
-        if _calls == 0:
-            for name, original in _originals.items():
-                setattr(torch.random, name, original)
+    current().stream.reseed(int(seed))
+    return torch.default_generator

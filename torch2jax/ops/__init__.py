@@ -4,6 +4,7 @@ from . import (
     aten as aten,
     conversion as conversion,
     creation as creation,
+    distributions as distributions,
     elementwise as elementwise,
     fft as fft,
     histogram as histogram,

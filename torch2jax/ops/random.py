@@ -19,6 +19,7 @@ from ..registry import implements_tensors
 from ..storage import is_traced, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
+from .arrays import like
 from .creation import factory, like_options, new_shape
 
 aten = torch.ops.aten
@@ -148,7 +149,8 @@ def _binomial(key, shape, dtype, count, probability):
 
 
 def _gamma(key, shape, dtype, concentration):
-    return jax.random.gamma(key, concentration, shape, dtype)
+    draw = jax.random.gamma(key, concentration, shape, dtype)
+    return lax.max(draw, like(draw, jnp.finfo(dtype).tiny))  # so that its logarithm is finite
 
 
 def _dirichlet(key, shape, dtype, concentration):
