@@ -25,7 +25,7 @@ import jax
 import torch
 
 from tests.ops.database import DTYPES, cases, dtypes_of, entries, full_name
-from tests.ops.database.exceptions import EXCLUDED
+from tests.ops.database.exceptions import EXCLUDED, excluded
 from tests.ops.database.trials import columns_of, run, trials
 from torch2jax import registry, t2j
 from torch2jax.dispatch import observing
@@ -75,8 +75,10 @@ class Results:
         self._give_up(started)
 
     def _take(self, found: dict) -> None:
-        self.families[found["entry"]] = found["family"]
-        self.outcomes[found["entry"], found["dtype"]].update(found["outcomes"])
+        name, dtype = found["entry"], found["dtype"]
+        self.families[name] = found["family"]
+        kept = {c: x for c, x in found["outcomes"].items() if not excluded(name, c, getattr(torch, dtype))}
+        self.outcomes[name, dtype].update(kept)
 
     def _give_up(self, started: dict | None) -> None:
         if started is not None:
@@ -96,6 +98,8 @@ def run_all(results: Results, options) -> None:
         for op in (op for pattern in options.patterns for op in entries(pattern)):
             name = full_name(op)
             done = results.outcomes.get((name, name_of(dtype)), {})
+            if options.again:
+                done = {column: found for column, found in done.items() if found[0] == found[1]}
             columns = [c for c in columns_of(op, dtype) if c in options.columns and c not in done]
             if not columns:
                 continue
@@ -176,6 +180,7 @@ def main() -> None:
     parser.add_argument("patterns", nargs="*", default=["*"])
     parser.add_argument("--limit", type=int, help="samples of each entry and dtype (default: all)")
     parser.add_argument("--full", action="store_true", help="reference inputs as well")
+    parser.add_argument("--again", action="store_true", help="run again what failed")
     parser.add_argument("--columns", type=lambda text: text.split(","), default=COLUMNS)
     parser.add_argument(
         "--dtypes", type=lambda text: [getattr(torch, name) for name in text.split(",")], default=DTYPES

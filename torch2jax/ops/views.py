@@ -19,7 +19,8 @@ from ..registry import implements_tensors
 from ..storage import Part, Split, Storage, View, ViewKind, reshape, transpose
 from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 from ..translation import current
-from .arrays import axis_of
+from .arrays import axis_of, is_inexact
+from .indexing import known_values
 
 aten = torch.ops.aten
 
@@ -465,6 +466,28 @@ def unbind(self, dim=0):
     dim = axis_of(self, dim)
     views = [aten.select(self, dim, index) for index in range(self.shape[dim])]
     return _read_together(views, [1] * len(views), dim, squeezed=dim)
+
+
+@_function(torch.narrow, torch.Tensor.narrow)
+def narrow(input, dim, start, length):
+    if not isinstance(start, torch.Tensor) or known_values(current().lift(start)) is not None:
+        return current().run_compiled(torch.narrow, (input, dim, start, length), {})
+    if start.ndim or is_inexact(start.read()):
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
+    dim = axis_of(input, dim)
+    like = geometry(aten.slice.Tensor, input, dim, 0, length)
+    if like.shape[dim] != length:
+        raise RuntimeError(f"start + length exceeds dimension size ({input.shape[dim]}), got length={length}")
+    first = start.read()
+
+    def read(array):
+        return lax.dynamic_slice_in_dim(array, first, length, dim)
+
+    def write(array, value):
+        return lax.dynamic_update_slice_in_dim(array, value, first, dim)
+
+    kind = ViewKind(read, write, traced=((dim, (first, length)),))
+    return make_view(input, View(input._node, kind), like)
 
 
 @implements_tensors(aten.narrow_copy.default)
