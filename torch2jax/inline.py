@@ -1,7 +1,8 @@
 """Traces a rule's body once for each combination of shapes and options, and pastes it in wherever it recurs.
 
 A network calls the same rules on the same shapes again and again. JAX can trace, differentiate and batch such a body
-once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=True)``.
+once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=True)``. Without a trace
+around it, the body is compiled once it has recurred, and costs one call instead of one for each of its operations.
 """
 
 import functools
@@ -11,9 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from .storage import is_traced
+from .storage import is_traced, noting_questions
 
 __all__ = ["call_inlined"]
+
+
+_SELDOM = 2  # calls: a scalar that changes with every step is no reason to compile
 
 
 class _Slot(NamedTuple):
@@ -47,23 +51,24 @@ class _Partial(NamedTuple):
 
 
 def call_inlined(body: Callable, args, kwargs: dict):
-    """``body(*args, **kwargs)``, from the cache if all its arrays are traced and everything else can be hashed.
+    """``body(*args, **kwargs)``, compiled as one where it recurs, and without leaving a nested call in a graph.
 
-    `body` must be pure, and decide nothing by the values of arrays.
+    `body` must be pure, and if it does without values where an array is traced, it must have asked `is_traced`.
     """
     arrays: list[Any] = []
-    try:
-        template = _template(body, arrays), _template(tuple(args), arrays), _template(kwargs, arrays)
-        run = _inlined(template, torch.get_default_dtype())
-    except TypeError:  # a constant that cannot be hashed, or an array with values
+    template = _template(body, arrays), _template(tuple(args), arrays), _template(kwargs, arrays)
+    traced = sum(is_traced(array) for array in arrays)
+    if 0 < traced < len(arrays) or not arrays:  # the values of the others may decide what the body does
         return body(*args, **kwargs)
-    return run(*arrays)
+    try:
+        inlined = _inlined(template, torch.get_default_dtype())
+    except TypeError:  # a constant that cannot be hashed
+        return body(*args, **kwargs)
+    return inlined.traced(*arrays) if traced else inlined.eager(*arrays)
 
 
 def _template(value, arrays: list) -> Any:
     if isinstance(value, jax.Array):
-        if not is_traced(value):
-            raise TypeError("the values of an array may decide what the body does")
         arrays.append(value)
         return _Slot(len(arrays) - 1)
     kind = type(value)
@@ -88,11 +93,45 @@ def _fill(template, arrays) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _inlined(template, default_dtype: torch.dtype) -> Callable:
+def _inlined(template, default_dtype: torch.dtype) -> "_Inlined":
     del default_dtype  # part of the key: bodies may ask for it
-    body, args, kwargs = template
+    return _Inlined(template)
 
-    def run(*arrays):
+
+class _AsksForValues(Exception):
+    """The body decides something by whether it has values."""
+
+
+class _Inlined:
+    """One body with all its arguments but the arrays."""
+
+    def __init__(self, template):
+        self._template = template
+        self._calls = 0
+        self._asks = False
+        self.traced = jax.jit(self._run, inline=True)
+        self._compiled = jax.jit(self._run_without_values, inline=True)
+
+    def _run(self, *arrays):
+        body, args, kwargs = self._template
         return _fill(body, arrays)(*_fill(args, arrays), **_fill(kwargs, arrays))
 
-    return jax.jit(run, inline=True)
+    def _run_without_values(self, *arrays):
+        try:
+            result, asked = noting_questions(self._run, *arrays)
+        except jax.errors.JAXTypeError as error:  # it took a value
+            raise _AsksForValues from error
+        if asked:
+            raise _AsksForValues
+        return result
+
+    def eager(self, *arrays):
+        """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""
+        self._calls += 1
+        if self._asks or self._calls <= _SELDOM:
+            return self._run(*arrays)
+        try:
+            return self._compiled(*arrays)
+        except _AsksForValues:
+            self._asks = True
+            return self._run(*arrays)

@@ -1,6 +1,8 @@
 """Pointwise rules: operands of one shape, dtype and layout, and the strides that PyTorch gives the result."""
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,7 +12,7 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from .dtypes import held_number
 
-__all__ = ["call_pointwise", "cast", "common_layout", "common_shape", "in_layout", "result_strides"]
+__all__ = ["Pointwise", "cast", "common_layout", "common_shape", "in_layout", "result_strides"]
 
 
 def common_shape(tensors) -> tuple[int, ...]:
@@ -52,14 +54,24 @@ def in_layout(operand, shape, layout):
     return lax.transpose(expanded, layout)
 
 
-def call_pointwise(body, shape, unpromoted, dtypes, kwargs, *operands):
-    """Casts and broadcasts the operands, calls the body, casts what it gives."""
-    compute, result_dtype = dtypes
-    promoted = [_operand(x, shape, None if i < unpromoted else compute) for i, x in enumerate(operands)]
-    result = body(*promoted, **kwargs)
-    if isinstance(result, (tuple, list)):
-        return type(result)(cast(part, result_dtype) for part in result)
-    return cast(result, result_dtype)
+class Pointwise(NamedTuple):
+    """The body of a pointwise rule, with the casts and broadcasts around it that some operands need."""
+
+    body: Callable
+    shape: tuple[int, ...]
+    unpromoted: int
+    """How many of the first operands keep their dtype."""
+    compute: np.dtype
+    result: np.dtype
+
+    def __call__(self, *operands, **kwargs):
+        """Casts and broadcasts the operands, calls the body, casts what it gives."""
+        dtypes = (None,) * self.unpromoted + (self.compute,) * (len(operands) - self.unpromoted)
+        promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
+        result = self.body(*promoted, **kwargs)
+        if isinstance(result, (tuple, list)):
+            return type(result)(cast(part, self.result) for part in result)
+        return cast(result, self.result)
 
 
 def _operand(value, shape, dtype):

@@ -13,6 +13,8 @@ __all__ = ["Promotion", "promoted"]
 class Promotion(enum.Enum):
     """How the dtypes of the operands decide the dtype of the computation and of the result."""
 
+    __hash__ = object.__hash__  # members are unique, and looked up for every operation
+
     DEFAULT = KIND.DEFAULT
     """Common dtype; half-precision operands are computed in float32."""
     NO_OPMATH = KIND.NO_OPMATH

@@ -19,7 +19,7 @@ from .errors import TracedValueError
 from .inline import call_inlined
 from .inplace import write_out
 from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift
-from .pointwise import call_pointwise, common_layout, common_shape, in_layout, result_strides
+from .pointwise import Pointwise, common_layout, common_shape, in_layout, result_strides
 from .promotion import Promotion, promoted
 from .storage import evaluating, is_traced
 from .tensor import Torchish, geometry, wrap
@@ -151,7 +151,6 @@ class ArrayRule:
         dtype = self.dtype
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
-        # When nothing is traced, or a traced input is an operand, there is no need to look for known values.
         known = Known(self.body, args, kwargs, tensors, self.random and is_traced(arrays[0]))
         return self._wrap_all(result, dtype, known, tensors, device, layout=layout)
 
@@ -168,7 +167,7 @@ class ArrayRule:
         if any(is_traced(tensor.held.array) for tensor in tensors):
             with jax.named_scope(self.name):
                 return call_inlined(body, args, kwargs)
-        return body(*args, **kwargs)
+        return call_inlined(body, args, kwargs)
 
     def _run_concrete(self, args, kwargs):
         args, kwargs = knowns_of(args), knowns_of(kwargs)
@@ -198,20 +197,16 @@ class ArrayRule:
         shape = common_shape(tensors)
         dtypes = (canonical(compute), canonical(result_dtype))  # pyright: ignore[reportArgumentType]
         layout = common_layout(tensors, shape)
-        result = self._run(
-            self._pointwise(shape, dtypes, kwargs, layout),
-            [in_layout(x, shape, layout) for x in operands],
-            {},
-            tensors,
-        )
-        known = Known(self._pointwise(shape, dtypes, kwargs), operands, {}, tensors, False)
+        run = held_run = self._pointwise(shape, dtypes, kwargs)
+        if layout is not None:
+            held_run = self._pointwise(tuple(shape[dim] for dim in layout), dtypes, kwargs)
+        result = self._run(held_run, [in_layout(x, shape, layout) for x in operands], {}, tensors)
+        known = Known(run, operands, {}, tensors, False)
         return self._wrap_all(result, result_dtype, known, tensors, None, shape, layout)
 
-    def _pointwise(self, shape, dtypes, kwargs, layout=None):
-        """The body with casts and broadcasts around it, on operands held in `layout`."""
-        if layout is not None:
-            shape = tuple(shape[dim] for dim in layout)
-        return functools.partial(call_pointwise, self.body, shape, self.unpromoted, dtypes, kwargs)
+    def _pointwise(self, shape, dtypes, kwargs):
+        run = Pointwise(self.body, shape, self.unpromoted, *dtypes)
+        return functools.partial(run, **kwargs) if kwargs else run
 
     def _wrap_all(self, result, dtype, known, tensors, device, shape=None, layout=None):
         if isinstance(result, (tuple, list)):

@@ -6,6 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ __all__ = [
     "evaluating",
     "is_traced",
     "known_result",
+    "noting_questions",
     "reshape",
     "transpose",
     "values_only",
@@ -35,9 +37,25 @@ __all__ = [
 _MAX_DEPTH = 100
 
 
+_questions = threading.local()
+
+
 def is_traced(array) -> bool:
     """Whether JAX is tracing `array`, so that it may have no value yet."""
-    return isinstance(array, jax.core.Tracer)
+    if isinstance(array, jax.core.Tracer):
+        _questions.asked = True
+        return True
+    return False
+
+
+def noting_questions(function: Callable, *args) -> tuple[Any, bool]:
+    """What `function` gives for traced arguments, and whether it asked if something is traced."""
+    before = getattr(_questions, "asked", False)
+    _questions.asked = False
+    try:
+        return function(*args), _questions.asked
+    finally:
+        _questions.asked = before
 
 
 def evaluating():

@@ -17,6 +17,7 @@ from jax import lax
 
 from ..promotion import Promotion
 from ..registry import implements
+from ..storage import is_traced
 from .arrays import cast, is_float, like, where
 from .elementwise import digamma
 
@@ -329,7 +330,7 @@ def _recurrence(first, step):
 
 def _count(n):
     """One more than the highest degree, an int where it is known, so that the loop can be differentiated backwards."""
-    if isinstance(n, jax.core.Tracer):
+    if is_traced(n):
         return cast(jnp.max(n, initial=0), np.int32) + 1
     return int(np.max(np.asarray(n), initial=0)) + 1
 
