@@ -324,10 +324,10 @@ def outputs_of(func) -> _Outputs | None:
     names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
     if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
         return None
-    inputs = [argument.name for argument in func._schema.arguments if not argument.is_out]
+    inputs = [(argument.name, argument.type) for argument in func._schema.arguments if not argument.is_out]
     for name in func.overloadpacket.overloads():
         functional = getattr(func.overloadpacket, name)
-        if [argument.name for argument in functional._schema.arguments] == inputs:
+        if [(argument.name, argument.type) for argument in functional._schema.arguments] == inputs:
             return _Outputs(names, functional)
     return None
 

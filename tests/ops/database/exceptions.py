@@ -166,6 +166,7 @@ DATA_DEPENDENT = (
     "equal",
     "item",
     "masked_select",
+    "nn.functional.one_hot",
     "nonzero",
     "tensor_split",
     "unique",
