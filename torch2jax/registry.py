@@ -64,7 +64,8 @@ def implements(
     Args:
         functions: `torch` functions, methods, or operators (``torch.ops.aten.add``, ``torch.ops.aten.add.Tensor``).
             The first one names the rule. Methods, operators, in-place and ``out=`` forms and ATen overloads follow.
-            An operator of a library that may not be loaded goes by its name: ``"torchvision::nms"``.
+            An operator of a library that may not be loaded, or one that older PyTorch lacks, goes by its name:
+            ``"torchvision::nms"``.
         promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
         unpromoted: how many of the first operands are broadcast only.
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 from torch.nn import _reduction as _Reduction
-from torch.nn.modules import linear_cross_entropy as linear_cross_entropy  # defines its operators
 
 from ...registry import implements, implements_tensors
 from ...translation import current
@@ -291,7 +290,7 @@ def _cross_entropy_of_probabilities(x, target, weight, reduction, label_smoothin
     return reduce(loss, reduction)
 
 
-@implements_tensors(torch.ops.torch_nn._linear_cross_entropy_batch_chunked.default)
+@implements_tensors("torch_nn::_linear_cross_entropy_batch_chunked")
 def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, ignore_index, label_smoothing, *_how):
     loss = F.cross_entropy(
         F.linear(input, weight, bias),
@@ -304,7 +303,7 @@ def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, 
     return (loss,)
 
 
-@implements_tensors(torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default)
+@implements_tensors("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction")
 def _linear_cross_entropy_each(input, weight, target, bias, class_weight, ignore_index, *_how):
     return _linear_cross_entropy(input, weight, target, bias, class_weight, "none", ignore_index, 0.0)[0]
 

@@ -276,9 +276,9 @@ for _name, _taps_of in (
     ("upsample_bicubic2d", _cubic_taps),
     ("_upsample_bilinear2d_aa", _antialiased_linear),
     ("_upsample_bicubic2d_aa", _antialiased_cubic),
-    ("_upsample_lanczos2d_aa", _antialiased_lanczos),
 ):
     implements(getattr(_nn, _name), getattr(aten, _name))(_interpolate_weighted(_taps_of))
+implements("aten::_upsample_lanczos2d_aa")(_interpolate_weighted(_antialiased_lanczos))
 
 
 # Sampling at the points of a grid.
