@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from . import ffi, scope
 from .derivative import batched, gradient
 from .function import CudaSite, Site, TorchFunction
+from .partition import needs_devices, refusing_shards
 
 __all__ = ["Result", "call_torch", "torch_call_p"]
 
@@ -41,6 +42,9 @@ class Result(tuple):
 
 torch_call_p = Primitive("torch_call")
 torch_call_p.multiple_results = True
+needs_devices(torch_call_p)
+_replicated_p = Primitive("torch_call_replicated")  # a call that XLA has found to have whole inputs on every device
+_replicated_p.multiple_results = True
 _tangent_p = Primitive("torch_call_tangent")
 _tangent_p.multiple_results = True
 
@@ -91,6 +95,7 @@ def _evaluate(*arrays, function: TorchFunction, results):
 
 torch_call_p.def_abstract_eval(_abstract)
 torch_call_p.def_impl(_evaluate)
+_replicated_p.def_abstract_eval(_abstract)
 
 
 # --- Lowering
@@ -98,13 +103,28 @@ torch_call_p.def_impl(_evaluate)
 
 def _lower(platform: str, site_type: type[Site], ctx, *operands, function: TorchFunction, results):
     site = site_type(function, ctx.avals_in, results)
-    if function.settings.method == "callback":
+    ctx.module_context.add_keepalive(site)
+    if not _is_partitioned(ctx):
+        return _lower_site(platform, ctx, *operands, site=site, results=results)
+    call = functools.partial(_replicated_p.bind, site=site, results=results)
+    guarded = refusing_shards(call, function.name, ctx.avals_in, results)
+    return mlir.lower_fun(guarded, multiple_results=True)(ctx, *operands)
+
+
+def _is_partitioned(ctx) -> bool:
+    """Whether XLA may split the program over devices around the call, outside of ``shard_map``."""
+    context = ctx.module_context.axis_context
+    manual = getattr(context, "manual_axes", frozenset())
+    return not manual and getattr(context, "num_devices", 1) > 1
+
+
+def _lower_site(platform: str, ctx, *operands, site: Site, results):
+    if site.function.settings.method == "callback":
         shapes = [jax.ShapeDtypeStruct(*result) for result in results]
         call = lambda *arrays: jax.pure_callback(site.on_arrays, shapes, *arrays)
         return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     target = ffi.register_target(platform)
     scope.prepare()
-    ctx.module_context.add_keepalive(site)
     return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site)))
 
 
@@ -125,6 +145,8 @@ def _lower_callback_elsewhere(ctx, *operands, function: TorchFunction, results):
 mlir.register_lowering(torch_call_p, _lower_callback_elsewhere)
 mlir.register_lowering(torch_call_p, functools.partial(_lower, "cpu", Site), platform="cpu")
 mlir.register_lowering(torch_call_p, functools.partial(_lower, "CUDA", CudaSite), platform="cuda")
+mlir.register_lowering(_replicated_p, functools.partial(_lower_site, "cpu"), platform="cpu")
+mlir.register_lowering(_replicated_p, functools.partial(_lower_site, "CUDA"), platform="cuda")
 
 
 # --- Derivatives

@@ -21,6 +21,7 @@ __all__ = ["prepare", "run_safely"]
 
 _jobs: dict[int, Callable[[], None]] = {}
 _preparing = threading.Lock()
+_programs: list[Callable] = []
 
 
 def run_safely(job: Callable[[], None], depth: int = 2) -> None:
@@ -90,11 +91,16 @@ class _Outcome:
 def prepare() -> Callable:
     """The compiled program that calls back; made once, when the first PyTorch function is compiled."""
     with _preparing:
-        return _program()
+        if not _programs:  # on a thread of its own, where no mesh or transformation of the caller's is in force
+            outcome = _Outcome(lambda: _programs.append(_compile()))
+            thread = threading.Thread(target=outcome)
+            thread.start()
+            thread.join()
+            outcome.reraise()
+        return _programs[0]
 
 
-@functools.cache
-def _program() -> Callable:
+def _compile() -> Callable:
     def call_back():
         job = _jobs.pop(threading.get_ident(), None)
         if job is not None:
@@ -105,5 +111,4 @@ def _program() -> Callable:
         return jax.pure_callback(call_back, jax.ShapeDtypeStruct((), np.bool_))
 
     device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    compiled = jax.jit(program, out_shardings=device).lower().compile()
-    return compiled
+    return jax.jit(program, out_shardings=device).lower().compile()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .primitive import Result
 
@@ -48,14 +48,14 @@ def refuse_sharded(arrays: Sequence) -> None:
             )
 
 
-def map_shards(call: Callable, arrays: Sequence, out_specs, structure) -> jax.Array | None:
-    """Calls ``call(*shards)`` on every device if an array is sharded, and gives None if none is.
+def map_shards(call: Callable, arrays: Sequence, out_specs, structure) -> Callable | None:
+    """The function that calls ``call`` on every device with its shards, or None if no array is sharded.
 
     Args:
-        call: gets the shards of `arrays`.
+        call: takes the shards in the structure of the arguments.
         arrays: concrete, or traced with explicit mesh axes.
         out_specs: how the results of the shards make up the whole ones, as in ``jax.shard_map``.
-        structure: how the arrays make up the arguments of `call`.
+        structure: of the arguments.
 
     Raises:
         ValueError: the arrays are sharded over different meshes.
@@ -81,25 +81,13 @@ def _check_axes(out_specs, mesh, names: set[str]) -> None:
                 raise ValueError(f"out_specs names the mesh axis {name!r}, over which no input is sharded ({names})")
 
 
-def has_auto_axes() -> bool:
-    """Whether the code is traced over a mesh with axes whose shardings the types do not tell."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return any(kind == AxisType.Auto for kind in mesh.axis_types)
-
-
 def local_results(results: tuple[Result, ...], structure, out_specs, mesh) -> tuple[Result, ...]:
     """What one shard returns, given what all return together."""
-    tree = jax.tree.unflatten(structure, [list(result) for result in results])
-    del tree
-    specs = jax.tree.leaves(
-        jax.tree.map(
-            lambda spec, part: jax.tree.map(lambda _: spec, part),
-            out_specs,
-            jax.tree.unflatten(structure, [0] * len(results)),
-            is_leaf=lambda node: isinstance(node, PartitionSpec),
-        ),
-        is_leaf=lambda node: isinstance(node, PartitionSpec),
-    )
+    is_spec = lambda node: isinstance(node, PartitionSpec)
+    whole = jax.tree.unflatten(structure, results)
+    is_result = lambda node: isinstance(node, Result)
+    spread = lambda spec, part: jax.tree.map(lambda _: spec, part, is_leaf=is_result)
+    specs = jax.tree.leaves(jax.tree.map(spread, out_specs, whole, is_leaf=is_spec), is_leaf=is_spec)
     return tuple(_local(result, spec, mesh) for result, spec in zip(results, specs, strict=True))
 
 

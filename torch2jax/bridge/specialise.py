@@ -87,24 +87,19 @@ def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
     leaves = [leaf for leaf in jax.tree.leaves(examples) if leaf.dtype.is_floating_point]
     default = leaves[0].dtype if leaves else torch.get_default_dtype()
 
-    def result(leaf):
+    def result(leaf) -> Result:
         if _is_shape(leaf):
-            return _Leaf(Result(leaf, canonical(default)))
+            return Result(leaf, canonical(default))
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             raise TypeError(
                 f"output_shapes has {leaf!r}; wanted a torch.Size, a tuple of ints, a ShapeDtypeStruct, an array or "
                 "a tensor, in a tree like the outputs"
             )
         torch_dtype = leaf.dtype if isinstance(leaf.dtype, torch.dtype) else dtype_j2t(leaf.dtype)
-        return _Leaf(Result(leaf.shape, canonical(torch_dtype)))
+        return Result(leaf.shape, canonical(torch_dtype))
 
     leaves, structure = jax.tree.flatten(output_shapes, is_leaf=_is_shape)
-    return tuple(result(leaf).value for leaf in leaves), structure
-
-
-@dataclasses.dataclass
-class _Leaf:
-    value: Result
+    return tuple(result(leaf) for leaf in leaves), structure
 
 
 def _is_shape(node) -> bool:
