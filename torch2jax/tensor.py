@@ -49,7 +49,8 @@ class Torchish(torch.Tensor):
     def __repr__(self, *, tensor_contents=None) -> str:
         # Not through `__torch_function__`: PyTorch's own errors print arguments while that is switched off.
         del tensor_contents
-        return _call(repr).dispatch(torch.Tensor.__repr__, (self,), {})
+        call = current()
+        return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
 
     def read(self):
         """The jax array of this tensor's values, of its shape."""

@@ -92,3 +92,44 @@ def test_bad_arguments_are_refused():
         t2j(lambda *a: F.scaled_dot_product_attention(*a, attn_mask=BOOLEAN, is_causal=True))(query, key, value)
     with pytest.raises(RuntimeError, match="same dtype"):
         t2j(F.scaled_dot_product_attention)(query, key.astype(jnp.bfloat16), value)
+
+
+# What the encoder's layers leave out: nothing, the ends of sequences, and more than these.
+PADDINGS = {
+    "none": [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+    "at the end": [[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]],
+    "within": [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 1]],
+}
+
+
+def _encoder(norm_first=False, norm=False):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    norm = torch.nn.LayerNorm(8) if norm else None
+    encoder = torch.nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=not norm_first).eval()
+    torch.nn.init.normal_(encoder.layers[0].norm1.bias)
+    if norm is not None:
+        torch.nn.init.normal_(norm.bias)
+    return encoder
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("options", [{}, {"norm": True}, {"norm_first": True}], ids=["plain", "norm", "norm first"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_encoder_with_padding(padding, options, gradients):
+    encoder, x, mask = _encoder(**options), torch.randn(3, 4, 8), torch.tensor(PADDINGS[padding]).bool()
+    encoder.requires_grad_(gradients)
+    expected = encoder(x, src_key_padding_mask=mask)
+    compare(jax.jit(t2j(encoder))(t2j(x), src_key_padding_mask=t2j(mask)), expected)
+    if padding == "at the end":
+        compare(t2j(encoder)(t2j(x), src_key_padding_mask=t2j(mask)), expected)
+        additive = torch.zeros(mask.shape).masked_fill(mask, -torch.inf)
+        compare(jax.jit(t2j(encoder))(t2j(x), src_key_padding_mask=t2j(additive)), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_encoder_within_no_grad():
+    encoder, x, mask = _encoder(), torch.randn(3, 4, 8), torch.tensor(PADDINGS["at the end"]).bool()
+    encode = torch.no_grad()(lambda x: encoder(x, src_key_padding_mask=mask))
+    compare(jax.jit(t2j(encode))(t2j(x)), encode(x))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils import rnn
 
-from tests.ops.database import compare
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
 
@@ -33,6 +33,60 @@ def test_packing_and_padding(batch_first):
     x = torch.randn((3, 5, 2) if batch_first else (5, 3, 2))
     for got, want in zip(jax.jit(t2j(there_and_back))(t2j(x)), there_and_back(x), strict=True):
         compare(got, want)
+
+
+class _Packed(torch.nn.Module):
+    """A layer over sequences of known lengths that are not in order."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        packed = rnn.pack_padded_sequence(x, [2, 5, 3], batch_first=True, enforce_sorted=False)
+        output, state = self.layer(packed)
+        padded, lengths = rnn.pad_packed_sequence(output, batch_first=True, padding_value=-1.0)
+        return padded, lengths, state
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_on_packed_sequences(kind, bidirectional):
+    torch.manual_seed(0)
+    model = _Packed(getattr(torch.nn, kind)(3, 4, 2, bidirectional=bidirectional))
+    x = torch.randn(3, 5, 3, requires_grad=True)
+    expected = model(x)
+    cotangent = torch.randn_like(expected[0])
+    parameters = dict(model.named_parameters())
+    gradients = torch.autograd.grad(expected[0], [x, *parameters.values()], cotangent)
+
+    def loss(x, parameters):
+        results = t2j(model)(x, state_dict=parameters)
+        return jnp.vdot(t2j(cotangent), results[0]), results
+
+    given = t2j(x), {name: t2j(parameter) for name, parameter in parameters.items()}
+    (of_x, of_parameters), results = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(*given)
+    compare_trees(results, expected)
+    for got, want in zip([of_x, *(of_parameters[name] for name in parameters)], gradients, strict=True):
+        compare(got, want)
+
+
+SEQUENCES = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (5, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *x: rnn.pad_sequence(x),
+        lambda *x: rnn.pad_sequence(x, batch_first=True, padding_value=-1.0, padding_side="left"),
+        lambda *x: rnn.unpad_sequence(rnn.pad_sequence(x), torch.tensor([5, 3, 2])),
+        lambda *x: tuple(rnn.pack_sequence(x)),
+        lambda *x: tuple(rnn.pack_sequence(x[::-1], enforce_sorted=False)),
+        lambda *x: rnn.unpack_sequence(rnn.pack_sequence(x)),
+    ],
+)
+def test_lists_of_sequences(function):
+    compare_trees(jax.jit(t2j(function))(*map(t2j, SEQUENCES)), function(*SEQUENCES))
 
 
 @pytest.mark.parametrize("lengths", [[4, 0], [2, 4], [9, 1]])

@@ -1,5 +1,6 @@
 """Attention."""
 
+import copy
 import functools
 import inspect
 import math
@@ -12,6 +13,7 @@ from jax import lax
 
 from ...registry import implements_tensors
 from ...rule import ArrayRule
+from ...seams import stands_in
 from ...translation import current
 from ..views import reshape
 from .dropout import keep_some
@@ -245,3 +247,32 @@ def _weigh(query, key, value, mask, dropout_p: float):
 @implements_tensors(torch._nested_tensor_from_mask_left_aligned)
 def _nested_tensor_from_mask_left_aligned(t, mask):
     return False  # so that a TransformerEncoder keeps to dense tensors
+
+
+# Where nothing requires grad, PyTorch's encoder leaves out the padding at the end of sequences, and gives zeros there.
+
+_encode = torch.nn.TransformerEncoder.forward
+
+
+@stands_in(torch.nn.TransformerEncoder, "forward")
+def _encoder_forward(self, src, mask=None, src_key_padding_mask=None, is_causal=None):
+    if not _leaves_out_padding(self, src, mask, src_key_padding_mask):
+        return _encode(self, src, mask, src_key_padding_mask, is_causal)
+    bare = copy.copy(self)
+    bare._modules = {**self._modules, "norm": None}
+    output = _encode(bare, src, mask, src_key_padding_mask, is_causal)
+    padding = src_key_padding_mask.bool()
+    only_at_the_end = ~(padding[:, :-1] & ~padding[:, 1:]).any()
+    output = output.masked_fill((padding & only_at_the_end).unsqueeze(-1), 0.0)
+    return output if self.norm is None else self.norm(output)
+
+
+def _leaves_out_padding(encoder, src, mask, src_key_padding_mask) -> bool:
+    layer = encoder.layers[0]
+    if not (torch.backends.mha.get_fastpath_enabled() and getattr(encoder, "use_nested_tensor", False)):
+        return False
+    if layer.training or src.dim() != 3 or mask is not None or src_key_padding_mask is None:
+        return False
+    if torch.is_autocast_enabled():
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (src, *layer.parameters())))
