@@ -58,7 +58,6 @@ class Translation(TorchFunctionMode, Call):
         outer = current()
         self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
-        self._copies_constants = is_traced(jax.numpy.zeros(()))
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
         self._aten_mode = _AtenMode(self)
@@ -78,15 +77,9 @@ class Translation(TorchFunctionMode, Call):
             self.stream.close()
         close_seams()
 
-    @contextlib.contextmanager
-    def inside(self):
+    def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
-        with torch._C._EnableTorchFunction():
-            TorchFunctionMode.__enter__(self)
-            try:
-                yield
-            finally:
-                TorchFunctionMode.__exit__(self, None, None, None)
+        return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         del types
@@ -221,6 +214,10 @@ class Translation(TorchFunctionMode, Call):
             lifted._node = lifted._node.detached()
         return lifted
 
+    @functools.cached_property
+    def _copies_constants(self) -> bool:
+        return is_traced(jax.numpy.zeros(()))  # the graph may outlive the tensor's values
+
     def _constant(self, tensor: torch.Tensor) -> Torchish:
         array = tensor_to_array(tensor, copy=self._copies_constants)
         strides = tensor.stride() if is_dense(tensor) else None
@@ -238,6 +235,24 @@ class Translation(TorchFunctionMode, Call):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
             self._constants[id(tensor)] = (tensor, lifted)
         return lifted
+
+
+class _Inside:
+    """The context of `Translation.inside`; a class, since every rule on tensors enters one."""
+
+    __slots__ = ("_call", "_enabled")
+
+    def __init__(self, call: Translation):
+        self._call = call
+        self._enabled = torch._C._EnableTorchFunction()
+
+    def __enter__(self):
+        self._enabled.__enter__()
+        TorchFunctionMode.__enter__(self._call)
+
+    def __exit__(self, *exc_info):
+        TorchFunctionMode.__exit__(self._call, None, None, None)
+        self._enabled.__exit__(*exc_info)
 
 
 class _AtenMode(TorchDispatchMode):

@@ -26,6 +26,9 @@ class _Slot(NamedTuple):
     index: int
 
 
+_SLOTS = [_Slot(index) for index in range(64)]
+
+
 class _Constant(NamedTuple):
     """An argument that is no array. Equal ones have equal types and signs too: 1 is not True, 0.0 is not -0.0."""
 
@@ -67,11 +70,17 @@ def call_inlined(body: Callable, args, kwargs: dict):
     return inlined.traced(*arrays) if traced else inlined.eager(*arrays)
 
 
+@functools.cache
+def _is_array(kind: type) -> bool:
+    return issubclass(kind, (jax.Array, jax.core.Tracer))
+
+
 def _template(value, arrays: list) -> Any:
-    if isinstance(value, jax.Array):
-        arrays.append(value)
-        return _Slot(len(arrays) - 1)
     kind = type(value)
+    if _is_array(kind):
+        index = len(arrays)
+        arrays.append(value)
+        return _SLOTS[index] if index < len(_SLOTS) else _Slot(index)
     if kind is functools.partial:
         return _Partial(value.func, _template(value.args, arrays), _template(value.keywords, arrays))
     if kind is list or kind is tuple:

@@ -12,7 +12,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..dtypes import canonical, is_integral
 from ..promotion import Promotion
-from ..registry import implements, implements_tensors
+from ..registry import implements, implements_tensors, lookup
 from .arrays import cast, is_complex, is_float, is_inexact, like, truth, where
 
 aten = torch.ops.aten
@@ -706,20 +706,16 @@ def where_(condition, input, other):
     return where(truth(condition), input, other)
 
 
-@implements_tensors(torch.where)
+@implements_tensors(torch.where, aten.where.default)
 def where_or_nonzero(condition, input=None, other=None, *, out=None):
     if input is None:
         return torch.nonzero(condition, as_tuple=True)
-    return (
-        aten.where.self(condition, input, other)
-        if out is None
-        else aten.where.self_out(condition, input, other, out=out)
-    )
+    return lookup(aten.where)((condition, input, other), {} if out is None else {"out": out})
 
 
 @implements_tensors(torch.Tensor.where)
 def where_method(self, condition, other):
-    return aten.where.self(condition, self, other)
+    return lookup(aten.where)((condition, self, other), {})
 
 
 # Bits.

@@ -13,7 +13,7 @@ from jax import lax
 
 from ..dtypes import held_number
 from ..inplace import write_out
-from ..registry import implements, implements_tensors, lookup
+from ..registry import implements, implements_tensors
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current
@@ -621,18 +621,3 @@ def nonzero_static(input, *, size, fill_value=-1):
 @implements_tensors(aten.nonzero_numpy.default)
 def nonzero_numpy(input):
     return list(torch.nonzero(input, as_tuple=True))
-
-
-_choose = lookup(torch.where)
-
-
-@implements_tensors(torch.where, aten.where.default)
-def where_(condition, *args, **kwargs):
-    if not args and not kwargs:
-        return torch.nonzero(condition, as_tuple=True)
-    return _choose((condition, *args), kwargs)
-
-
-@implements_tensors(Tensor.where)
-def _where_method(self, condition, other):
-    return torch.where(condition, self, other)
