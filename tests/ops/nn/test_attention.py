@@ -133,3 +133,9 @@ def test_encoder_within_no_grad():
     encoder, x, mask = _encoder(), torch.randn(3, 4, 8), torch.tensor(PADDINGS["at the end"]).bool()
     encode = torch.no_grad()(lambda x: encoder(x, src_key_padding_mask=mask))
     compare(jax.jit(t2j(encode))(t2j(x)), encode(x))
+
+
+def test_encoder_with_a_traced_mask():
+    encoder, x = _encoder(), torch.randn(3, 4, 8)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(4)
+    compare(jax.jit(t2j(encoder))(t2j(x), t2j(mask)), encoder(x, mask))

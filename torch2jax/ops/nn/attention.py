@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...errors import TracedValueError
 from ...registry import implements_tensors
 from ...rule import ArrayRule
 from ...seams import stands_in
@@ -247,6 +248,19 @@ def _weigh(query, key, value, mask, dropout_p: float):
 @implements_tensors(torch._nested_tensor_from_mask_left_aligned)
 def _nested_tensor_from_mask_left_aligned(t, mask):
     return False  # so that a TransformerEncoder keeps to dense tensors
+
+
+# Whether a mask is causal is a hint to the layers, which get the mask itself all the same.
+
+_detect_is_causal = torch.nn.modules.transformer._detect_is_causal_mask
+
+
+@stands_in(torch.nn.modules.transformer, "_detect_is_causal_mask")
+def _detect_is_causal_mask(mask, is_causal=None, size=None):
+    try:
+        return _detect_is_causal(mask, is_causal, size)
+    except TracedValueError:
+        return False
 
 
 # Where nothing requires grad, PyTorch's encoder leaves out the padding at the end of sequences, and gives zeros there.
