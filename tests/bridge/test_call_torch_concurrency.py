@@ -1,4 +1,4 @@
-"""PyTorch inside JAX: nested calls, threads and devices end, and functions are freed. In processes with a time limit."""
+"""PyTorch inside JAX: nested calls, threads and devices end; functions are freed. In processes with a time limit."""
 
 import os
 import subprocess

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from ..dtypes import canonical, dtype_j2t
 from .ffi import check_version
@@ -183,7 +184,7 @@ class _Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
         # Traced for a gradient, the inner jit's jaxpr would stay in JAX's caches, and the function with it.
-        run = self._trace if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) else self._jitted
+        run = self._trace if any(isinstance(leaf, Tracer) for leaf in leaves) else self._jitted
         if self._out_specs is not None:
             mapped = map_shards(self._on_shard, leaves, self._out_specs, structure)
             return run(*args, **kwargs) if mapped is None else mapped(args, kwargs)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -81,7 +82,8 @@ class _Pullback:
         return run
 
     def _by_transform(self, inputs, cotangents) -> Sequence[torch.Tensor]:
-        results, pull_back = torch.func.vjp(self._of(inputs), *(inputs[index] for index in self.wanted))
+        made: Any = torch.func.vjp(self._of(inputs), *(inputs[index] for index in self.wanted))
+        results, pull_back = made
         return pull_back(_like(cotangents, results))
 
     def _by_autograd(self, inputs, cotangents) -> Sequence[torch.Tensor | None]:

@@ -191,9 +191,9 @@ def register_target(platform: str) -> str:
     check_version()
     with _registering:
         if platform not in _platforms:
-            types = {
-                "type_id": _capsule(ctypes.addressof(_state_type)),
-                "type_info": _capsule(ctypes.addressof(_state_info)),
+            types: Any = {
+                "type_id": _capsule(_address_of(_state_type)),
+                "type_info": _capsule(_address_of(_state_info)),
             }
             jax.ffi.register_ffi_type(f"{TARGET}_state", types, platform=platform)
             stages = {"instantiate": _capsule(_address(_instantiator)), "execute": _capsule(_address(_handler))}
@@ -267,6 +267,7 @@ def _address(function) -> int | None:
 
 
 _capsule = jax.ffi.pycapsule
+_address_of = ctypes.addressof
 _handler = _HandlerType(_handle)
 _instantiator = _HandlerType(_instantiate)
 _deleter = _Deleter(_release)

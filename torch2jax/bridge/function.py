@@ -162,7 +162,7 @@ class CudaSite(Site):
 
     def __call__(self, frame: CallFrame) -> None:
         sources, targets = self.addresses(frame)
-        run_safely(functools.partial(self.run_on_stream, stream_of(frame), sources, targets))
+        run_safely(functools.partial(self.run_on_stream, stream_of(frame), sources, targets), from_pool=False)
 
     def run_on_stream(self, address: int, sources: list[int], targets: list[int]) -> None:
         tensors = [buffer.on_cuda(at) for buffer, at in zip(self.operands, sources, strict=True)]

@@ -124,7 +124,8 @@ def _lower_site(platform: str, ctx, *operands, site: Site, results):
         call = lambda *arrays: jax.pure_callback(site.on_arrays, shapes, *arrays)
         return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     target = ffi.register_target(platform)
-    scope.prepare()
+    if platform == "cpu":
+        scope.prepare()
     return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site)))
 
 

@@ -24,19 +24,24 @@ _preparing = threading.Lock()
 _programs: list[Callable] = []
 
 
-def run_safely(job: Callable[[], None], depth: int = 2) -> None:
+def run_safely(job: Callable[[], None], *, from_pool: bool = True) -> None:
     """Runs `job` so that it may call JAX, and free of what PyTorch's modes around the caller would do to it.
+
+    Called by what the handler of XLA's calls: two frames up is the first one of Python's.
 
     Args:
         job: raises what it likes.
-        depth: how many frames up the stack the first one of this thread's callback stands.
+        from_pool: whether threads of XLA's that call are those of the CPU client's pool.
     """
-    if sys._getframe(depth).f_back is None:  # nothing in Python called it: a thread of XLA's
+    if from_pool and sys._getframe(2).f_back is None:  # nothing in Python called the handler: a thread of XLA's
         _in_callback(job)
     elif _inside_mode():
-        _in_fresh_thread(job)
+        _in_fresh_thread(functools.partial(_in_callback, job) if from_pool else job)
     else:
         job()
+
+
+_transforms = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _inside_mode() -> bool:
@@ -44,7 +49,7 @@ def _inside_mode() -> bool:
         torch._C._len_torch_function_stack()
         or torch._C._len_torch_dispatch_stack()
         or not torch.is_grad_enabled()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _transforms() is not None
         or current() is not None
     )
 
@@ -63,7 +68,7 @@ def _in_callback(job: Callable[[], None]) -> None:
 
 
 def _in_fresh_thread(job: Callable[[], None]) -> None:
-    outcome = _Outcome(functools.partial(_in_callback, job))
+    outcome = _Outcome(job)
     thread = threading.Thread(target=outcome)
     thread.start()
     thread.join()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import jax
+from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .primitive import Result
@@ -13,7 +14,7 @@ __all__ = ["local_results", "map_shards", "refuse_sharded", "sharding_of"]
 
 def sharding_of(array) -> NamedSharding | None:
     """The sharding of an array over the axes of a mesh, or None if every device has all of it."""
-    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+    if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         sharding = array.sharding
         if sharding.is_fully_replicated or len(sharding.device_set) == 1:
             return None

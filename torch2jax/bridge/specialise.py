@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.core import Tracer
 
 from ..dtypes import canonical, dtype_j2t
 from ..trees import map_results
@@ -38,7 +39,7 @@ class Example:
     def concrete(self) -> torch.Tensor:
         if isinstance(self.value, torch.Tensor):
             return self.value.detach().clone()
-        if isinstance(self.value, (jax.Array, np.ndarray, np.generic)) and not isinstance(self.value, jax.core.Tracer):
+        if isinstance(self.value, (jax.Array, np.ndarray, np.generic)) and not isinstance(self.value, Tracer):
             return torch.from_numpy(np.array(self.value, dtype=_numpy_dtype(self.dtype))).to(self.dtype)
         return torch.zeros(self.shape, dtype=self.dtype)
 
@@ -133,9 +134,10 @@ def specialise(
     run = functools.partial(_run_flat, fn, structure)
     copies = None if mutates is None else (mutates,) * len(leaves)
     if outputs is None:
-        *outputs, found = _infer(run, leaves)
+        results, out_structure, found = _infer(run, leaves)
         copies = found if copies is None else copies
-    results, out_structure = outputs
+    else:
+        results, out_structure = outputs
     function = TorchFunction(
         _Checked(run, out_structure),
         _name(fn),
