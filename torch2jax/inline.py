@@ -1,7 +1,7 @@
 """Traces a rule's body once for each combination of shapes and options, and pastes it in wherever it recurs.
 
 A network calls the same rules on the same shapes again and again. JAX can trace, differentiate and batch such a body
-once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=True)``. Without a trace
+once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=...)``. Without a trace
 around it, the body is compiled once it has recurred, and costs one call instead of one for each of its operations.
 """
 
@@ -14,8 +14,10 @@ import torch
 
 from .storage import is_traced, noting_questions
 
-__all__ = ["call_inlined"]
+__all__ = ["INLINED", "call_inlined"]
 
+# How jax.jit is asked to leave no nested call in a graph: since JAX 0.11, True leaves one until the graph is compiled.
+INLINED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # pyright: ignore[reportAttributeAccessIssue]
 
 _SELDOM = 2  # calls: a scalar that changes with every step is no reason to compile
 
@@ -118,8 +120,8 @@ class _Inlined:
         self._template = template
         self._calls = 0
         self._asks = False
-        self.traced = jax.jit(self._run, inline=True)
-        self._compiled = jax.jit(self._run_without_values, inline=True)
+        self.traced = jax.jit(self._run, inline=INLINED)
+        self._compiled = jax.jit(self._run_without_values, inline=INLINED)
 
     def _run(self, *arrays):
         body, args, kwargs = self._template
