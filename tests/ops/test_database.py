@@ -67,9 +67,11 @@ def test_what_data_decides_is_refused_under_jit(pattern):
         refusals = 0
         for case in cases(op, dtypes_of(op)[0], 10):
             try:
-                jax.jit(lambda *arrays, case=case: t2j(case.function)(*arrays) and None)(*map(t2j, case.tensors))
+                jax.eval_shape(t2j(case.traced), *map(t2j, case.tensors))
             except TracedValueError:
                 refusals += 1
+            except TypeError:  # a result that is no array
+                continue
         assert refusals, f"{full_name(op)} needs no values: take it off DATA_DEPENDENT"
 
 

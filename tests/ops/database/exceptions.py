@@ -114,7 +114,7 @@ def _elements(position: int):
         values, indices = (None, result) if isinstance(result, torch.Tensor) else result
         if indices.ndim < input.ndim:
             indices = indices.unsqueeze(dim)
-        return values, torch.take_along_dim(input, indices, dim)
+        return values, torch.take_along_dim(torch.atleast_1d(input), torch.atleast_1d(indices), dim)
 
     return freedom
 
