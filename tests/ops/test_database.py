@@ -5,6 +5,7 @@ everything and writes ``docs/coverage.md``.
 """
 
 import contextlib
+import copy
 import fnmatch
 
 import jax
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 from tests.ops.database import DTYPES, cases, dtypes_of, entries, entry, full_name
-from tests.ops.database.checks import CHECKS, Refused
+from tests.ops.database.checks import CHECKS, Refused, errors
 from tests.ops.database.exceptions import DATA_DEPENDENT, EXCLUDED, FREEDOMS, LOOSER, RANDOM, UNINITIALISED
+from tests.ops.database.samples import error_inputs
 from tests.ops.database.trials import columns_of, trials
 from torch2jax import TracedValueError, t2j
 
@@ -88,3 +90,19 @@ def test_a_wrong_result_is_found():
     for column in ("values", "jit", "vmap"):
         with pytest.raises(AssertionError):
             CHECKS[column](case)
+
+
+def test_a_wrong_gradient_is_found():
+    (case,) = cases(entry("sin"), torch.float32, 1, requires_grad=True)
+    case.differentiable = lambda x: [(x * x.detach() if hasattr(x, "_node") else x * x)]
+    with pytest.raises(AssertionError):
+        CHECKS["gradients"](case)
+
+
+def test_an_answer_to_a_bad_input_is_found():
+    op = entry("gather")
+    bad = error_inputs(op)[0]
+    patient = copy.copy(op)
+    patient.op = lambda x, *args, **kwargs: x if hasattr(x, "_node") else op(x, *args, **kwargs)
+    with pytest.raises(AssertionError, match="PyTorch raises"):
+        errors(patient, bad)
