@@ -18,6 +18,7 @@ __all__ = [
     "kept",
     "like",
     "real_dtype",
+    "spread",
     "truth",
     "where",
     "widened",
@@ -112,6 +113,11 @@ def axis_of(array, dim: int) -> int:
         IndexError: it is out of range.
     """
     return canonicalize_dim(array.ndim, dim)
+
+
+def spread(reduced, array, axes: tuple[int, ...]):
+    """Broadcasts what was reduced over `axes` of `array` back over them."""
+    return lax.broadcast_in_dim(reduced, array.shape, [i for i in range(array.ndim) if i not in axes])
 
 
 def kept(result, axes: tuple[int, ...], keepdim: bool):

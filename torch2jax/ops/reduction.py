@@ -22,6 +22,7 @@ from .arrays import (
     kept,
     like,
     real_dtype,
+    spread,
     truth,
     where,
     widened,
@@ -250,7 +251,7 @@ implements_tensors(torch.min, torch.Tensor.min)(_overloaded(aten.min.default, at
 
 
 def _deviations(array, axes):
-    return lax.sub(array, lax.expand_dims(_mean(array, axes), axes))
+    return lax.sub(array, spread(_mean(array, axes), array, axes))
 
 
 def _mean_square(array, axes, freedom):

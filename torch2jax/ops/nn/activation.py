@@ -13,7 +13,7 @@ from jax import lax
 from ...dtypes import canonical
 from ...promotion import Promotion
 from ...registry import implements, implements_tensors
-from ..arrays import axis_of, cast, is_inexact, like, where, widened
+from ..arrays import axis_of, cast, is_inexact, like, spread, where, widened
 
 aten = torch.ops.aten
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
@@ -250,33 +250,29 @@ def softmax_operands(input, dim: int, dtype: torch.dtype | None, name: str):
     return widened(input), (dim,) if input.ndim else (), input.dtype
 
 
-def _reduced(reduction, x, axes):
-    return lax.expand_dims(reduction(x, axes), axes)
-
-
 def shifted(x, axes):
     """`x` less its maximum, which has no part in the derivative."""
-    return lax.sub(x, lax.stop_gradient(_reduced(lax.reduce_max, x, axes)))
+    return lax.sub(x, spread(lax.stop_gradient(lax.reduce_max(x, axes)), x, axes))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def softmax_over(x, axes):
     """Softmax, whose derivative needs the result alone."""
     exponentials = lax.exp(shifted(x, axes))
-    return lax.div(exponentials, _reduced(lax.reduce_sum, exponentials, axes))
+    return lax.div(exponentials, spread(lax.reduce_sum(exponentials, axes), x, axes))
 
 
 @softmax_over.defjvp
 def _(axes, primals, tangents):
     y = softmax_over(*primals, axes)
     tangent = lax.mul(y, *tangents)
-    return y, lax.sub(tangent, lax.mul(y, _reduced(lax.reduce_sum, tangent, axes)))
+    return y, lax.sub(tangent, lax.mul(y, spread(lax.reduce_sum(tangent, axes), y, axes)))
 
 
 def log_softmax_over(x, axes):
     """Logarithm of the softmax."""
     x = shifted(x, axes)
-    return lax.sub(x, lax.log(_reduced(lax.reduce_sum, lax.exp(x), axes)))
+    return lax.sub(x, spread(lax.log(lax.reduce_sum(lax.exp(x), axes)), x, axes))
 
 
 def _softmax_dtype(input, dim, dtype=None):

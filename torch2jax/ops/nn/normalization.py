@@ -12,6 +12,7 @@ from jax import lax
 from ...inplace import write_in_place
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
+from ..arrays import spread
 from ..views import reshape
 
 aten = torch.ops.aten
@@ -21,9 +22,9 @@ aten = torch.ops.aten
 def standardize(x, axes: tuple[int, ...], eps: float):
     """``(x - mean) / sqrt(variance + eps)`` over `axes`, with the mean and the variance."""
     mean = _mean(x, axes)
-    centred = lax.sub(x, _spread(mean, x, axes))
+    centred = lax.sub(x, spread(mean, x, axes))
     var = _mean(lax.square(centred), axes)
-    return lax.mul(centred, _spread(_inverse(var, eps), x, axes)), mean, var
+    return lax.mul(centred, spread(_inverse(var, eps), x, axes)), mean, var
 
 
 @standardize.defjvp
@@ -33,9 +34,9 @@ def _(axes, eps, primals, tangents):
     (x,), (dx,) = primals, tangents
     y, mean, var = standardize(x, axes, eps)
     inverse = _inverse(var, eps)
-    scaled = lax.mul(dx, _spread(inverse, x, axes))
+    scaled = lax.mul(dx, spread(inverse, x, axes))
     shift, slope = _mean(scaled, axes), _mean(lax.mul(y, scaled), axes)
-    d_y = lax.sub(lax.sub(scaled, _spread(shift, x, axes)), lax.mul(y, _spread(slope, x, axes)))
+    d_y = lax.sub(lax.sub(scaled, spread(shift, x, axes)), lax.mul(y, spread(slope, x, axes)))
     d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), lax.square(inverse))
     return (y, mean, var), (d_y, lax.div(shift, inverse), d_var)
 
@@ -51,11 +52,6 @@ def _scalar(array, value):
 def _mean(array, axes):
     count = math.prod(array.shape[axis] for axis in axes)
     return lax.div(lax.reduce_sum(array, axes), _scalar(array, count))
-
-
-def _spread(reduced, like, axes):
-    """Broadcasts what was reduced over `axes` back over them."""
-    return lax.broadcast_in_dim(reduced, like.shape, [i for i in range(like.ndim) if i not in axes])
 
 
 def _wide(array):
@@ -116,7 +112,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     x = _wide(input)
     eps = jnp.finfo(input.dtype).eps if eps is None else eps
     inverse = _inverse(_mean(lax.square(x), axes), eps)
-    return _scaled(lax.mul(x, _spread(inverse, x, axes)), weight, None, axes).astype(input.dtype)
+    return _scaled(lax.mul(x, spread(inverse, x, axes)), weight, None, axes).astype(input.dtype)
 
 
 @implements(torch.group_norm, channels_last=("follow", 4))
