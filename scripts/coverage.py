@@ -31,7 +31,17 @@ from torch2jax import registry, t2j
 from torch2jax.dispatch import observing
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
-COLUMNS = ("values", "x64", "jit", "gradients", "forward", "second", "vmap", "forms", "errors")
+COLUMNS = {
+    "values": "tree, shapes, values, and the dtypes that the code sees, with 64-bit types held in 32 bits",
+    "x64": "the same with `jax_enable_x64`",
+    "jit": "the same under `jax.jit`, all tensors traced; what data decides is refused with `TracedValueError`",
+    "gradients": "`jax.vjp` of a random cotangent against PyTorch's autograd",
+    "forward": "`jax.jvp` against `jax.vjp`",
+    "second": "the gradient of the gradient against PyTorch's",
+    "vmap": "`jax.vmap` over two samples against PyTorch's results for each",
+    "forms": "methods, operators, in-place forms, `out=` and aliases; in one dtype",
+    "errors": "what PyTorch refuses is refused with its exception type; in one dtype",
+}
 SECONDS = 600  # an entry that takes longer hangs
 
 
@@ -140,8 +150,11 @@ def page(results: Results) -> Iterator[str]:
         "# Coverage",
         "",
         "How much of PyTorch's operator database (`torch.testing._internal.common_methods_invocations.op_db`) passes.",
-        "A row is one entry in one dtype; it passes in a column if every sample does. Written by",
+        "A row is one entry in one dtype; it passes in a column if every sample does, of which there were",
+        f"{_samples(results)} in this run. Written by",
         f"`python -m scripts.coverage` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
+        "",
+        *(f"- **{column}**: {meaning}" for column, meaning in COLUMNS.items()),
         "",
         "## By dtype",
         "",
@@ -159,6 +172,14 @@ def page(results: Results) -> Iterator[str]:
         "|---|---|---|",
         *(f"| `{x.pattern}` | {', '.join(x.columns)} | {x.reason} |" for x in EXCLUDED),
     )
+
+
+def _samples(results: Results) -> int:
+    """How many samples were checked in the column of which most were."""
+    totals = collections.Counter()
+    for outcomes in results.outcomes.values():
+        totals.update({column: total for column, (_, total, _) in outcomes.items()})
+    return max(totals.values(), default=0)
 
 
 def _table(first: str, keys: list[str], key_of, results: Results) -> Iterator[str]:
@@ -181,7 +202,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="samples of each entry and dtype (default: all)")
     parser.add_argument("--full", action="store_true", help="reference inputs as well")
     parser.add_argument("--again", action="store_true", help="run again what failed")
-    parser.add_argument("--columns", type=lambda text: text.split(","), default=COLUMNS)
+    parser.add_argument("--columns", type=lambda text: text.split(","), default=list(COLUMNS))
     parser.add_argument(
         "--dtypes", type=lambda text: [getattr(torch, name) for name in text.split(",")], default=DTYPES
     )
