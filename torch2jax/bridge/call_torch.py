@@ -11,6 +11,7 @@ import jax
 from jax.core import Tracer
 
 from ..dtypes import canonical, dtype_j2t
+from ..inline import INLINED
 from .ffi import check_version
 from .function import Settings
 from .primitive import call_torch
@@ -176,7 +177,7 @@ class _Call:
         self._outputs = None if output_shapes is None else declared(output_shapes, examples)
         if out_specs is None or self._outputs is None:
             self._add(self._key(self._structure, leaves), examples, self._outputs)
-        self._jitted = jax.jit(self._trace, inline=True)
+        self._jitted = jax.jit(self._trace, inline=INLINED)
 
     def __repr__(self) -> str:
         return f"torch2jax({self._fn!r})"
