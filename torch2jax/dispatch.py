@@ -103,10 +103,11 @@ class Translation(TorchFunctionMode, Call):
         args = tuple(self._lift_argument(x) for x in args)
         outputs = outputs_of(func) if kwargs else None
         if outputs is not None:
-            targets = tuple(kwargs[name] for name in outputs.names)
+            targets = [kwargs[name] for name in outputs.names]
             inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
             result = self.dispatch_aten(outputs.functional, args, inputs)
-            return write_out(result, targets if len(targets) > 1 else targets[0], (*args, *inputs.values()))
+            out = targets[0] if len(targets) == 1 else tuple(targets)
+            return write_out(result, out, (*args, *inputs.values()))
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs)

@@ -122,6 +122,12 @@ def _elements(position: int):
     return freedom
 
 
+def _exponential(result, *args, **kwargs):
+    """The imaginary part of a logarithm is free by multiples of two pi."""
+    del args, kwargs
+    return (result.real, torch.polar(torch.ones_like(result.imag), result.imag)) if result.is_complex() else result
+
+
 # Where a definition leaves results free, they are compared after this function of them and the arguments.
 FREEDOMS: dict[str, Callable[..., Any]] = {
     "svd": _product,
@@ -130,6 +136,9 @@ FREEDOMS: dict[str, Callable[..., Any]] = {
     "pca_lowrank": _product,
     "linalg.eig": _spectrum,
     "linalg.eigh": _eigenspaces,
+    "logaddexp": _exponential,
+    "logaddexp2": _exponential,
+    "logcumsumexp": _exponential,
     "sort": _elements(0),
     "argsort": _elements(0),
     "topk": _elements(1),
