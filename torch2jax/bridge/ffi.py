@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 
 __all__ = ["CallFrame", "check_version", "register", "register_target", "registered", "stream_of"]
 
 TARGET = "torch2jax_call"
 _KNOWN_MAJOR = 0
-_KNOWN_MINORS = range(1, 16)  # by its own rules, XLA only adds fields at the ends of structures between these
+_KNOWN_MINORS = range(3, 16)  # XLA keeps accepting handlers of an older minor version, as this one says it is
 _WRITTEN_FOR = (0, 3)
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
@@ -180,7 +181,7 @@ def check_version() -> None:
     if major != _KNOWN_MAJOR or minor not in _KNOWN_MINORS:
         found = f"{major}.{minor}" if major >= 0 else "without a readable version"
         raise NotImplementedError(
-            f"jaxlib {jax.lib.__version__} has the foreign function interface {found}; torch2jax knows versions "
+            f"jaxlib {jaxlib.__version__} has the foreign function interface {found}; torch2jax knows versions "
             f"{_KNOWN_MAJOR}.{_KNOWN_MINORS[0]} to {_KNOWN_MAJOR}.{_KNOWN_MINORS[-1]}. Install a version of jax that "
             'this torch2jax supports, or pass method="callback", which is slower and needs no such interface'
         )
