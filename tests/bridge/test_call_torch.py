@@ -1,5 +1,6 @@
 """PyTorch inside JAX: values, types, trees, errors, and what is copied."""
 
+import time
 import warnings
 
 import jax
@@ -284,6 +285,34 @@ def test_callback_is_the_slow_way_out():
         torch2jax(lambda x: x / (1 // 0), spec(3), output_shapes=spec(3), method="callback")(x).block_until_ready()
 
 
+def test_an_exception_on_a_thread_of_xlas():
+    def fails(x):
+        raise LookupError("on the pool")
+
+    f = torch2jax(fails, spec(200, 200), output_shapes=(200, 200))
+    program = jax.jit(lambda x: f(x @ x) @ x)  # too long for XLA to run it on the calling thread
+    for _ in range(3):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)in fails.*LookupError: on the pool"):
+            program(jnp.ones((200, 200))).block_until_ready()
+
+
+def test_a_call_costs_less_than_half_of_a_callback():
+    x = jnp.ones(16)
+    fast, slow = (jax.jit(torch2jax(torch.add, x, x, method=method)) for method in ("ffi", "callback"))
+
+    def best(program):
+        def seconds():
+            start = time.perf_counter()
+            for _ in range(100):
+                program(x, x).block_until_ready()
+            return time.perf_counter() - start
+
+        return min(seconds() for _ in range(10))
+
+    best(fast)
+    assert best(fast) < best(slow) / 2
+
+
 def test_an_unknown_interface_names_versions_and_the_way_out(monkeypatch):
     monkeypatch.setattr(ffi, "header_version", lambda: (1, 0))
     with pytest.raises(
@@ -337,3 +366,24 @@ def test_no_warning_in_ordinary_use():
         warnings.simplefilter("error")
         f = torch2jax(torch.sin, spec(3))
         jax.grad(lambda x: f(x).sum())(f(jnp.ones(3)))
+
+
+def test_trying_a_module_out_leaves_its_buffers():
+    module = torch.nn.BatchNorm1d(3)
+    f = torch2jax(module, spec(4, 3))
+    assert module.num_batches_tracked == 0
+    assert not module.running_mean.any()
+    f(jnp.ones((4, 3))).block_until_ready()
+    assert module.num_batches_tracked == 1
+
+
+def test_no_inputs_or_no_results():
+    np.testing.assert_array_equal(jax.jit(torch2jax(lambda: torch.ones(3)))(), 1)
+    assert torch2jax(lambda x: (), spec(3))(jnp.ones(3)) == ()
+
+
+def test_loops_and_donation():
+    f = torch2jax(lambda x: x * 2, spec(3))
+    _, doubled = jax.lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, f(c[1])), (0, jnp.ones(3)))
+    np.testing.assert_array_equal(doubled, 32)
+    np.testing.assert_array_equal(jax.jit(f, donate_argnums=0)(jnp.ones(3)), 2)

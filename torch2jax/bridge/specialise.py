@@ -1,8 +1,9 @@
 """What a PyTorch function becomes for arguments of given shapes: which inputs it has, and what it returns."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -134,7 +135,8 @@ def specialise(
     run = functools.partial(_run_flat, fn, structure)
     copies = None if mutates is None else (mutates,) * len(leaves)
     if outputs is None:
-        results, out_structure, found = _infer(run, leaves)
+        with _buffers_kept(fn):
+            results, out_structure, found = _infer(run, leaves)
         copies = found if copies is None else copies
     else:
         results, out_structure = outputs
@@ -185,6 +187,20 @@ class _Checked:
 def _flatten(result) -> tuple[list[torch.Tensor], Any]:
     leaves, structure = jax.tree.flatten(map_results(lambda leaf: leaf, result))
     return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves], structure
+
+
+@contextlib.contextmanager
+def _buffers_kept(fn: Callable) -> Iterator[None]:
+    """Puts back the buffers of a module, such as running statistics, that trying it out has changed."""
+    module = getattr(fn, "__self__", fn)
+    buffers = list(module.buffers()) if isinstance(module, torch.nn.Module) else []
+    before = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
 
 
 def _infer(run: Callable, examples: list[Example]):
