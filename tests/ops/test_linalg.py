@@ -133,3 +133,9 @@ class TestFailures:
     def test_refusals(self, function, array, message):
         with pytest.raises(RuntimeError, match=message):
             t2j(function)(array)
+
+
+def test_ormqr_reads_as_many_reflectors_as_there_are_factors():
+    reflectors, factors = torch.geqrf(torch.randn(3, 5))
+    other = torch.randn(3, 2)
+    compare(t2j(torch.ormqr)(t2j(reflectors), t2j(factors), t2j(other)), torch.ormqr(reflectors, factors, other))

@@ -15,7 +15,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..interop import array_to_tensor
 from ..registry import implements, implements_tensors
-from .arrays import is_complex, is_inexact, like, where
+from .arrays import cast, is_complex, is_inexact, like, where, widened
 from .products import matmul
 from .values import values
 
@@ -385,8 +385,9 @@ def ormqr(input, input2, input3, left=True, transpose=False):
             f"ormqr: input of shape {input.shape} and tau of shape {input2.shape} do not fit other of shape "
             f"{input3.shape}"
         )
-    missing = input.shape[-2] - input.shape[-1]
-    square = jnp.concatenate([input, jnp.zeros((*input.shape[:-1], missing), input.dtype)], axis=-1)
+    reflectors = input[..., : input2.shape[-1]]
+    missing = input.shape[-2] - reflectors.shape[-1]
+    square = jnp.concatenate([reflectors, jnp.zeros((*input.shape[:-1], missing), input.dtype)], axis=-1)
     matrix = _orthogonal(square, input2)
     matrix = _adjoint(matrix) if transpose else matrix
     return matrix @ input3 if left else input3 @ matrix
@@ -521,5 +522,6 @@ def linalg_lstsq(input, b, rcond=None, *, driver=None):
 
 @implements(torch.linalg.matrix_exp)
 def linalg_matrix_exp(input):
-    check_matrices("linalg.matrix_exp", input)
-    return jax.scipy.linalg.expm(input)
+    matrices = widened(input)
+    check_matrices("linalg.matrix_exp", matrices)
+    return cast(jax.scipy.linalg.expm(matrices), input.dtype)

@@ -101,7 +101,8 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None):
 @implements(torch.prod, dtype=integers_to_int64)
 def prod(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), in_dtype(input, dtype)
-    return kept(cast(lax.reduce_prod(widened(array), axes), array.dtype), axes, keepdim)
+    reduce = lax.reduce_and if array.dtype == bool else lax.reduce_prod
+    return kept(cast(reduce(widened(array), axes), array.dtype), axes, keepdim)
 
 
 def _bool_or_uint8(input, *_, **__) -> torch.dtype:

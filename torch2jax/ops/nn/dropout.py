@@ -50,11 +50,13 @@ def _implements_dropout(name: str, body, features: bool) -> None:
     def drop(input, p, train):
         if not 0 <= p <= 1:
             raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
-        if features and input.ndim < 2:
-            raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
         if not train or p == 0 or input.numel() == 0:
             return input
-        return input * 0 if p == 1 else draw((input, p, features), {})
+        if p == 1:
+            return input * 0
+        if features and input.ndim < 2:
+            raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+        return draw((input, p, features), {})
 
     def drop_(input, p, train):
         dropped = drop(input, p, train)
