@@ -1,9 +1,7 @@
 """A PyTorch function of flat tensors, as a compiled program names it, and the places in programs that call it."""
 
-import contextlib
 import dataclasses
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_size_t
 from typing import Any
@@ -15,12 +13,12 @@ import torch
 from ..dtypes import canonical, dtype_j2t
 from .buffers import Buffer
 from .ffi import DATA_OFFSET, CallFrame, stream_of
+from .locks import holding, inheriting
 from .scope import run_safely
 from .watch import Watch
 
 __all__ = ["CudaSite", "Settings", "Site", "TorchFunction"]
 
-_process_lock = threading.RLock()
 _Address = c_size_t.from_address
 
 
@@ -34,12 +32,6 @@ class Settings:
     lock: Any = False
     programs: Callable[[], dict | None] = lambda: None
     """Where compiled programs of single calls are kept. Not in what they call, which they would keep alive for ever."""
-
-    def guard(self):
-        """The lock that calls are made under."""
-        if self.lock is True:
-            return _process_lock
-        return self.lock or contextlib.nullcontext()
 
 
 class TorchFunction:
@@ -79,7 +71,6 @@ class TorchFunction:
         self.copies = copies
         self.is_gradient = is_gradient
         self.derived: dict[Any, Any] = {}
-        self.lock = settings.guard()
 
     def __repr__(self) -> str:
         return self.name
@@ -93,7 +84,7 @@ class TorchFunction:
             elif copies is None or copies[index]:
                 tensors[index] = tensors[index].clone()
         if self.settings.lock:
-            with self.lock:
+            with holding(self.settings.lock):
                 return self._run(tensors)
         return self.run(*tensors) if copies is not None else self._run(tensors)
 
@@ -117,7 +108,8 @@ class Site:
 
     def __call__(self, frame: CallFrame) -> None:
         sources, targets = self.addresses(frame)
-        run_safely(functools.partial(self.run, sources, targets))
+        job = inheriting(functools.partial(self.run, sources, targets))
+        run_safely(job, protect=bool(self.function.settings.lock))
 
     def addresses(self, frame: CallFrame) -> tuple[list[int], list[int]]:
         operand_pointers, result_pointers = self._pointers
@@ -162,7 +154,8 @@ class CudaSite(Site):
 
     def __call__(self, frame: CallFrame) -> None:
         sources, targets = self.addresses(frame)
-        run_safely(functools.partial(self.run_on_stream, stream_of(frame), sources, targets), from_pool=False)
+        job = functools.partial(self.run_on_stream, stream_of(frame), sources, targets)
+        run_safely(inheriting(job), from_pool=False)
 
     def run_on_stream(self, address: int, sources: list[int], targets: list[int]) -> None:
         tensors = [buffer.on_cuda(at) for buffer, at in zip(self.operands, sources, strict=True)]

@@ -24,7 +24,7 @@ _preparing = threading.Lock()
 _programs: list[Callable] = []
 
 
-def run_safely(job: Callable[[], None], *, from_pool: bool = True) -> None:
+def run_safely(job: Callable[[], None], *, from_pool: bool = True, protect: bool = False) -> None:
     """Runs `job` so that it may call JAX, and free of what PyTorch's modes around the caller would do to it.
 
     Called by what the handler of XLA's calls: two frames up is the first one of Python's.
@@ -32,11 +32,14 @@ def run_safely(job: Callable[[], None], *, from_pool: bool = True) -> None:
     Args:
         job: raises what it likes.
         from_pool: whether threads of XLA's that call are those of the CPU client's pool.
+        protect: whether what `job` calls must run on its thread, even though that is not of the pool: it holds a lock
+            that another thread would wait for.
     """
-    if from_pool and sys._getframe(2).f_back is None:  # nothing in Python called the handler: a thread of XLA's
-        _in_callback(job)
-    elif _inside_mode():
-        _in_fresh_thread(functools.partial(_in_callback, job) if from_pool else job)
+    in_callback = functools.partial(_in_callback, job)
+    if _inside_mode():
+        _in_fresh_thread(in_callback if from_pool else job)
+    elif from_pool and (protect or sys._getframe(2).f_back is None):  # nothing in Python called: a thread of XLA's
+        in_callback()
     else:
         job()
 
