@@ -94,7 +94,10 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
     _check_affine(normalized_shape, weight=weight, bias=bias)
     y, mean, var = standardize(_wide(input), axes, eps)
     output = _scaled(y, weight, bias, axes).astype(input.dtype)
-    return output, lax.expand_dims(mean, axes), lax.expand_dims(_inverse(var, eps), axes)
+    statistics = (lax.expand_dims(each, axes) for each in (mean, _inverse(var, eps)))
+    if weight is None or weight.dtype == input.dtype:
+        statistics = (each.astype(input.dtype) for each in statistics)
+    return output, *statistics
 
 
 @implements(torch.layer_norm, torch.nn.functional.layer_norm)
