@@ -13,7 +13,7 @@ import torch
 from .dispatch import Translation
 from .interop import tensor_to_array
 
-__all__ = ["Skeleton", "named_tensors"]
+__all__ = ["Skeleton", "copy_structure", "named_tensors"]
 
 _LISTED = 5
 
@@ -44,7 +44,7 @@ class Skeleton:
             raise TypeError("t2j got a TorchScript module; wanted the Python module it was made from")
         self._state = state or {}
         self._persistent = module.state_dict(keep_vars=True)
-        self.module = self._copy(module, self._bind(module, call))
+        self.module = copy_structure(module, self._bind(module, call))
         _name_scopes(self.module)
 
     def _bind(self, module, call) -> dict[int, Any]:
@@ -60,15 +60,6 @@ class Skeleton:
                 memo[id(tensor)] = call.lift_own(tensor)
         return memo
 
-    def _copy(self, module, memo: dict[int, Any]) -> torch.nn.Module:
-        try:
-            return copy.deepcopy(module, dict(memo))
-        except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
-            shared = {id(value): value for value in _uncopyable(module)}
-            if not shared:
-                raise
-            return copy.deepcopy(module, {**shared, **memo})
-
     def state_dict(self) -> dict[str, Any]:
         """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
 
@@ -82,6 +73,17 @@ class Skeleton:
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
         return types.MethodType(method.__func__, self.module)
+
+
+def copy_structure(module: torch.nn.Module, memo: Mapping[int, Any]) -> torch.nn.Module:
+    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place."""
+    try:
+        return copy.deepcopy(module, dict(memo))
+    except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
+        shared = {id(value): value for value in _uncopyable(module)}
+        if not shared:
+            raise
+        return copy.deepcopy(module, {**shared, **memo})
 
 
 def _checked(name: str, tensor: torch.Tensor, value):

@@ -25,7 +25,16 @@ from .storage import evaluating, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
 
-__all__ = ["ArrayRule", "ChannelsLast", "DtypeSpec", "MetadataRule", "PromoteSpec", "Reflected", "TensorRule"]
+__all__ = [
+    "ArrayRule",
+    "ChannelsLast",
+    "DtypeSpec",
+    "MetadataRule",
+    "PromoteSpec",
+    "Reflected",
+    "TensorRule",
+    "as_result",
+]
 
 # Keywords of every factory function that mean nothing to JAX.
 _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")
@@ -212,41 +221,43 @@ class ArrayRule:
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                self._wrap(part, each, known.part(i), tensors, device, shape, layout)
+                as_result(part, each, tensors, known.part(i), device, shape, layout)
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
                 return parts
             return self.result_type(parts) if self.result_type else tuple(parts)
-        return self._wrap(result, dtype, known, tensors, device, shape, layout)
+        return as_result(result, dtype, tensors, known, device, shape, layout)
 
-    def _wrap(self, array, dtype, known, tensors, device, shape, layout):
-        if array is None:
-            return None
-        if dtype is None:
-            dtype = logical(array.dtype, tuple(tensor.dtype for tensor in tensors))
-        elif array.dtype != canonical(dtype):
-            array = lax.convert_element_type(array, canonical(dtype))
-        grad = torch.is_grad_enabled()
-        differentiable = dtype.is_floating_point or dtype.is_complex
-        known_value = known.find() if is_traced(array) else None
-        if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
-            array = lax.stop_gradient(array)
-        strides = result_strides(tensors, shape) if shape is not None else None
-        if layout is not None and array.ndim != len(layout):
-            layout = None
-        tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
-        if not grad:
-            tensor._node.storage.differentiable = False
-        if device is None:
-            for operand in tensors:
-                if operand._label.type != "cpu":
-                    tensor._label = operand._label
-                    break
-        else:
-            tensor._label = device
-        tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
-        return tensor
+
+def as_result(array, dtype, tensors: list, known: Known | None = None, device=None, shape=None, layout=None) -> Any:
+    """The tensor for what a rule computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
+    if array is None:
+        return None
+    if dtype is None:
+        dtype = logical(array.dtype, tuple(tensor.dtype for tensor in tensors))
+    elif array.dtype != canonical(dtype):
+        array = lax.convert_element_type(array, canonical(dtype))
+    grad = torch.is_grad_enabled()
+    differentiable = dtype.is_floating_point or dtype.is_complex
+    known_value = known.find() if known is not None and is_traced(array) else None
+    if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
+        array = lax.stop_gradient(array)
+    strides = result_strides(tensors, shape) if shape is not None else None
+    if layout is not None and array.ndim != len(layout):
+        layout = None
+    tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
+    if not grad:
+        tensor._node.storage.differentiable = False
+    if device is None:
+        for operand in tensors:
+            if operand._label.type != "cpu":
+                tensor._label = operand._label
+                break
+    else:
+        tensor._label = device
+    tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
+    return tensor
 
 
 def _each(operand, function: Callable):

@@ -18,9 +18,9 @@ from .primitive import call_torch
 from .shards import local_results, map_shards, refuse_sharded
 from .specialise import Example, Specialised, as_examples, declared, specialise
 
-__all__ = ["torch2jax", "torch2jax_auto"]
+__all__ = ["VMAP_METHODS", "Programs", "torch2jax", "torch2jax_auto"]
 
-_VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "torch_vmap")
+VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "torch_vmap")
 _METHODS = ("ffi", "callback")
 
 
@@ -83,8 +83,8 @@ def torch2jax(
             are not of the declared number, shapes and dtypes.
     """
     del use_zeros
-    if vmap_method not in _VMAP_METHODS:
-        raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(_VMAP_METHODS)}")
+    if vmap_method not in VMAP_METHODS:
+        raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(VMAP_METHODS)}")
     if method not in _METHODS:
         raise ValueError(f"got method={method!r}; wanted one of {', '.join(_METHODS)}")
     if method == "ffi":
@@ -144,7 +144,7 @@ def _spread(prefix, tree) -> list:
     return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
 
 
-class _Programs(dict):
+class Programs(dict):
     """A dict that can be referred to weakly."""
 
 
@@ -166,7 +166,7 @@ class _Call:
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._constants = constants
-        self._programs = _Programs()
+        self._programs = Programs()
         settings = dataclasses.replace(settings, programs=weakref.ref(self._programs))
         self._options = {"depth": depth, "settings": settings, "mutates": mutates}
         self._out_specs = out_specs

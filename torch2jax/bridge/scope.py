@@ -17,7 +17,7 @@ import torch
 
 from ..translation import current
 
-__all__ = ["prepare", "run_safely"]
+__all__ = ["in_fresh_thread", "prepare", "run_safely"]
 
 _jobs: dict[int, Callable[[], None]] = {}
 _preparing = threading.Lock()
@@ -37,7 +37,7 @@ def run_safely(job: Callable[[], None], *, from_pool: bool = True, protect: bool
     """
     in_callback = functools.partial(_in_callback, job)
     if _inside_mode():
-        _in_fresh_thread(in_callback if from_pool else job)
+        in_fresh_thread(in_callback if from_pool else job)
     elif from_pool and (protect or sys._getframe(2).f_back is None):  # nothing in Python called: a thread of XLA's
         in_callback()
     else:
@@ -70,7 +70,8 @@ def _in_callback(job: Callable[[], None]) -> None:
     outcome.reraise()
 
 
-def _in_fresh_thread(job: Callable[[], None]) -> None:
+def in_fresh_thread(job: Callable[[], None]) -> None:
+    """Runs `job` where no mode or transformation of the caller's is in force."""
     outcome = _Outcome(job)
     thread = threading.Thread(target=outcome)
     thread.start()
