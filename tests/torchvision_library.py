@@ -77,7 +77,8 @@ def roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampling_
         height, width = height / bins[0], width / bins[1]
         for p, q in itertools.product(*map(range, bins)):
             results.append(_bin_mean(input[int(image)], y1 + p * height, x1 + q * width, height, width, sampling_ratio))
-    return torch.stack(results).reshape(len(rois), *bins, -1).movedim(-1, 1)
+    means = torch.stack(results) if results else input.new_zeros(0)
+    return means.reshape(len(rois), *bins, input.shape[1]).movedim(-1, 1)
 
 
 def ps_roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio):

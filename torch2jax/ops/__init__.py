@@ -2,6 +2,8 @@
 
 from . import (
     aten as aten,
+    checkpoint as checkpoint,
+    compiler as compiler,
     conversion as conversion,
     creation as creation,
     distributions as distributions,
