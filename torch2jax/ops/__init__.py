@@ -2,7 +2,6 @@
 
 from . import (
     aten as aten,
-    checkpoint as checkpoint,
     compiler as compiler,
     conversion as conversion,
     creation as creation,
