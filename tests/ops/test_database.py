@@ -21,9 +21,9 @@ from torch2jax import TracedValueError, t2j
 
 # How many samples each column has in each dtype when not everything is run: what compiles is what costs.
 SAMPLE = {
-    torch.float32: {"values": 2, "jit": 1, "gradients": 1, "forward": 1, "forms": 1, "errors": None},
+    torch.float32: dict.fromkeys(("values", "jit", "gradients", "forward", "vmap", "forms"), 1) | {"errors": None},
     torch.float64: {"x64": 1},
-    torch.int64: {"values": 1, "vmap": 1},
+    torch.int64: {"values": 1},
     torch.bool: {"values": 1},
     torch.complex64: {"values": 1, "gradients": 1},
     torch.bfloat16: {"values": 1},

@@ -240,12 +240,16 @@ class Derivatives:
         return self._run(pull)
 
     @functools.cached_property
-    def actual(self) -> list:
-        return self._run(self.pull)
+    def _both(self) -> tuple[list, list]:
+        return self._run(lambda *arrays: (self.pull(*arrays), self.push(*arrays)))  # compiled together
 
-    @functools.cached_property
+    @property
+    def actual(self) -> list:
+        return self._both[0]
+
+    @property
     def pushed(self) -> list:
-        return self._run(self.push)
+        return self._both[1]
 
     def _run(self, function):
         if exceptions.is_data_dependent(self.case.name):
