@@ -137,8 +137,9 @@ def test_roi_align(ops, sampling_ratio, aligned):
 
 @pytest.mark.parametrize("name", ["RoIPool", "PSRoIPool"])
 def test_pooling_of_rounded_regions(ops, name):
-    pool = getattr(ops, name)((2, 2), 0.6)
-    _assert_agrees(pool, FEATURES, _rois(), gradients=(0,))
+    # torchvision's compiled gradient of PSRoIPool reaches the last row and column, which its values leave out.
+    _assert_agrees(getattr(ops, name)((2, 2), 0.6), FEATURES, _rois(), gradients=(0,) if name == "RoIPool" else ())
+    _assert_agrees(getattr(ops, name)((2, 2), 0.3), FEATURES, _rois()[:4], gradients=(0,))
 
 
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
@@ -192,6 +193,29 @@ def test_without_offsets_it_is_a_convolution(ops):
 def test_shapes_of_offsets_are_checked(ops):
     with pytest.raises(RuntimeError, match=r"offset of shape \[1, 18, 3, 3\]"):
         t2j(ops.deform_conv2d)(jnp.ones((1, 2, 5, 5)), jnp.ones((1, 18, 4, 3)), jnp.ones((2, 2, 3, 3)))
+
+
+# Other dtypes, and batches.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_results_are_of_the_input_s_dtype(ops, dtype):
+    features, rois = FEATURES.to(dtype), _rois().to(dtype)
+    options = {"ps_roi_align": (1.0, 1), "ps_roi_pool": (1.0,), "roi_align": (1.0, 1), "roi_pool": (1.0,)}
+    for name, given in options.items():
+        result = t2j(getattr(ops, name))(t2j(features), t2j(rois), 2, *given)
+        assert result.dtype == t2j(dtype), name
+    offset, weight = torch.zeros(2, 8, 10, 12, dtype=dtype), torch.ones(3, 8, 2, 2, dtype=dtype)
+    assert t2j(ops.deform_conv2d)(t2j(features), t2j(offset), t2j(weight)).dtype == t2j(dtype)
+
+
+@pytest.mark.parametrize("name", ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"])
+def test_regions_in_batches(ops, name):
+    pool = t2j(functools.partial(getattr(ops, name), output_size=2))
+    features, rois = jnp.stack([t2j(FEATURES), 2 * t2j(FEATURES)]), jnp.stack([t2j(_rois()), 0.9 * t2j(_rois())])
+    batched = jax.jit(jax.vmap(pool))(features, rois)
+    for i in range(2):
+        np.testing.assert_allclose(batched[i], pool(features[i], rois[i]), atol=1e-12)
 
 
 # Layers.

@@ -283,7 +283,7 @@ def deform_conv2d(
     columns = jnp.moveaxis(values, -1, 2).reshape(images, groups, channels // groups, taps, *out)
     kernels = weight.reshape(groups, out_channels // groups, channels // groups, taps)
     result = jnp.einsum("ngctyx,goct->ngoyx", columns, kernels, precision=lax.Precision.HIGHEST)
-    return result.reshape(images, out_channels, *out) + bias[:, None, None]
+    return cast(result.reshape(images, out_channels, *out) + bias[:, None, None], input.dtype)
 
 
 def _taps(size: int, kernel: int, stride: int, padding: int, dilation: int):
