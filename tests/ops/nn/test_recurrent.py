@@ -79,6 +79,7 @@ SEQUENCES = [torch.randn(length, 3, generator=torch.Generator().manual_seed(leng
     [
         lambda *x: rnn.pad_sequence(x),
         lambda *x: rnn.pad_sequence(x, batch_first=True, padding_value=-1.0, padding_side="left"),
+        lambda x, *rest: rnn.pad_sequence([x.to(torch.int32), *rest]),
         lambda *x: rnn.unpad_sequence(rnn.pad_sequence(x), torch.tensor([5, 3, 2])),
         lambda *x: tuple(rnn.pack_sequence(x)),
         lambda *x: tuple(rnn.pack_sequence(x[::-1], enforce_sorted=False)),
@@ -87,6 +88,13 @@ SEQUENCES = [torch.randn(length, 3, generator=torch.Generator().manual_seed(leng
 )
 def test_lists_of_sequences(function):
     compare_trees(jax.jit(t2j(function))(*map(t2j, SEQUENCES)), function(*SEQUENCES))
+
+
+@pytest.mark.parametrize("sequences", [[], [torch.ones(2, 3), torch.ones(1, 2)], [torch.tensor(1.0)]])
+def test_bad_lists_are_refused(sequences):
+    for pad in (rnn.pad_sequence, t2j(rnn.pad_sequence)):
+        with pytest.raises(RuntimeError):
+            pad(sequences)
 
 
 @pytest.mark.parametrize("lengths", [[4, 0], [2, 4], [9, 1]])

@@ -10,6 +10,8 @@ from jax import lax
 
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
+from ..arrays import cast, like
+from ..shape import stack
 from ..values import values
 from .embedding import take_rows
 from .linear import linear
@@ -186,6 +188,27 @@ def rnn_tanh_cell(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
 @implements(torch.rnn_relu_cell)
 def rnn_relu_cell(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
     return _one_step("rnn_relu", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+# Lists of sequences.
+
+
+@implements(torch._C._nn.pad_sequence, aten.pad_sequence)
+def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
+    if not sequences:
+        raise RuntimeError("pad_sequence: received an empty list of sequences")
+    if padding_side not in ("left", "right"):
+        raise RuntimeError(f"pad_sequence: padding_side must be left or right, but got {padding_side}")
+    if any(sequence.ndim == 0 for sequence in sequences):
+        raise RuntimeError("pad_sequence: a sequence needs at least one dimension, but got a 0-d tensor")
+    longest = max(len(sequence) for sequence in sequences)
+    padded = []
+    for sequence in (cast(sequence, sequences[0].dtype) for sequence in sequences):
+        missing = longest - len(sequence)
+        widths = (missing, 0, 0) if padding_side == "left" else (0, missing, 0)
+        config = [widths] + [(0, 0, 0)] * (sequence.ndim - 1)
+        padded.append(lax.pad(sequence, like(sequence, padding_value), config) if missing else sequence)
+    return stack(padded, 0 if batch_first else 1)
 
 
 # Packed sequences: the rows of all sequences that are still running, step after step. Their lengths are Python values.
