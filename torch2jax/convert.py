@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .bridge.call_jax import JaxFunction
+from .bridge.last_resort import last_resort
 from .dtypes import canonical, dtype_j2t
 from .interop import array_to_tensor, tensor_to_array
 from .tensor import Torchish
@@ -20,7 +21,9 @@ from .trees import map_arguments
 __all__ = ["j2t", "t2j"]
 
 
-def t2j(thing: Any) -> Any:
+def t2j(
+    thing: Any, *, on_missing: str = "error", call_torch: Sequence[Any] = (), vmap_method: str = "sequential"
+) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
 
     Args:
@@ -36,27 +39,44 @@ def t2j(thing: Any) -> Any:
             - a function: a pure function ``f(*args, rng=None, **kwargs)``.
             - what `j2t` made of a JAX function: that function.
             - any tree of these; other leaves stay as they are.
+        on_missing: what becomes of an operator without a rule in a function or module: ``"error"``, or
+            ``"call_torch"`` to run it in PyTorch itself, also inside ``jax.jit``, as `torch2jax` does. What was called
+            so is listed in one warning.
+        call_torch: what runs in PyTorch even where it could be translated: operators (``"demo::op"``,
+            ``torch.ops.demo.op``), functions of PyTorch's (``torch.special.airy_ai``), and parts of a module by name,
+            as themselves, or by class. Parameters of a part are inputs of the call, and have gradients; buffers that
+            it writes to come back.
+        vmap_method: how JAX batches what runs in PyTorch; see `torch2jax`.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
-    only by code that draws random numbers.
+    only by code that draws random numbers; what runs in PyTorch may draw none.
 
     Raises:
-        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks.
-        ValueError: a tensor is on the meta device.
+        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
+            of another kind.
+        ValueError: a tensor is on the meta device; `on_missing` or `vmap_method` is unknown; or `call_torch` has a
+            name that nothing bears.
+
+    The functions raise
+
+        - NoRuleError: an operator has no rule; or, with ``on_missing="call_torch"``, it draws random numbers or gives a
+          view of an argument.
+        - TracedValueError: Python, or the shape of a result, asks for values of traced arrays.
     """
+    options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     if isinstance(thing, torch.Tensor):
         return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
     if isinstance(thing, torch.dtype):
         return canonical(thing)
     if isinstance(thing, torch.nn.Module):
-        return TranslatedModule(thing)
+        return TranslatedModule(thing, None, last_resort(thing, **options))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
-        return TranslatedModule(thing.__self__, thing)
+        return TranslatedModule(thing.__self__, thing, last_resort(thing.__self__, **options))
     if isinstance(thing, JaxFunction):
         return thing.function
     if callable(thing) and not isinstance(thing, type):
-        return TranslatedFunction(thing)
-    return _map_leaves(t2j, thing)
+        return TranslatedFunction(thing, last_resort(None, **options))
+    return _map_leaves(functools.partial(t2j, **options), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:

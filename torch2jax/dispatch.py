@@ -4,7 +4,7 @@
 2. Without one, if it is written in Python: its body, whose calls come back here one by one.
 3. Without one, if it is C++: PyTorch runs it, and the ATen operators it reaches arrive in `dispatch_aten`.
 4. An ATen operator with a rule: the rule; without one: PyTorch's decomposition of it, whose calls come back here.
-5. Otherwise, one clear error.
+5. Otherwise, one clear error; or, where the user wants that, PyTorch itself runs it: `Translation.last_resort`.
 """
 
 import contextlib
@@ -51,15 +51,20 @@ class Translation(TorchFunctionMode, Call):
 
     Args:
         rng: the JAX key that random operators take theirs from, or None.
+        last_resort: what runs in PyTorch itself, and how (`bridge.last_resort.LastResort`); None for nothing but what
+            the call around this one lets run there.
     """
 
-    def __init__(self, rng=None):
+    def __init__(self, rng=None, last_resort: Any = None):
         super().__init__()
         outer = current()
         self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
+        self._reports = last_resort is not None
+        self.last_resort = outer.last_resort if last_resort is None and isinstance(outer, Translation) else last_resort
+        self._called_in_torch = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = _AtenMode(self)
         self._bodies: list = []
         self._observer = _observer.get()
@@ -76,6 +81,8 @@ class Translation(TorchFunctionMode, Call):
         if self._owns_stream:
             self.stream.close()
         close_seams()
+        if self._reports:
+            self.last_resort.report()
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -90,6 +97,8 @@ class Translation(TorchFunctionMode, Call):
             return self.dispatch_aten(func, args, kwargs)
         if self._observer is not None:
             self._observer(func)
+        if func in self._called_in_torch:
+            return self.last_resort.run(func, args, kwargs)
         rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs)
@@ -100,6 +109,8 @@ class Translation(TorchFunctionMode, Call):
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
         if self._observer is not None:
             self._observer(func)
+        if func in self._called_in_torch:
+            return self.last_resort.run(func, args, kwargs)
         args = tuple(self._lift_argument(x) for x in args)
         outputs = outputs_of(func) if kwargs else None
         if outputs is not None:
@@ -121,6 +132,8 @@ class Translation(TorchFunctionMode, Call):
         functional = functional_of(func)
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
+        if self.last_resort is not None:
+            return self.last_resort.missing(func, args, kwargs)
         raise NoRuleError(f"torch.ops.{func}")
 
     def _is_own_body(self, func, args) -> bool:

@@ -41,14 +41,26 @@ def user_location() -> str:
 
 
 class NoRuleError(NotImplementedError):
-    """No rule and no decomposition leads from a PyTorch operator to JAX."""
+    """No rule and no decomposition leads from a PyTorch operator to JAX.
 
-    def __init__(self, operator: str):
-        super().__init__(
-            f"torch2jax has no rule for {operator}, called at {user_location()}. "
-            f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "
-            "or rewrite that line with other operators."
-        )
+    Args:
+        operator: its name.
+        reason: why it cannot run in PyTorch either, where that was asked for.
+    """
+
+    def __init__(self, operator: str, reason: str | None = None):
+        rule = f"with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays"
+        if reason is None:
+            message = (
+                f"torch2jax has no rule for {operator}, called at {user_location()}. Add one {rule}, rewrite that line "
+                'with other operators, or run it in PyTorch: t2j(..., on_missing="call_torch").'
+            )
+        else:
+            message = (
+                f"torch2jax cannot run {operator} in PyTorch, called at {user_location()}: {reason}. Rewrite that line, "
+                f"or, if it is an operator, add a rule {rule}."
+            )
+        super().__init__(message)
 
 
 class SparseLayoutError(TypeError):

@@ -46,6 +46,8 @@ class Skeleton:
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
         _name_scopes(self.module)
+        if call.last_resort is not None:
+            call.last_resort.take_over(module, self.module)
 
     def _bind(self, module, call) -> dict[int, Any]:
         tensors = named_tensors(module)

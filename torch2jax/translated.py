@@ -3,6 +3,7 @@
 import functools
 import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,12 +20,12 @@ __all__ = ["TranslatedFunction", "TranslatedModule"]
 class TranslatedFunction:
     """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``."""
 
-    def __init__(self, function: Callable):
-        self._function = function
+    def __init__(self, function: Callable, last_resort: Any = None):
+        self._function, self._last_resort = function, last_resort
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, rng=None, **kwargs):
-        with Translation(rng) as call, torch.enable_grad():
+        with Translation(rng, self._last_resort) as call, torch.enable_grad():
             return _run(call, self._function, args, kwargs)
 
     def __repr__(self) -> str:
@@ -37,14 +38,14 @@ class TranslatedModule:
     It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
     """
 
-    def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None):
-        self._module, self._method = module, method
+    def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None, last_resort: Any = None):
+        self._module, self._method, self._last_resort = module, method, last_resort
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
 
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
-        with Translation(rng) as call, torch.enable_grad():
+        with Translation(rng, self._last_resort) as call, torch.enable_grad():
             skeleton = Skeleton(self._module, state_dict, call)
             function = skeleton.module if self._method is None else skeleton.method(self._method)
             result = _run(call, function, args, kwargs)

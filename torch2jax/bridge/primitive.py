@@ -171,7 +171,7 @@ def _transpose(cotangents, *operands, function: TorchFunction, wanted, results):
     if function.depth < 1:
         raise TypeError(
             f"{function} defines no gradient of this order: pass a larger depth= to torch2jax, which says how often "
-            "it may be differentiated"
+            "it may be differentiated, or register a derivative with PyTorch if t2j calls an operator that has none"
         )
     primals = operands[: -len(wanted)]
     weights = [

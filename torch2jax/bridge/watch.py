@@ -19,6 +19,9 @@ _HANDS_MEMORY_OUT = {
     _Tensor.storage,
     _Tensor.tolist,
 }
+# Operators that write to running statistics without saying so in their schemas, and where these are.
+_STATISTICS = ("running_mean", "running_var")
+_WRITES_UNSAID = {"aten::native_batch_norm": _STATISTICS, "aten::cudnn_batch_norm": _STATISTICS}
 _READS_VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 
 
@@ -46,6 +49,10 @@ class Watch:
     def may_be_written(self) -> tuple[bool, ...]:
         """For each tensor, whether a run might write to it."""
         return tuple(not self.certain or storage in self._written for storage in self._storages)
+
+    def written(self) -> tuple[bool, ...]:
+        """For each tensor, whether this run wrote to it, as far as PyTorch saw."""
+        return tuple(storage in self._written for storage in self._storages)
 
     def note_write(self, tensor) -> None:
         try:
@@ -79,13 +86,14 @@ class _Operators(TorchDispatchMode):
         schema = getattr(func, "_schema", None)
         if schema is None or schema.name in _READS_VALUES:
             self.watch.certain = False
-        elif schema.is_mutable:
+        elif schema.is_mutable or schema.name in _WRITES_UNSAID:
             self._note_writes(schema, args, kwargs)
         return func(*args, **kwargs)
 
     def _note_writes(self, schema, args, kwargs) -> None:
+        unsaid = _WRITES_UNSAID.get(schema.name, ())
         for index, argument in enumerate(schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
+            if argument.is_write or argument.name in unsaid:
                 value = args[index] if index < len(args) else kwargs.get(argument.name)
                 for leaf in tree_leaves(value):
                     if isinstance(leaf, torch.Tensor):
