@@ -17,6 +17,7 @@ import torch
 from jax import lax
 
 from ...registry import implements, implements_tensors
+from ..arrays import cast, widened
 from ..views import reshape
 from .convolution import per_dimension
 
@@ -251,10 +252,12 @@ def _avg_pool(
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
-    total = _folded(_padded(input, axes, spans, 0), axes, spans, _sum_of_places)
+    total = _folded(_padded(widened(input), axes, spans, 0), axes, spans, _sum_of_places)
     if divisor_override is not None:
-        return _divided(total, [divisor_override])
-    return _divided(total, [_counted(span, count_include_pad) for span in spans], axes)
+        mean = _divided(total, [divisor_override])
+    else:
+        mean = _divided(total, [_counted(span, count_include_pad) for span in spans], axes)
+    return cast(mean, input.dtype)
 
 
 def _counted(span: _Span, count_include_pad: bool) -> np.ndarray:
@@ -358,10 +361,10 @@ def _adaptive_avg_pool(input, count, output_size, channels_last=False):
     axes = _axes(input, count, channels_last, RuntimeError if count == 1 else ValueError)
     wanted = dict(zip(axes, _output_sizes(_sizes(input, axes), output_size), strict=True))
     even = {axis: size for axis, size in wanted.items() if size and input.shape[axis] % size == 0}
-    output = _mean_of_equal_parts(input, even)
+    output = _mean_of_equal_parts(widened(input), even)
     for axis in wanted.keys() - even.keys():
         output = _mean_of_parts(output, axis, wanted[axis])
-    return output
+    return cast(output, input.dtype)
 
 
 def _mean_of_equal_parts(array, counts: dict[int, int]):
