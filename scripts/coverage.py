@@ -170,10 +170,18 @@ def page(results: Results) -> Iterator[str]:
         "",
         "## What is left out",
         "",
-        "| entries | columns | reason |",
-        "|---|---|---|",
-        *(f"| `{x.pattern}` | {', '.join(x.columns)} | {x.reason} |" for x in EXCLUDED),
+        "| entries | dtypes | columns | reason |",
+        "|---|---|---|---|",
+        *(f"| `{x.pattern}` | {_dtypes(x)} | {_columns(x)} | {x.reason} |" for x in EXCLUDED),
     )
+
+
+def _dtypes(exclusion) -> str:
+    return "all" if exclusion.dtypes is None else ", ".join(map(name_of, exclusion.dtypes))
+
+
+def _columns(exclusion) -> str:
+    return "all" if set(exclusion.columns) == set(COLUMNS) else ", ".join(exclusion.columns)
 
 
 def _samples(results: Results) -> int:
