@@ -132,9 +132,17 @@ class Translation(TorchFunctionMode, Call):
         functional = functional_of(func)
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
-        if self.last_resort is not None:
-            return self.last_resort.missing(func, args, kwargs)
-        raise NoRuleError(f"torch.ops.{func}")
+        return self.run_missing(func, args, kwargs)
+
+    def run_missing(self, func, args: tuple, kwargs: dict) -> Any:
+        """Runs an operator without a rule in PyTorch itself, if the user wants that.
+
+        Raises:
+            NoRuleError: the user does not, or it cannot be.
+        """
+        if self.last_resort is None:
+            raise NoRuleError(f"torch.ops.{func}")
+        return self.last_resort.missing(func, args, kwargs)
 
     def _is_own_body(self, func, args) -> bool:
         # A function whose body asks for overrides by another way than _body() answers would come back for ever.

@@ -57,8 +57,8 @@ class NoRuleError(NotImplementedError):
             )
         else:
             message = (
-                f"torch2jax cannot run {operator} in PyTorch, called at {user_location()}: {reason}. Rewrite that line, "
-                f"or, if it is an operator, add a rule {rule}."
+                f"torch2jax cannot run {operator} in PyTorch, called at {user_location()}: {reason}. Rewrite "
+                f"that line, or, if it is an operator, add a rule {rule}."
             )
         super().__init__(message)
 

@@ -147,6 +147,10 @@ def test_options_are_checked():
         t2j(torch.sin, call_torch="resort::cube")
     with pytest.raises(TypeError, match="by torch2jax"):
         t2j(torch.sin, call_torch=[lambda x: x])
+    with pytest.raises(TypeError, match="Translate the module"):
+        t2j(torch.sin, call_torch=[torch.nn.Linear])
+    with pytest.raises(TypeError, match="TorchScript"):
+        t2j(torch.nn.Sequential(torch.jit.script(torch.nn.ReLU())), call_torch=["0"])(X)
 
 
 def test_one_warning_lists_what_was_called():
@@ -491,6 +495,32 @@ def test_training_mode_set_by_the_code_and_buffers_replaced():
     assert not module.inner.state.any()
 
 
+def test_a_signature_is_tried_and_compiled_once():
+    runs = []
+
+    class Sine(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+            self.register_buffer("lengths", torch.arange(3))
+
+        def forward(self, x):
+            runs.append(1)
+            return torch.from_numpy(np.sin(x.detach().numpy())) * self.scale * x
+
+    f = t2j(Sine(), call_torch=[Sine])
+    gradient = jax.grad(lambda x: f(x).sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.testing.assert_allclose(gradient(X), 2 * np.sin(X), rtol=1e-6)
+    (resort,) = [value for value in vars(f).values() if hasattr(value, "functions")]
+    before, programs = len(runs), len(resort._outside._programs)
+    for _ in range(3):
+        gradient(X)
+    assert len(runs) == before + 3 * 2  # the call, and its gradient
+    assert len(resort._outside._programs) == programs
+
+
 def test_tied_weights_are_one_input():
     class Tied(torch.nn.Module):
         def __init__(self):
@@ -564,8 +594,10 @@ def test_threads():
 
 
 def test_trees_functions_pickle_and_hash():
-    tree = t2j({"f": torch.sin, "x": torch.ones(2), "m": Symmetric()}, on_missing="call_torch")
-    assert hash(tree["f"]) == hash(tree["f"])
+    tree = t2j({"f": cube, "x": torch.ones(2), "m": Symmetric()}, on_missing="call_torch")
+    assert tree["x"].shape == (2,)
+    np.testing.assert_allclose(tree["f"](X), X**3, rtol=1e-6)
+    assert {tree["f"]: 1}[tree["f"]] == 1
     model = Model()
     f = t2j(model, call_torch=["solver", ops.soft_threshold, torch.sin])
     again = pickle.loads(pickle.dumps(f))

@@ -52,6 +52,11 @@ def _checked(thing, module: torch.nn.Module | None) -> Any:
     if isinstance(thing, OpOverloadPacket):
         return thing._qualified_op_name
     if isinstance(thing, torch.nn.Module) or (isinstance(thing, type) and issubclass(thing, torch.nn.Module)):
+        if module is None:
+            raise TypeError(
+                "call_torch has a module or a class of modules, but a function is translated, whose modules are "
+                "constants. Translate the module, or a method of one that has it as a part"
+            )
         return thing
     if callable(thing) and not isinstance(thing, type) and resolve_name(thing) is not None:
         return thing

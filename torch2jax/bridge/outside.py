@@ -282,7 +282,7 @@ class _Piece:
         forms, errors = [], []
         for step in (0, 1):
             tensors = [
-                _real(known) if known is not None else _example(shape, dtype, step)
+                _example(shape, dtype, step) if known is None else _real(known).cpu()
                 for known, (shape, dtype) in zip(knowns, self._types, strict=True)
             ]
             try:

@@ -13,9 +13,9 @@ import torch._prims  # defines them
 from jax import lax
 from torch._ops import OpOverload
 
-from ..errors import NoRuleError
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
+from ..translation import current
 
 prims = torch.ops.prims
 
@@ -27,7 +27,7 @@ def _stands_for_functions(prim: OpOverload) -> None:
     def rule(*args, **kwargs):
         outer = getattr(_running, "prims", frozenset())
         if prim in outer:  # its function has no rule, and its decomposition is this prim
-            raise NoRuleError(f"torch.ops.{prim}")
+            return current().run_missing(prim, args, kwargs)
         _running.prims = outer | {prim}
         try:
             return prim.impl_aten(*args, **kwargs)
