@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import registry
+from .autograd import CustomFunctions
 from .dtypes import canonical, dtype_j2t
 from .errors import NoRuleError
 from .inplace import write_in_place, write_out
@@ -62,21 +63,25 @@ class Translation(TorchFunctionMode, Call):
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
+        self.functions = CustomFunctions()
         self._reports = last_resort is not None
         self.last_resort = outer.last_resort if last_resort is None and isinstance(outer, Translation) else last_resort
         self._called_in_torch = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = _AtenMode(self)
+        self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self._observer = _observer.get()
 
     def __enter__(self) -> "Translation":
         open_seams()
         Call.__enter__(self)
+        self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self
 
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
+        self._below_autograd.__exit__(*exc_info)
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
@@ -93,6 +98,7 @@ class Translation(TorchFunctionMode, Call):
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func, args: tuple, kwargs: dict):
+        self.functions.settle(self)
         if isinstance(func, torch._ops.OpOverload):
             return self.dispatch_aten(func, args, kwargs)
         if self._observer is not None:
@@ -107,6 +113,10 @@ class Translation(TorchFunctionMode, Call):
         return self.run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
+        with self.functions.left_alone():  # C++ may have called, on its way out of one
+            return self._dispatch_aten(func, args, kwargs)
+
+    def _dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
         if self._observer is not None:
             self._observer(func)
         if func in self._called_in_torch:
@@ -161,7 +171,7 @@ class Translation(TorchFunctionMode, Call):
         """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = [self._lift_argument(x) for x in args]
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
-        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), self._aten_mode:
+        with torch._C.DisableTorchFunction(), self._aten_mode:
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
             return self.lift_own(result)  # PyTorch made it just now

@@ -73,4 +73,6 @@ def _run(call: Translation, function: Callable, args: tuple, kwargs: dict):
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
-    return map_results(leave, function(*args, **kwargs))
+    result = function(*args, **kwargs)
+    call.functions.settle(call)
+    return map_results(leave, result)

@@ -14,6 +14,8 @@ class Call(ABC):
 
     stream: Any
     """Where its random operators take their keys from; see `rng.Stream`."""
+    functions: Any
+    """The custom autograd functions it has run; see `autograd.CustomFunctions`."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):

@@ -2,6 +2,7 @@
 
 from . import (
     aten as aten,
+    checkpoint as checkpoint,
     compiler as compiler,
     conversion as conversion,
     creation as creation,

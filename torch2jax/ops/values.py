@@ -309,5 +309,6 @@ def _no_graph(self):
 
 @implements_tensors(torch._C._set_grad_enabled)
 def _set_grad_enabled(mode):
+    current().functions.set_grad_enabled(mode)
     with torch._C.DisableTorchFunction():
         torch._C._set_grad_enabled(mode)
