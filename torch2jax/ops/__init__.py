@@ -1,8 +1,10 @@
 """The rules, one file for each family of PyTorch's documentation. Importing this package registers them."""
 
 from . import (
+    arithmetic as arithmetic,
     aten as aten,
     checkpoint as checkpoint,
+    comparison as comparison,
     compiler as compiler,
     conversion as conversion,
     creation as creation,

@@ -15,9 +15,12 @@ __all__ = [
     "is_half",
     "is_inexact",
     "is_integer",
+    "is_unsigned",
     "kept",
     "like",
     "real_dtype",
+    "refuse_complex",
+    "same_shape",
     "spread",
     "truth",
     "where",
@@ -71,6 +74,21 @@ def is_inexact(array) -> bool:
 def is_integer(array) -> bool:
     """Whether the elements are integers, which bools are not."""
     return jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def is_unsigned(array) -> bool:
+    return array.dtype == bool or jnp.issubdtype(array.dtype, jnp.unsignedinteger)
+
+
+def refuse_complex(array, name: str) -> None:
+    if is_complex(array):
+        raise RuntimeError(f"{name} is not supported for complex tensors, got {array.dtype}")
+
+
+def same_shape(x, y):
+    """Two operands, of which one may be 0-d, broadcast against each other."""
+    shape = np.broadcast_shapes(np.shape(x), np.shape(y))
+    return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
 
 
 def is_half(array) -> bool:

@@ -15,18 +15,61 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..promotion import Promotion
 from ..registry import implements
 from ..storage import is_traced
 from .arrays import cast, is_float, like, where
-from .elementwise import digamma
-
-floating = functools.partial(implements, promote=Promotion.INT_TO_FLOAT)
+from .families import floating
 
 _EULER = 0.57721566490153286
 
 
 # What JAX has.
+
+
+def _trigamma(x):
+    """The derivative of digamma: reflected to the right, raised above 6, and there an asymptotic series."""
+    reflected = lax.lt(x, like(x, 0.5))
+    sine = lax.sin(lax.mul(x, like(x, math.pi)))
+    y = where(reflected, lax.sub(like(x, 1), x), x)
+    total = like(x, 0)
+    for _ in range(6):
+        total = lax.add(total, lax.integer_pow(y, -2))
+        y = lax.add(y, like(x, 1))
+    z = lax.integer_pow(y, -2)
+    series = 1 + lax.integer_pow(y, -1) / 2 + z * (1 / 6 - z * (1 / 30 - z / 42))
+    total = lax.add(total, lax.div(series.astype(x.dtype), y))
+    return where(reflected, lax.sub(lax.div(like(x, math.pi**2), lax.square(sine)), total), total)
+
+
+@jax.custom_jvp
+def _digamma(x):
+    return lax.digamma(x)
+
+
+@_digamma.defjvp
+def _(primals, tangents):
+    return _digamma(*primals), lax.mul(tangents[0], _trigamma(*primals))
+
+
+@floating(torch.digamma, torch.special.digamma, torch.special.psi)
+def digamma(input):
+    # PyTorch has the limit from above at zero, where XLA has none.
+    return where(lax.eq(input, like(input, 0)), lax.neg(lax.div(like(input, 1), input)), _digamma(input))
+
+
+@jax.custom_jvp
+def _lgamma(x):
+    return lax.lgamma(x)
+
+
+@_lgamma.defjvp
+def _(primals, tangents):
+    return _lgamma(*primals), lax.mul(tangents[0], _digamma(*primals))
+
+
+@floating(torch.lgamma, torch.special.gammaln)
+def lgamma(input):
+    return _lgamma(input)
 
 
 @floating(torch.special.zeta)

@@ -1,0 +1,293 @@
+"""Arithmetic: PyTorch adds booleans as `or` and multiplies them as `and`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dtypes import canonical
+from ..promotion import Promotion
+from ..registry import implements, implements_tensors
+from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, refuse_complex, same_shape, where
+from .elementwise import trunc
+from .families import default, default_once, exact, floating, floating_once
+
+aten = torch.ops.aten
+
+
+def _scaled_promotion(kwargs) -> Promotion:
+    return Promotion.DEFAULT_ONCE if kwargs.get("alpha", 1) == 1 else Promotion.DEFAULT
+
+
+def _scaled(operand, alpha):
+    if alpha == 1:
+        return operand
+    if isinstance(alpha, bool) and operand.dtype != bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and not is_inexact(operand):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    return mul(operand, like(operand, alpha))
+
+
+@implements(torch.add, promote=_scaled_promotion)
+def add(input, other, *, alpha=1):
+    other = _scaled(other, alpha)
+    return lax.bitwise_or(input, other) if input.dtype == bool else lax.add(input, other)
+
+
+@implements(torch.sub, torch.subtract, promote=_scaled_promotion)
+def sub(input, other, *, alpha=1):
+    if input.dtype == bool:
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` "
+            "operator instead."
+        )
+    return lax.sub(input, _scaled(other, alpha))
+
+
+@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion)
+def rsub(input, other, *, alpha=1):
+    return sub(other, input, alpha=alpha)
+
+
+@default_once(torch.mul, torch.multiply)
+def mul(input, other):
+    return lax.bitwise_and(input, other) if input.dtype == bool else lax.mul(input, other)
+
+
+def _division(kwargs) -> Promotion:
+    return Promotion.INT_TO_FLOAT_ONCE if kwargs.get("rounding_mode") is None else Promotion.DEFAULT
+
+
+@implements(torch.div, torch.divide, promote=_division)
+def div(input, other, *, rounding_mode=None):
+    if rounding_mode is None:
+        return lax.div(input, other)
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode == "trunc":
+        _check_divisor(other)
+        quotient = lax.div(input, other)
+        return trunc(quotient) if is_float(input) else quotient
+    raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+
+
+@floating_once(torch.true_divide)
+def true_divide(input, other):
+    return lax.div(input, other)
+
+
+def _prepare_rdiv(input, other):
+    if not isinstance(input, torch.Tensor):
+        raise AttributeError(f"{type(input).__name__!r} object has no attribute 'reciprocal'")
+    return (input, other), {}
+
+
+@floating_once(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__, prepare=_prepare_rdiv)
+def rdiv(input, other):
+    return lax.div(other, input)
+
+
+def _check_divisor(other) -> None:
+    if isinstance(other, np.ndarray) and not is_inexact(other) and not other.any():
+        raise RuntimeError("ZeroDivisionError")
+
+
+@default(torch.floor_divide)
+def floor_divide(input, other):
+    refuse_complex(input, "floor_divide")
+    _check_divisor(other)
+    if not is_float(input):
+        quotient = lax.div(input, other)
+        return quotient if is_unsigned(input) else _lower(quotient, lax.rem(input, other), other)
+    input, other = (x if isinstance(x, np.ndarray) else lax.stop_gradient(x) for x in (input, other))
+    rest = lax.rem(input, other)  # (input - rest) / other is a whole number, but for its rounding
+    quotient = _lower(lax.div(lax.sub(input, rest), other), rest, other)
+    quotient = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
+    if isinstance(other, np.ndarray) and other.all():
+        return quotient
+    return where(lax.eq(other, like(other, 0)), lax.div(input, other), quotient)
+
+
+def _lower(quotient, rest, divisor):
+    """A truncated quotient, one less where the rest has not the divisor's sign."""
+    return where(_disagree(rest, divisor), lax.sub(quotient, like(quotient, 1)), quotient)
+
+
+def _disagree(rest, divisor):
+    zero = like(rest, 0)
+    if isinstance(divisor, np.ndarray):
+        return (lax.lt if divisor > 0 else lax.gt)(rest, zero)
+    return lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(divisor, zero)))
+
+
+@default(torch.Tensor.__rfloordiv__)
+def rfloordiv(input, other):
+    return floor_divide(other, input)
+
+
+@default(torch.remainder)
+def remainder(input, other):
+    refuse_complex(input, "remainder")
+    _check_divisor(other)
+    rest = lax.rem(input, other)
+    return rest if is_unsigned(rest) else where(_disagree(rest, other), lax.add(rest, other), rest)
+
+
+@default_once(torch.fmod)
+def fmod(input, other):
+    refuse_complex(input, "fmod")
+    _check_divisor(other)
+    return lax.rem(input, other)
+
+
+@default(torch.pow)
+def pow(input, other):
+    exponent = _plain_exponent(other)
+    if exponent is not None and (exponent >= 0 or is_inexact(input)):
+        return lax.integer_pow(input, exponent)
+    if not is_inexact(input):
+        if isinstance(other, np.ndarray) and (other < 0).any():
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        return _integer_power(_as_number(input), _as_number(other))
+    if isinstance(other, np.ndarray) and other in (0.5, -0.5):
+        return (lax.sqrt if other == 0.5 else lax.rsqrt)(input)
+    return lax.pow(*same_shape(input, other))
+
+
+def _plain_exponent(exponent) -> int | None:
+    """A constant exponent that takes but a few multiplications."""
+    if isinstance(exponent, np.ndarray) and exponent.imag == 0 and exponent.real in (-2, -1, 0, 1, 2, 3, 4):
+        return int(exponent.real)
+    return None
+
+
+def _integer_power(base, exponent):
+    zero, one = like(base, 0), like(base, 1)
+    power = jnp.power(base, lax.max(exponent, zero))
+    if is_unsigned(base) or isinstance(exponent, np.ndarray):
+        return power
+    sign_of_minus_one = where(lax.eq(lax.bitwise_and(exponent, one), zero), one, like(base, -1))
+    inverse = where(lax.eq(base, like(base, -1)), sign_of_minus_one, cast(lax.eq(base, one), base.dtype))
+    return where(lax.lt(exponent, zero), inverse, power)
+
+
+def _as_number(array):
+    return cast(array, np.int8) if array.dtype == bool else array
+
+
+@implements(torch.square, promote=Promotion.BOOL_TO_LONG)
+def square(input):
+    return lax.square(input)
+
+
+def _float_power_dtype(input, exponent) -> torch.dtype:
+    is_complex = any(
+        x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (input, exponent)
+    )
+    return torch.complex128 if is_complex else torch.float64
+
+
+@exact(torch.float_power, dtype=_float_power_dtype)
+def float_power(input, exponent):
+    dtype = canonical(torch.complex128 if is_complex(input) else torch.float64)
+    return pow(cast(input, dtype), cast(exponent, dtype))
+
+
+@implements_tensors(torch.Tensor.float_power_)
+def float_power_(input, exponent):
+    result = torch.float_power(input, exponent)
+    if result.dtype != input.dtype:
+        raise RuntimeError(
+            f"the base given to float_power_ has dtype {input.dtype}, but the operation's result has {result.dtype}"
+        )
+    return input.copy_(result)
+
+
+@floating(torch.atan2, torch.arctan2)
+def atan2(input, other):
+    return lax.atan2(*same_shape(input, other))
+
+
+@default(torch.hypot)
+def hypot(input, other):
+    return jnp.hypot(input, other)
+
+
+@floating(torch.copysign)
+def copysign(input, other):
+    return jnp.copysign(input, other)
+
+
+@jax.custom_jvp
+def _nextafter(x, towards):
+    return lax.nextafter(x, towards)
+
+
+@_nextafter.defjvp
+def _(primals, tangents):
+    moves = lax.ne(*primals)
+    return _nextafter(*primals), where(moves, tangents[0], like(tangents[0], 0))
+
+
+@exact(torch.nextafter)
+def nextafter(input, other):
+    return _nextafter(*same_shape(input, other))
+
+
+@floating(torch.logaddexp)
+def logaddexp(input, other):
+    return jnp.logaddexp(input, other)
+
+
+@floating(torch.logaddexp2)
+def logaddexp2(input, other):
+    return jnp.logaddexp2(input, other)
+
+
+@floating(torch.xlogy, torch.special.xlogy)
+def xlogy(input, other):
+    return jax.scipy.special.xlogy(input, other)
+
+
+@floating(torch.special.xlog1py)
+def xlog1py(input, other):
+    return jax.scipy.special.xlog1py(input, other)
+
+
+@default(torch.lerp)
+def lerp(input, end, weight):
+    difference = lax.sub(end, input)
+    if isinstance(weight, np.ndarray) and abs(weight) >= 0.5:  # exact at one, as PyTorch is
+        return lax.sub(end, lax.mul(difference, like(weight, 1) - weight))
+    return lax.add(input, lax.mul(weight, difference))
+
+
+@default(torch.addcmul)
+def addcmul(input, tensor1, tensor2, *, value=1):
+    product = lax.mul(tensor1, tensor2)
+    return lax.add(input, product if value == 1 else lax.mul(product, like(input, value)))
+
+
+@floating(torch.addcdiv)
+def addcdiv(input, tensor1, tensor2, *, value=1):
+    quotient = lax.div(tensor1, tensor2)
+    return lax.add(input, quotient if value == 1 else lax.mul(quotient, like(input, value)))
+
+
+@exact(torch.gcd)
+def gcd(input, other):
+    return jnp.gcd(input, other)
+
+
+@exact(torch.lcm)
+def lcm(input, other):
+    return jnp.lcm(input, other)
+
+
+@implements(torch.frexp, dtype=(None, torch.int32))
+def frexp(input):
+    if not is_float(input):
+        raise RuntimeError(f"torch.frexp() only supports floating-point dtypes, got {input.dtype}")
+    return jnp.frexp(input)

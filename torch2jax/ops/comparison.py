@@ -1,0 +1,243 @@
+"""Comparison and logic: what is larger, within bounds, equal, finite; choices and bits."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from ..dtypes import canonical
+from ..registry import implements_tensors, lookup
+from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, refuse_complex, truth, where
+from .families import binary, exact, predicate, unary
+
+aten = torch.ops.aten
+
+
+# Larger, smaller, and within bounds.
+
+
+@jax.custom_jvp
+def at_least(x, bound):
+    """``lax.max`` whose derivative is all that of `x` at a tie."""
+    return lax.max(x, bound)
+
+
+@jax.custom_jvp
+def at_most(x, bound):
+    """``lax.min`` whose derivative is all that of `x` at a tie."""
+    return lax.min(x, bound)
+
+
+@functools.partial(at_least.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    return at_least(*primals), _tangent_of_chosen(lax.ge(*primals), tangents)
+
+
+@functools.partial(at_most.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    return at_most(*primals), _tangent_of_chosen(lax.le(*primals), tangents)
+
+
+def _tangent_of_chosen(first, tangents):
+    x, bound = (like(t, 0) if isinstance(t, SymbolicZero) else t for t in tangents)
+    return where(first, x, bound)
+
+
+@exact(torch.clamp, torch.clip)
+def clamp(input, min=None, max=None):
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    refuse_complex(input, "clamp")
+    if min is not None:
+        input = _bounded(at_least, lax.max, input, min)
+    return input if max is None else _bounded(at_most, lax.min, input, max)
+
+
+def _bounded(differentiable, plain, input, bound):
+    return (differentiable if is_float(input) else plain)(input, bound)
+
+
+@exact(torch.clamp_min)
+def clamp_min(input, min):
+    return clamp(input, min=min)
+
+
+@exact(torch.clamp_max)
+def clamp_max(input, max):
+    return clamp(input, max=max)
+
+
+@exact(torch.maximum, aten.max.other)
+def maximum(input, other):
+    refuse_complex(input, "maximum")
+    return lax.max(input, other)
+
+
+@exact(torch.minimum, aten.min.other)
+def minimum(input, other):
+    refuse_complex(input, "minimum")
+    return lax.min(input, other)
+
+
+@exact(torch.fmax)
+def fmax(input, other):
+    refuse_complex(input, "fmax")
+    return where(lax.bitwise_or(lax.ge(input, other), lax.ne(other, other)), input, other)
+
+
+@exact(torch.fmin)
+def fmin(input, other):
+    refuse_complex(input, "fmin")
+    return where(lax.bitwise_or(lax.le(input, other), lax.ne(other, other)), input, other)
+
+
+@exact(torch.heaviside)
+def heaviside(input, values):
+    zero = like(input, 0)
+    return where(lax.eq(input, zero), values, cast(lax.gt(input, zero), input.dtype))
+
+
+def _prepare_nan_to_num(input, nan=None, posinf=None, neginf=None):
+    return (input,), {"nan": nan, "posinf": posinf, "neginf": neginf}
+
+
+@exact(torch.nan_to_num, prepare=_prepare_nan_to_num)
+def nan_to_num(input, *, nan, posinf, neginf):
+    if is_complex(input):
+        return lax.complex(
+            *(nan_to_num(part(input), nan=nan, posinf=posinf, neginf=neginf) for part in (lax.real, lax.imag))
+        )
+    if not is_float(input):
+        return input
+    limits = jnp.finfo(input.dtype)
+    for special, number in (
+        (lax.ne(input, input), 0 if nan is None else nan),
+        (lax.eq(input, like(input, math.inf)), limits.max if posinf is None else posinf),
+        (lax.eq(input, like(input, -math.inf)), limits.min if neginf is None else neginf),
+    ):
+        input = where(special, like(input, number), input)
+    return input
+
+
+# Comparison and logic.
+
+
+def _ordered(function):
+    def compare(x, y):
+        refuse_complex(x, f"comparison ({function.__name__})")
+        return function(x, y)
+
+    return compare
+
+
+for _functions, _function in (
+    ((torch.eq, torch.Tensor.__eq__), lax.eq),
+    ((torch.ne, torch.not_equal, torch.Tensor.__ne__), lax.ne),
+    ((torch.lt, torch.less), _ordered(lax.lt)),
+    ((torch.le, torch.less_equal), _ordered(lax.le)),
+    ((torch.gt, torch.greater), _ordered(lax.gt)),
+    ((torch.ge, torch.greater_equal), _ordered(lax.ge)),
+    ((torch.logical_and,), lambda x, y: lax.bitwise_and(truth(x), truth(y))),
+    ((torch.logical_or,), lambda x, y: lax.bitwise_or(truth(x), truth(y))),
+    ((torch.logical_xor,), lambda x, y: lax.bitwise_xor(truth(x), truth(y))),
+):
+    predicate(*_functions)(binary(_function))
+
+
+def _either_part(test):
+    """A test of a real number, true of a complex one if it is of either part."""
+
+    def body(input):
+        if is_complex(input):
+            return lax.bitwise_or(test(lax.real(input)), test(lax.imag(input)))
+        return test(input) if is_float(input) else lax.full_like(input, False, bool)
+
+    return body
+
+
+def isinf(x):
+    return lax.eq(lax.abs(x), like(x, math.inf))
+
+
+for _functions, _function in (
+    ((torch.logical_not,), lambda x: lax.bitwise_not(truth(x))),
+    ((torch.isnan,), lambda x: lax.ne(x, x)),
+    ((torch.isinf,), _either_part(isinf)),
+    ((torch.isfinite,), lambda x: lax.bitwise_not(_either_part(lambda part: lax.bitwise_not(lax.is_finite(part)))(x))),
+    ((torch.isposinf,), _either_part(lambda x: lax.eq(x, like(x, math.inf)))),
+    ((torch.isneginf,), _either_part(lambda x: lax.eq(x, like(x, -math.inf)))),
+):
+    predicate(*_functions)(unary(_function))
+
+
+def _prepare_isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    if isinstance(other, torch.Tensor) and input.dtype != other.dtype:
+        raise RuntimeError(f"isclose needs two tensors of one dtype, got {input.dtype} and {other.dtype}")
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"rtol and atol must be greater than or equal to zero, but got {rtol} and {atol}")
+    return (input, other), {"rtol": rtol, "atol": atol, "equal_nan": equal_nan}
+
+
+@predicate(torch.isclose, prepare=_prepare_isclose)
+def isclose(input, other, *, rtol, atol, equal_nan):
+    close = lax.eq(input, other)
+    if equal_nan:
+        close = lax.bitwise_or(close, lax.bitwise_and(lax.ne(input, input), lax.ne(other, other)))
+    if not is_inexact(input):
+        input, other = (lax.convert_element_type(x, canonical(torch.get_default_dtype())) for x in (input, other))
+    allowed = lax.abs(lax.mul(other, like(other, rtol)))
+    actual = lax.abs(lax.sub(input, other))
+    within = lax.le(actual, lax.add(allowed, like(allowed, atol)))
+    return lax.bitwise_or(close, lax.bitwise_and(lax.is_finite(actual), within))
+
+
+@exact(aten.where, unpromoted=1)
+def where_(condition, input, other):
+    return where(truth(condition), input, other)
+
+
+@implements_tensors(torch.where, aten.where.default)
+def where_or_nonzero(condition, input=None, other=None, *, out=None):
+    if input is None:
+        return torch.nonzero(condition, as_tuple=True)
+    return lookup(aten.where)((condition, input, other), {} if out is None else {"out": out})
+
+
+@implements_tensors(torch.Tensor.where)
+def where_method(self, condition, other):
+    return lookup(aten.where)((condition, self, other), {})
+
+
+# Bits.
+
+
+def _shift_right(x, by):
+    return (lax.shift_right_logical if is_unsigned(x) else lax.shift_right_arithmetic)(x, by)
+
+
+def _of_integers(function):
+    def checked(*operands):
+        if is_inexact(operands[0]):
+            raise NotImplementedError(f"bitwise operators need integers or bools, got {operands[0].dtype}")
+        return function(*operands)
+
+    return checked
+
+
+for _functions, _function in (
+    ((torch.bitwise_and, torch.Tensor.__and__), lax.bitwise_and),
+    ((torch.bitwise_or, torch.Tensor.__or__), lax.bitwise_or),
+    ((torch.bitwise_xor, torch.Tensor.__xor__), lax.bitwise_xor),
+    ((torch.bitwise_left_shift, torch.Tensor.__lshift__), lax.shift_left),
+    ((torch.bitwise_right_shift, torch.Tensor.__rshift__), _shift_right),
+):
+    exact(*_functions)(binary(_of_integers(_function)))
+
+
+@exact(torch.bitwise_not, torch.Tensor.__invert__)
+def bitwise_not(input):
+    return _of_integers(lax.bitwise_not)(input)
