@@ -278,7 +278,7 @@ def as_strided(self, size, stride, storage_offset=None):
 
 
 def _begins_where_traced(node: Storage | View) -> bool:
-    return isinstance(node, View) and (node.kind.traced or _begins_where_traced(node.parent))
+    return isinstance(node, View) and (bool(node.kind.traced) or _begins_where_traced(node.parent))
 
 
 @implements_tensors(aten.as_strided_.default)
