@@ -395,5 +395,8 @@ def functional_of(func):
     name = func.overloadpacket.__name__
     if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
         return None
+    written = [str(argument.type) for argument in func._schema.arguments if argument.is_write]
+    if written != ["Tensor"] or not func._schema.arguments[0].is_write:
+        return None  # a list, or several
     packet = getattr(torch.ops.aten, name[:-1], None)
     return getattr(packet, func._overloadname, None)

@@ -304,6 +304,16 @@ def test_random_operators_keep_the_error():
         t2j(torch.nn.Sequential(torch.nn.Dropout(0.5)), call_torch=["0"])(X)
 
 
+def test_sparse_and_quantized_results_are_refused():
+    for op in (
+        lambda x: torch.ops.aten._to_sparse(x),
+        lambda x: torch.ops.aten._make_per_tensor_quantized_tensor(x, 1, 0),
+    ):
+        for run in (call(op), jax.jit(call(op))):
+            with pytest.raises(NoRuleError, match="no array can hold"):
+                run(X.astype(jnp.uint8))
+
+
 def test_views_of_arguments_are_refused():
     for run in (call(lambda x: ops.window(x)), jax.jit(call(lambda x: ops.window(x)))):
         with pytest.raises(NoRuleError, match="view of an argument"):
@@ -337,6 +347,20 @@ def test_what_is_written_and_what_is_returned():
         before, after = run(X)
         np.testing.assert_allclose(before, 2 * X)
         np.testing.assert_allclose(after, X * X, rtol=1e-6)
+
+
+def test_lists_that_are_written_to():
+    def step(x):
+        parameters, moments = [x * 1, x[:2] * 1], [torch.zeros(4), torch.zeros(2)]
+        torch.ops.aten._foreach_add_.Scalar(parameters, 1.0)
+        torch.ops.aten._foreach_lerp_.Scalar(moments, parameters, 0.5)
+        return parameters, moments
+
+    for run in (call(step), jax.jit(call(step))):
+        (first, second), (moment, _) = run(X)
+        np.testing.assert_allclose(first, X + 1)
+        np.testing.assert_allclose(second, X[:2] + 1)
+        np.testing.assert_allclose(moment, (X + 1) / 2)
 
 
 def test_the_callers_arrays_are_never_written():

@@ -336,6 +336,9 @@ def _real(known) -> torch.Tensor:
 def _described(leaf, tensors: Sequence[torch.Tensor]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
+    if leaf.layout is not torch.strided or leaf.is_quantized:
+        kind = "quantized" if leaf.is_quantized else leaf.layout
+        raise _Refused(f"its result is a {kind} tensor, which no array can hold")
     for index, tensor in enumerate(tensors):
         if leaf is tensor:
             return _Given(index)
