@@ -38,7 +38,7 @@ class _Pullback:
         self.function = function
         self.wanted = wanted
         self.count = len(function.dtypes)
-        self.transforms = function.settings.use_torch_vjp
+        self.transforms = function.settings.use_torch_vjp is not False
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         inputs, cotangents = tensors[: self.count], [_conj(tensor) for tensor in tensors[self.count :]]
@@ -59,11 +59,13 @@ class _Pullback:
             except Exception:
                 raise error from None
             self.transforms = False
-            warnings.warn(
-                f"torch.func.vjp cannot differentiate {self.function} ({type(error).__name__}: {_first_line(error)}); "
-                "torch.autograd.grad takes its gradients, more slowly. Pass use_torch_vjp=False to choose that",
-                stacklevel=2,
-            )
+            if self.function.settings.use_torch_vjp:
+                warnings.warn(
+                    f"torch.func.vjp cannot differentiate {self.function} ({type(error).__name__}: "
+                    f"{_first_line(error)}); torch.autograd.grad takes its gradients, more slowly. "
+                    "Pass use_torch_vjp=False to choose that",
+                    stacklevel=2,
+                )
             return gradients
 
     def _of(self, inputs) -> Callable[..., tuple[torch.Tensor, ...]]:

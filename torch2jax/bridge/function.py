@@ -27,7 +27,8 @@ class Settings:
     """What a user chose once for a function and all its derivatives."""
 
     vmap_method: str = "sequential"
-    use_torch_vjp: bool = True
+    use_torch_vjp: bool | None = True
+    """Whether `torch.func.vjp` takes gradients where it can; None to say nothing where it cannot."""
     method: str = "ffi"
     lock: Any = False
     programs: Callable[[], dict | None] = lambda: None

@@ -122,7 +122,7 @@ class Outside:
             key = (function, signature, places, *(tensor.dtype for tensor in tensors), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
             piece = None if constants else self._remembered(key)
             if piece is None:
-                settings = dataclasses.replace(self._settings, use_torch_vjp=transforms)
+                settings = dataclasses.replace(self._settings, use_torch_vjp=None if transforms else False)
                 bound = _bound(function, template, places, [np.asarray(array) for array in constants])
                 piece = _Piece(bound, name, tensors, settings, depth)
                 if not constants:
