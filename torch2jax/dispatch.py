@@ -65,8 +65,9 @@ class Translation(TorchFunctionMode, Call):
         self.stream = Stream(rng) if self._owns_stream else outer.stream
         self.functions = CustomFunctions()
         self._reports = last_resort is not None
-        self.last_resort = outer.last_resort if last_resort is None and isinstance(outer, Translation) else last_resort
-        self._called_in_torch = frozenset() if self.last_resort is None else self.last_resort.functions
+        inherits = last_resort is None and isinstance(outer, Translation)
+        self.last_resort: Any = outer.last_resort if inherits else last_resort
+        self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = _AtenMode(self)
         self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []

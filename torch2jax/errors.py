@@ -49,16 +49,17 @@ class NoRuleError(NotImplementedError):
     """
 
     def __init__(self, operator: str, reason: str | None = None):
-        rule = f"with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays"
+        place = user_location()
         if reason is None:
             message = (
-                f"torch2jax has no rule for {operator}, called at {user_location()}. Add one {rule}, rewrite that line "
-                'with other operators, or run it in PyTorch: t2j(..., on_missing="call_torch").'
+                f"torch2jax has no rule for {operator}, called at {place}. "
+                f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "
+                'rewrite that line with other operators, or run it in PyTorch: t2j(..., on_missing="call_torch").'
             )
         else:
             message = (
-                f"torch2jax cannot run {operator} in PyTorch, called at {user_location()}: {reason}. Rewrite "
-                f"that line, or, if it is an operator, add a rule {rule}."
+                f"torch2jax cannot run {operator} in PyTorch, called at {place}: {reason}. "
+                "Rewrite that line, or add a rule with `@torch2jax.implements` for an operator that has none."
             )
         super().__init__(message)
 

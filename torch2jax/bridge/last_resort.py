@@ -94,13 +94,12 @@ def _functions(chosen: Iterable) -> frozenset:
     found: set[Any] = set()
     for thing in chosen:
         if isinstance(thing, str):
-            operator = _operator(thing)
+            operator: Any = _operator(thing)
             found.add(operator)
             if isinstance(operator, OpOverloadPacket):
                 found.update(getattr(operator, name) for name in operator.overloads())
-            packet = getattr(operator, "overloadpacket", operator)
             if thing.startswith("aten::"):
-                found.update(_named(packet.__name__))
+                found.update(_named(getattr(operator, "overloadpacket", operator).__name__))
         elif not isinstance(thing, (torch.nn.Module, type)):
             found.update((thing, *_named(thing.__name__)))
     return frozenset(found)

@@ -263,7 +263,7 @@ class _Piece:
         run = functools.partial(self._repeated, form)
         return form, self._function(run, form.results(self.dtypes, self.shapes), settings)
 
-    def _inferred(self) -> _Form:
+    def _inferred(self) -> Any:
         try:
             return self._observe([torch.empty(s, dtype=d, device="meta") for s, d in self._types])[0]
         except _Refused:
