@@ -178,6 +178,22 @@ def test_writes_reach_only_copies(fn, known):
         np.testing.assert_array_equal(x, before)
 
 
+def test_running_statistics_are_written_to_copies():
+    """PyTorch's operator writes to them, and its schema does not say so."""
+
+    def fn(x, mean, var):
+        y = torch.nn.functional.batch_norm(x, mean, var, training=True)
+        return y, mean, var
+
+    x, mean, var = jax.random.normal(jax.random.key(0), (5, 3)), jnp.zeros(3), jnp.ones(3)
+    f = torch2jax(fn, x, mean, var)
+    for _ in range(2):
+        results = f(x, mean, var)
+        np.testing.assert_allclose(results[2], 0.9 + 0.1 * jnp.var(x, axis=0, ddof=1), rtol=1e-5)
+        np.testing.assert_array_equal(mean, 0)
+        np.testing.assert_array_equal(var, 1)
+
+
 def test_what_is_written_to_is_found_once_and_the_rest_is_not_copied():
     addresses = []
 

@@ -165,6 +165,14 @@ def test_one_warning_lists_what_was_called():
     assert caught[0].filename == __file__
 
 
+def test_what_is_called_later_is_listed_then():
+    f = call(lambda x, cubed: cube(x) if cubed else ops.soft_threshold(x, 0.5))
+    with pytest.warns(UserWarning, match="soft_threshold"):
+        f(X, False)
+    with pytest.warns(UserWarning, match="compiles: resort::cube"):
+        f(X, True)
+
+
 def test_what_has_a_rule_is_translated():
     f = call(lambda x: torch.sin(x) + cube(x))
     with warnings.catch_warnings(record=True):
@@ -238,6 +246,21 @@ def test_inside_scan():
     final, steps = jax.lax.scan(lambda x, _: (f(x), f(x).sum()), X, None, length=3)
     np.testing.assert_allclose(final, np.sign(X) * np.maximum(np.abs(X) - 0.75, 0), rtol=1e-6)
     assert steps.shape == (3,)
+
+
+def test_inside_other_control_flow():
+    f = call(lambda x: ops.soft_threshold(x, 0.25))
+    wanted = np.sign(X) * np.maximum(np.abs(X) - 0.25, 0)
+    _, looped = jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, f(s[1])), (0, X))
+    np.testing.assert_allclose(looped, np.sign(X) * np.maximum(np.abs(X) - 0.5, 0), rtol=1e-6)
+    np.testing.assert_allclose(jax.lax.cond(X[0] < 0, f, lambda x: x, X), wanted, rtol=1e-6)
+    gradient = jax.grad(lambda x: jax.checkpoint(f)(x).sum())(X)
+    np.testing.assert_allclose(gradient, np.abs(X) > 0.25)
+
+
+def test_forward_mode_is_refused():
+    with pytest.raises(TypeError, match="reverse-mode gradients only"):
+        jax.jvp(call(lambda x: ops.soft_threshold(x, 0.5)), (X,), (X,))
 
 
 def test_several_results_lists_and_integers():
@@ -489,6 +512,29 @@ def test_the_whole_model_and_a_batch_of_it():
     matrices = jnp.stack([POINTS + POINTS.T, jnp.eye(3)])
     wanted = torch.stack([Symmetric()(torch.from_numpy(np.array(one))) for one in matrices])
     np.testing.assert_allclose(jax.jit(jax.vmap(f))(matrices), wanted.detach(), rtol=1e-5)
+
+
+def test_arguments_and_results_of_modules_are_trees():
+    class Labelled(torch.nn.Module):
+        def forward(self, pair, *, factor, label=None):
+            return {"sum": pair["a"] + pair["b"] * factor, "rest": [None, label, pair["a"].shape[0], pair["b"]]}
+
+    f = t2j(Labelled(), call_torch=[Labelled])
+    for run in (f, jax.jit(f, static_argnames=("factor", "label"))):
+        result = run({"a": X, "b": X}, factor=2)
+        np.testing.assert_allclose(result["sum"], 3 * X, rtol=1e-6)
+        assert result["rest"][2] == 4
+        np.testing.assert_array_equal(result["rest"][3], X)
+
+
+def test_errors_of_modules_are_their_own():
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            raise KeyError("broken")
+
+    for run in (t2j(Broken(), call_torch=[Broken]), jax.jit(t2j(Broken(), call_torch=[Broken]))):
+        with pytest.raises(KeyError, match="broken"):
+            run(X)
 
 
 def test_training_mode_set_by_the_code_and_buffers_replaced():
