@@ -561,3 +561,14 @@ def max_unpool2d(input, indices, output_size):
 @implements(torch._C._nn.max_unpool3d)
 def max_unpool3d(input, indices, output_size, stride, padding):
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
+
+
+@implements(torch.ops.aten.max_pool2d_with_indices_backward)
+def max_pool2d_with_indices_backward(grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    """Adds every gradient where its maximum was taken from."""
+    lead = input.shape[:-2]
+    rows, area = math.prod(lead), math.prod(input.shape[-2:])
+    places = math.prod(grad_output.shape[-2:])
+    gradients, indices = reshape(widened(grad_output), (rows, places)), reshape(indices, (rows, places))
+    total = jnp.zeros((rows, area), gradients.dtype).at[np.arange(rows)[:, None], indices].add(gradients)
+    return cast(reshape(total, input.shape), grad_output.dtype)
