@@ -87,7 +87,7 @@ class Translation(TorchFunctionMode, Call):
         if self._owns_stream:
             self.stream.close()
         close_seams()
-        if self._reports:
+        if self._reports and exc_info[0] is None:
             self.last_resort.report()
 
     def inside(self) -> "_Inside":

@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from torch2jax import NoRuleError, TracedValueError, t2j
+from torch2jax import NoRuleError, TracedValueError, j2t, t2j
 
 pytestmark = pytest.mark.filterwarnings("ignore:t2j runs in PyTorch itself")
 
@@ -628,6 +628,23 @@ def test_what_runs_in_pytorch_may_translate():
     f = t2j(Nested(), call_torch=[Nested])
     np.testing.assert_allclose(f(X), np.sin(X), rtol=1e-6)
     np.testing.assert_allclose(jax.jit(f)(X), np.sin(X), rtol=1e-6)
+
+
+def test_back_in_pytorch():
+    f = j2t(call(lambda x: ops.soft_threshold(x, 0.5) * x))
+    x = torch.tensor(np.array(X), requires_grad=True)
+    f(x).sum().backward()
+    shrunk = np.sign(X) * np.maximum(np.abs(X) - 0.5, 0)
+    np.testing.assert_allclose(x.grad, shrunk + X * (np.abs(X) > 0.5), rtol=1e-6)
+
+
+def test_shards():
+    """Each device calls PyTorch on its own shard; here there is one device, and one shard."""
+    mesh = jax.make_mesh((1,), ("rows",))
+    spec = jax.sharding.PartitionSpec("rows")
+    f = jax.shard_map(call(lambda x: ops.soft_threshold(x, 0.5)), mesh=mesh, in_specs=spec, out_specs=spec)
+    sharded = jax.device_put(X, jax.sharding.NamedSharding(mesh, spec))
+    np.testing.assert_allclose(jax.jit(f)(sharded), np.sign(X) * np.maximum(np.abs(X) - 0.5, 0), rtol=1e-6)
 
 
 def test_no_grad_holds():

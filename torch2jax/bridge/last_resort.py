@@ -188,7 +188,7 @@ class LastResort:
 
     def report(self) -> None:
         """Warns of what was called since the last report and had not been before."""
-        new = {name: place for name, place in self._called.items() if name not in self._reported}
+        new = {name: place for name, place in list(self._called.items()) if name not in self._reported}
         if new:
             self._reported.update(new)
             listed = ", ".join(f"{name} (at {place})" for name, place in new.items())
