@@ -5,12 +5,13 @@ The exchange is seen by all threads, so that what stands in must do as the origi
 
 import functools
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
 from .translation import current
 
-__all__ = ["close_seams", "exchange", "open_seams", "stands_in"]
+__all__ = ["applies", "close_seams", "exchange", "open_seams", "stands_in"]
 
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
@@ -33,6 +34,16 @@ def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
             exchange(owner, name, property(_chosen(original.fget, body)))
         elif original is not None:
             exchange(owner, name, _chosen(original, body))
+        return body
+
+    return register
+
+
+def applies(owner, name: str) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what ``owner.name``, an autograd function, applies in translated calls."""
+
+    def register(body: Callable) -> Callable:
+        exchange(owner, name, types.SimpleNamespace(apply=_chosen(vars(owner)[name].apply, body)))
         return body
 
     return register

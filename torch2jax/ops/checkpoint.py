@@ -2,20 +2,9 @@
 
 from torch.utils import checkpoint
 
-from ..seams import exchange
-from ..translation import current
-
-_original = checkpoint.CheckpointFunction
+from ..seams import applies
 
 
-class _CheckpointFunction:
-    """What ``torch.utils.checkpoint.checkpoint(..., use_reentrant=True)`` applies; its backward would run PyTorch's."""
-
-    @staticmethod
-    def apply(run_function, preserve_rng_state, *args):
-        if current() is None:
-            return _original.apply(run_function, preserve_rng_state, *args)
-        return run_function(*args)
-
-
-exchange(checkpoint, "CheckpointFunction", _CheckpointFunction)
+@applies(checkpoint, "CheckpointFunction")  # where use_reentrant=True; its backward would run PyTorch's
+def _run(run_function, preserve_rng_state, *args):
+    return run_function(*args)

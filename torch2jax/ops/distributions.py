@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from torch.distributions import Dirichlet, StudentT, von_mises
+from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
 from ..registry import implements_tensors
-from ..seams import stands_in
+from ..seams import applies, stands_in
 from ..storage import is_traced
 from ..translation import current
 from .random import sample
@@ -67,6 +67,11 @@ def _mode(self):
     mode = excess / excess.sum(-1, True)
     corner = torch.nn.functional.one_hot(mode.argmax(-1), mode.shape[-1]).to(mode)
     return torch.where((self.concentration < 1).all(-1, True), corner, mode)
+
+
+@applies(dirichlet, "_Dirichlet")
+def _sample(concentration):
+    return torch._sample_dirichlet(concentration)  # whose derivative is JAX's
 
 
 @stands_in(von_mises, "_rejection_sample")

@@ -225,7 +225,23 @@ def addbmm_(input, batch1, batch2, *, beta=1, alpha=1):
 # Products named by their indices. Traced, jnp.einsum leaves its dot_generals and nothing around them.
 
 
-@implements(torch.einsum)
+def _dtype_of_einsum(*arguments):
+    """PyTorch's answer for integers: what it sums on the way becomes int64. Otherwise that of the operands."""
+
+    def without_data(value):
+        if isinstance(value, (list, tuple)):
+            return [without_data(item) for item in value]
+        return torch.empty(value.shape, dtype=value.dtype, device="meta") if isinstance(value, torch.Tensor) else value
+
+    bare = without_data(arguments)
+    tensors = [value for item in bare for value in (item if isinstance(item, list) else [item])]
+    if any(value.is_floating_point() or value.is_complex() for value in tensors if isinstance(value, torch.Tensor)):
+        return None
+    with torch._C._DisableTorchDispatch():
+        return torch.functional.einsum(*bare).dtype
+
+
+@implements(torch.einsum, dtype=_dtype_of_einsum)
 def einsum(equation, *operands):
     if not isinstance(equation, str):
         return _einsum((equation, *operands), (equation, *operands)[::2])

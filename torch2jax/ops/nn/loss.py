@@ -115,7 +115,7 @@ def _reduce_tensor(loss, reduction: int):
 
 @implements_tensors(torch.margin_ranking_loss)
 def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
-    return _reduce_tensor((margin - target * (input1 - input2)).clamp_min(0), reduction)
+    return _reduce_tensor((-target * (input1 - input2) + margin).clamp_min(0), reduction)
 
 
 @implements_tensors(torch.hinge_embedding_loss)

@@ -185,17 +185,34 @@ def _interpolate_weighted(taps_of):
 
     def body(input, output_size, align_corners, *scales, **named_scales):
         sizes = _sizes(input.shape[2:], output_size, (*scales, *named_scales.values()))
+        if input.dtype == np.uint8 and input.ndim == 4:
+            return _interpolate_bytes(input, sizes, taps_of, align_corners)
         x = lax.convert_element_type(input, jnp.promote_types(input.dtype, jnp.float32))
         for size, factor in sizes:
             # The third dimension is used up, and its result appended: after all of them the order is back.
-            before = x.shape[2]
-            ratio = _ratio(before, size, factor, x.dtype.type)
-            if align_corners:
-                ratio = x.dtype.type((before - 1) / (size - 1) if size > 1 else 0)
-            x = _weighted_sums(x, *taps_of(before, size, ratio, align_corners))
+            x = _weighted_sums(x, *_taps(taps_of, x.shape[2], size, factor, align_corners, x.dtype.type))
         return _rounded(x, input.dtype)
 
     return body
+
+
+def _taps(taps_of, before, size, factor, align_corners, real):
+    ratio = _ratio(before, size, factor, real)
+    if align_corners:
+        ratio = real((before - 1) / (size - 1) if size > 1 else 0)
+    return taps_of(before, size, ratio, align_corners)
+
+
+def _interpolate_bytes(images, sizes, taps_of, align_corners):
+    """Bytes are rounded after each dimension, rows before columns, and weights are of 16 bits: as PyTorch has it."""
+    x = lax.transpose(lax.convert_element_type(images, np.float32), (0, 1, 3, 2))
+    for size, factor in reversed(sizes):
+        taps, weights = _taps(taps_of, x.shape[2], size, factor, align_corners, np.float64)
+        bits = next(bits for bits in range(23) if bits == 22 or int(0.5 + weights.max() * 2 ** (bits + 1)) >= 2**15)
+        whole = np.trunc(weights * 2**bits + np.where(weights < 0, -0.5, 0.5))
+        sums = _weighted_sums(x, taps, whole / 2**bits)  # exact, as every number here has at most 24 bits
+        x = lax.clamp(np.float32(0), lax.floor(sums + np.float32(0.5)), np.float32(255))
+    return lax.convert_element_type(lax.transpose(x, (0, 1, 3, 2)), np.uint8)
 
 
 def _weighted_sums(x, taps, weights):
@@ -245,7 +262,7 @@ def _cubic(x, a, namespace=np):
     """The cubic convolution kernel of Keys (1981)."""
     x = namespace.abs(x)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
-    outer = ((x - 5) * x + 8) * x * a - 4 * a
+    outer = (((x - 5) * x + 8) * x - 4) * a
     return namespace.where(x < 1, inner, namespace.where(x < 2, outer, 0))
 
 
