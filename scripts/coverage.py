@@ -15,7 +15,6 @@ import contextlib
 import faulthandler
 import io
 import json
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from pathlib import Path
 import jax
 import torch
 
+from tests.memory import Bound
 from tests.ops.database import DTYPES, cases, dtypes_of, entries, full_name
 from tests.ops.database.exceptions import EXCLUDED, excluded
 from tests.ops.database.trials import columns_of, run, trials
@@ -104,7 +104,7 @@ class Results:
 
 
 def run_all(results: Results, options) -> None:
-    bound = options.memory
+    memory = Bound(options.memory)
     for dtype in options.dtypes:
         for op in (op for pattern in options.patterns for op in entries(pattern)):
             name = full_name(op)
@@ -124,14 +124,7 @@ def run_all(results: Results, options) -> None:
             seconds = round(time.time() - begin, 2)
             results.append(entry=name, dtype=name_of(dtype), family=family, outcomes=outcomes, seconds=seconds)
             faulthandler.cancel_dump_traceback_later()
-            if _memory() > bound:
-                jax.clear_caches()
-                bound = max(options.memory, _memory() + 1)  # not all of it comes back
-
-
-def _memory() -> float:
-    """The memory of this process, in GB."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
+            memory.keep()
 
 
 def failures(results: Results) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 import os
 
+from tests.memory import Bound
+
 # One thread for each worker of pytest-xdist; more only make two cores wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -10,3 +12,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="everything in PyTorch's databases, not a sample of each row")
+
+
+_memory = Bound(4)
+
+
+def pytest_runtest_teardown():
+    _memory.keep()
