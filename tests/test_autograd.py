@@ -188,3 +188,23 @@ def test_reentrant_checkpoints_have_gradients():
     x = X.clone().requires_grad_()
     (expected,) = torch.autograd.grad(layer(x).square().sum() + layer(x).sum(), x)
     np.testing.assert_allclose(jax.grad(t2j(function))(t2j(X)), expected, rtol=1e-5)
+
+
+def test_scalars_are_differentiated_and_stay_numbers_to_pytorch():
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.save_for_backward(x)
+            return x * scale
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient, 7 * (gradient * x).sum()
+
+    def function(x, scale):
+        y = Times.apply(x, scale).sum()
+        return y + torch.full((2,), scale).sum()
+
+    gradient = jax.grad(t2j(function), 1)(t2j(X), jnp.float32(2))
+    np.testing.assert_allclose(gradient, 7 * X.sum(), rtol=1e-5)  # what is filled with a number has none

@@ -1,8 +1,8 @@
 """`torch.autograd.Function`: the backward that it defines becomes a `jax.custom_vjp`.
 
-PyTorch's C++ runs such a function with gradients off, and offers it to no override. But it leaves a note on each
-result: the function, the inputs and the context that made it. So what is made while gradients are off, although the
-code has not turned them off, is looked at once they are on again.
+PyTorch's C++ runs such a function with gradients off, and offers it to no override. But if an input requires grad, it
+leaves a note on each result: the function, the inputs and the context that made it. So inputs do for that time, and
+what is made while gradients are off, although the code has not turned them off, is looked at once they are on again.
 """
 
 import contextlib
@@ -14,9 +14,10 @@ import torch
 from jax import lax
 from torch.autograd.function import BackwardCFunction
 
+from .seams import stands_in
 from .storage import Held, Storage, is_traced
 from .tensor import Torchish, wrap
-from .translation import Call
+from .translation import Call, current
 from .trees import map_arguments
 
 __all__ = ["CustomFunctions"]
@@ -31,9 +32,23 @@ class CustomFunctions:
         self._wanted = True  # whether the code wants gradients
         self._reopened = False  # whether a function has turned them on within its forward
         self._left_alone = False
+        self._pending = False  # whether a function has begun, and its results were not looked at
+        self._inputs: list[Torchish] = []
         self._made: list[Torchish] = []
         self._results: dict[tuple[int, int], Torchish] = {}
         self._nodes: list[Any] = []  # keeps their numbers, the keys of `_results`, their own
+
+    def begin(self, args: tuple, call: Call) -> None:
+        """Lets the arguments of a function that is about to run require grad, to PyTorch's C++."""
+        self.settle(call)
+        if not torch.is_grad_enabled():
+            return
+        self._pending = True
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            for tensor in args:
+                if isinstance(tensor, Torchish) and _is_inexact(tensor.dtype) and tensor.is_leaf:
+                    tensor.requires_grad_()
+                    self._inputs.append(tensor)
 
     def set_grad_enabled(self, mode: bool) -> None:
         """Follows the code's own ``torch.no_grad()`` and ``torch.enable_grad()``."""
@@ -48,18 +63,19 @@ class CustomFunctions:
 
     def note(self, tensor: Torchish) -> None:
         """Keeps a tensor that was made with gradients off, if it may be the result of a function."""
-        if self._reopened or self._in_forward:
+        if self._pending and (self._reopened or self._in_forward):
             self._made.append(tensor)
 
     def left_alone(self):
         """A context without `settle`."""
-        return _LeftAlone(self) if self._made else _NOTHING
+        return _LeftAlone(self) if self._pending else _NOTHING
 
     def settle(self, call: Call) -> None:
         """Gives the results of the functions that have returned their derivatives."""
-        if not self._made or self._left_alone or self._reopened or not torch.is_grad_enabled():
+        if not self._pending or self._left_alone or self._reopened or not torch.is_grad_enabled():
             return
-        made, self._made = self._made, []
+        made, inputs = self._made, self._inputs
+        self._pending, self._made, self._inputs = False, [], []
         functions: dict[int, tuple[Any, dict[int, Torchish]]] = {}
         with torch._C.DisableTorchFunction():
             for tensor in made:
@@ -70,6 +86,9 @@ class CustomFunctions:
                 self._nodes.append(node)
                 self._results.update({(id(node), number): result for number, result in results.items()})
                 self._attach(node, results, call)
+            with torch._C._DisableTorchDispatch():
+                for tensor in inputs:
+                    tensor.requires_grad_(False)
 
     def _attach(self, node, results: dict[int, Torchish], call: Call) -> None:
         inputs = [self._source(edge, number, call) for edge, number in node.next_functions if edge is not None]
@@ -189,6 +208,10 @@ class _Context:
         self.saved_tensors, self.needs_input_grad = saved, needed
 
 
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _saved(node) -> tuple:
     try:
         return node.saved_tensors or ()
@@ -208,3 +231,10 @@ def _gradient(call: Call, gradient, dtype: torch.dtype, shape):
 
 def _conjugate(array):
     return lax.conj(array) if array.dtype.kind == "c" else array
+
+
+@stands_in(torch._functorch.utils, "unwrap_dead_wrappers")  # the first that `Function.apply` calls with its arguments
+def _begin(args):
+    call = current()
+    call.functions.begin(args, call)
+    return args

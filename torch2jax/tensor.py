@@ -115,12 +115,7 @@ def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _make(node, shape, dtype, strides, offset, device) -> Torchish:
     tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-        Torchish,
-        shape,
-        strides=strides,
-        storage_offset=offset,
-        dtype=dtype,
-        requires_grad=_may_require_grad(dtype),  # to C++; see autograd.py
+        Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype
     )
     tensor._node = node
     tensor._label = device
@@ -128,10 +123,6 @@ def _make(node, shape, dtype, strides, offset, device) -> Torchish:
     if not torch.is_grad_enabled():
         current().functions.note(tensor)
     return tensor
-
-
-def _may_require_grad(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def geometry(view, base: torch.Tensor, *args, **kwargs) -> torch.Tensor:
@@ -176,11 +167,7 @@ def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
 def become(tensor: Torchish, other: Torchish) -> None:
     """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        if tensor.dtype != other.dtype and tensor.is_leaf:  # C++ wants integers to be without gradients
-            torch.Tensor.requires_grad_(tensor, False)
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
-        if tensor.is_leaf:
-            torch.Tensor.requires_grad_(tensor, _may_require_grad(other.dtype))
     tensor._node = other._node
 
 
