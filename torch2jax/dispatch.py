@@ -129,7 +129,8 @@ class Translation(TorchFunctionMode, Call):
             inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
             result = self.dispatch_aten(outputs.functional, args, inputs)
             out = targets[0] if len(targets) == 1 else tuple(targets)
-            return write_out(result, out, (*args, *inputs.values()))
+            written = write_out(result, out, (*args, *inputs.values()))
+            return written if func._schema.returns else None
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs)
