@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import torch
 from jax import lax
+from torch._functorch import utils as functorch_utils
 from torch.autograd.function import BackwardCFunction
 
 from .seams import stands_in
@@ -233,7 +234,7 @@ def _conjugate(array):
     return lax.conj(array) if array.dtype.kind == "c" else array
 
 
-@stands_in(torch._functorch.utils, "unwrap_dead_wrappers")  # the first that `Function.apply` calls with its arguments
+@stands_in(functorch_utils, "unwrap_dead_wrappers")  # the first that `Function.apply` calls with its arguments
 def _begin(args):
     call = current()
     call.functions.begin(args, call)
