@@ -15,6 +15,7 @@ from jax import lax
 from torch._functorch import utils as functorch_utils
 from torch.autograd.function import BackwardCFunction
 
+from .dtypes import is_integral
 from .seams import stands_in
 from .storage import Held, Storage, is_traced
 from .tensor import Torchish, wrap
@@ -47,7 +48,7 @@ class CustomFunctions:
         self._pending = True
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             for tensor in args:
-                if isinstance(tensor, Torchish) and _is_inexact(tensor.dtype) and tensor.is_leaf:
+                if isinstance(tensor, Torchish) and not is_integral(tensor.dtype) and tensor.is_leaf:
                     tensor.requires_grad_()
                     self._inputs.append(tensor)
 
@@ -207,10 +208,6 @@ class _Context:
     def __init__(self, attributes: dict, saved: tuple, needed: tuple[bool, ...]):
         vars(self).update(attributes)
         self.saved_tensors, self.needs_input_grad = saved, needed
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _saved(node) -> tuple:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..dtypes import canonical
+from ..dtypes import canonical, is_integral
 from ..errors import NoRuleError, TracedValueError
 from ..inplace import write_in_place
 from ..interop import array_to_tensor, tensor_to_array
@@ -220,8 +220,8 @@ class _Piece:
             run,
             self._name,
             self.dtypes,
-            inputs=tuple(index for index, dtype in enumerate(self.dtypes) if _is_inexact(dtype)),
-            results=tuple(index for index, what in enumerate(results) if _is_inexact(what.dtype)),
+            inputs=tuple(index for index, dtype in enumerate(self.dtypes) if not is_integral(dtype)),
+            results=tuple(index for index, what in enumerate(results) if not is_integral(what.dtype)),
             depth=self._depth,
             settings=settings,
         )
@@ -310,10 +310,6 @@ class _Piece:
 
         in_fresh_thread(run)
         return given[0]
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _example(shape: tuple[int, ...], dtype: torch.dtype, step: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..dtypes import canonical, dtype_j2t
+from ..dtypes import canonical, dtype_j2t, is_integral
 from ..trees import map_results
 from .function import Settings, TorchFunction
 from .primitive import Result
@@ -144,17 +144,13 @@ def specialise(
         _Checked(run, out_structure),
         _name(fn),
         tuple(leaf.dtype for leaf in leaves),
-        inputs=tuple(i for i, leaf in enumerate(leaves) if _is_inexact(leaf.dtype) and not fixed[i]),
+        inputs=tuple(i for i, leaf in enumerate(leaves) if not is_integral(leaf.dtype) and not fixed[i]),
         results=tuple(i for i, result in enumerate(results) if jax.numpy.issubdtype(result.dtype, np.inexact)),
         depth=depth,
         settings=settings,
         copies=copies,
     )
     return Specialised(function, results, out_structure)
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _name(fn) -> str:
