@@ -1,6 +1,7 @@
 """Translated modules: state in, state out, and the user's module untouched."""
 
 import copy
+import inspect
 import pickle
 import threading
 
@@ -62,6 +63,17 @@ def test_values_state_and_an_untouched_module(net):
     assert state["count"] == 1
     assert set(state) == set(expected)
     assert_close(result, net(x))
+
+
+def test_keyword_arguments_of_translation_are_in_the_signature():
+    net = nn.BatchNorm1d(2).train()
+    x, state = jnp.arange(8.0).reshape(4, 2), t2j(net.state_dict())
+    assert list(inspect.signature(t2j(net)).parameters) == ["input", "state_dict", "rng", "return_state_dict"]
+    assert list(inspect.signature(t2j(lambda x, **options: x)).parameters) == ["x", "rng", "options"]
+    _, new = jax.jit(t2j(net), static_argnames="return_state_dict")(x, state_dict=state, return_state_dict=True)
+    np.testing.assert_allclose(new["running_mean"], 0.1 * x.mean(0), rtol=1e-6)
+    with pytest.raises(TypeError, match="static_argnames"):
+        jax.jit(t2j(net))(x, return_state_dict=True)
 
 
 def test_tied_weights_are_one(net):

@@ -1,6 +1,7 @@
 """Translated functions and modules: pure functions on arrays, that jit, grad, vmap and pickle as any."""
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,26 @@ from .trees import map_arguments, map_results
 __all__ = ["TranslatedFunction", "TranslatedModule"]
 
 
+class _Signature:
+    """The signature of what is wrapped, with the keyword arguments that translation adds: jit's static_argnames need it."""
+
+    def __init__(self, **added):
+        self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
+
+    def __get__(self, instance, owner=None) -> inspect.Signature | None:
+        if instance is None:
+            return None
+        wrapped = inspect.signature(instance.__wrapped__)
+        added = {parameter.name: parameter for parameter in self._added}
+        own = [parameter for name, parameter in wrapped.parameters.items() if name not in added]
+        rest = [own.pop()] if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+        return wrapped.replace(parameters=[*own, *self._added, *rest])
+
+
 class TranslatedFunction:
     """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``."""
+
+    __signature__ = _Signature(rng=None)
 
     def __init__(self, function: Callable, last_resort: Any = None):
         self._function, self._last_resort = function, last_resort
@@ -38,6 +57,8 @@ class TranslatedModule:
     It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
     """
 
+    __signature__ = _Signature(state_dict=None, rng=None, return_state_dict=False)
+
     def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None, last_resort: Any = None):
         self._module, self._method, self._last_resort = module, method, last_resort
         named = module.forward if method is None else method
@@ -45,6 +66,11 @@ class TranslatedModule:
         self.__name__ = type(module).__name__ if method is None else method.__name__
 
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
+        if isinstance(return_state_dict, jax.core.Tracer):
+            raise TypeError(
+                "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
+                'jit with static_argnames="return_state_dict", or a function that passes it'
+            )
         with Translation(rng, self._last_resort) as call, torch.enable_grad():
             skeleton = Skeleton(self._module, state_dict, call)
             function = skeleton.module if self._method is None else skeleton.method(self._method)
