@@ -199,6 +199,9 @@ class ArrayRule:
                 tensors.append(operands[i])
             elif isinstance(operand, np.generic):
                 operands[i] = operand.item()
+        if not tensors:  # PyTorch lets only add, sub, mul and div come this far without one
+            operands[0] = lift(torch.tensor(operands[0]))
+            tensors.append(operands[0])
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         compute, result_dtype = promoted(kind, operands[self.unpromoted :])
         if self.dtype is not None:

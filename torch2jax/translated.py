@@ -19,7 +19,7 @@ __all__ = ["TranslatedFunction", "TranslatedModule"]
 
 
 class _Signature:
-    """The signature of what is wrapped, with the keyword arguments that translation adds: jit's static_argnames need it."""
+    """What is wrapped has this signature, and keywords that translation adds: the static_argnames of jit need it."""
 
     def __init__(self, **added):
         self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]

@@ -155,3 +155,19 @@ def test_where_with_one_argument_finds_elements():
     mask = torch.tensor([[True, False], [True, True]])
     for got, want in zip(t2j(torch.where)(mask), torch.where(mask), strict=True):
         compare(got, want)
+
+
+@pytest.mark.parametrize("numbers", [(2, 3), (2.5, 3), (3, 2.5), (2j, 1)])
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div], ids=lambda f: f.__name__)
+def test_numbers_alone(function, numbers):
+    expected = function(*numbers)
+    compare(t2j(function)(*numbers), expected)
+    seen = []
+
+    def f(x):
+        total = function(*numbers)
+        seen.append((total.dtype, total.item()))
+        return x * total
+
+    jax.jit(t2j(f))(jnp.ones(2))
+    assert seen == [(expected.dtype, expected.item())]
