@@ -145,9 +145,9 @@ def page(results: Results) -> Iterator[str]:
         "# Coverage",
         "",
         "How much of PyTorch's operator database (`torch.testing._internal.common_methods_invocations.op_db`) passes.",
-        "A row is one entry in one dtype; it passes in a column if every sample does, of which there were",
-        f"{_samples(results)} in this run. Written by",
-        f"`python -m scripts.coverage` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
+        "A row is one entry in one dtype; it passes in a column if every sample does. Samples are those of the column",
+        "that has most. Written by `python -m scripts.coverage`",
+        f"with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
         "",
         *(f"- **{column}**: {meaning}" for column, meaning in COLUMNS.items()),
         "",
@@ -177,26 +177,21 @@ def _columns(exclusion) -> str:
     return "all" if set(exclusion.columns) == set(COLUMNS) else ", ".join(exclusion.columns)
 
 
-def _samples(results: Results) -> int:
-    """How many samples were checked in the column of which most were."""
-    totals = collections.Counter()
-    for outcomes in results.outcomes.values():
-        totals.update({column: total for column, (_, total, _) in outcomes.items()})
-    return max(totals.values(), default=0)
-
-
 def _table(first: str, keys: list[str], key_of, results: Results) -> Iterator[str]:
     counts = collections.defaultdict(lambda: [0, 0])
+    samples = collections.Counter()
     for (name, dtype), outcomes in results.outcomes.items():
         for column, (passed, total, _) in outcomes.items():
             for key in (key_of(name, dtype), "all") if total else ():
                 counts[key, column][0] += passed == total
                 counts[key, column][1] += 1
-    yield f"| {first} | {' | '.join(COLUMNS)} |"
-    yield "|---" * (1 + len(COLUMNS)) + "|"
+                samples[key, column] += total
+    yield f"| {first} | samples | {' | '.join(COLUMNS)} |"
+    yield "|---" * (2 + len(COLUMNS)) + "|"
     for key in (*keys, "all"):
+        most = max(samples[key, column] for column in COLUMNS)
         cells = (counts[key, column] for column in COLUMNS)
-        yield f"| {key} | {' | '.join(f'{passed}/{total}' if total else '' for passed, total in cells)} |"
+        yield f"| {key} | {most} | {' | '.join(f'{passed}/{total}' if total else '' for passed, total in cells)} |"
 
 
 def main() -> None:
