@@ -7,7 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-__all__ = ["canonical", "dtype_j2t", "dtype_t2j", "held_number", "is_integral", "logical"]
+__all__ = [
+    "FACTORED",
+    "FLOATS",
+    "INEXACT",
+    "INTEGERS",
+    "INTEGERS_AND_BOOL",
+    "NUMBERS",
+    "REALS",
+    "REALS_AND_BOOL",
+    "Takes",
+    "canonical",
+    "dtype_j2t",
+    "dtype_t2j",
+    "expect",
+    "held_number",
+    "is_integral",
+    "logical",
+]
 
 _NAMES = {
     torch.bool: "bool",
@@ -33,6 +50,38 @@ _NAMES = {
 }
 _TO_JAX = {dtype: jnp.dtype(name) for dtype, name in _NAMES.items()}
 _TO_TORCH = {array_dtype: dtype for dtype, array_dtype in _TO_JAX.items()}
+
+Takes = frozenset[torch.dtype]
+"""The dtypes that an operator is defined for."""
+
+FLOATS: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_floating_point)
+COMPLEX: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_complex)
+BOOL: Takes = frozenset({torch.bool})
+INTEGERS: Takes = frozenset(_NAMES) - FLOATS - COMPLEX - BOOL
+INEXACT = FLOATS | COMPLEX
+REALS = FLOATS | INTEGERS
+NUMBERS = REALS | COMPLEX
+REALS_AND_BOOL = REALS | BOOL
+INTEGERS_AND_BOOL = INTEGERS | BOOL
+
+FACTORED: Takes = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
+"""What LAPACK knows."""
+
+_KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
+
+
+def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:
+    """Refuses a dtype that an operator is not defined for, whatever XLA would make of it.
+
+    Raises:
+        NotImplementedError: `dtype` is not among those that it `takes`.
+    """
+    if dtype not in takes:
+        kinds = [kind for kind, members in _KINDS.items() if members <= takes]
+        others = takes.difference(*(_KINDS[kind] for kind in kinds))
+        *most, last = kinds + sorted(map(str, others))
+        wanted = f"{', '.join(most)} or {last}" if most else last
+        raise NotImplementedError(f"{name} got a tensor of {dtype}; wanted one of {wanted} dtype: convert it first")
 
 
 def dtype_t2j(dtype: torch.dtype) -> np.dtype:

@@ -171,3 +171,19 @@ def test_numbers_alone(function, numbers):
 
     jax.jit(t2j(f))(jnp.ones(2))
     assert seen == [(expected.dtype, expected.item())]
+
+
+def test_derivatives_of_directions_at_zero_and_of_tiny_numbers():
+    x = torch.tensor([0, 1e-30 + 1e-30j, 3 - 4j], requires_grad=True)
+    tangent = torch.tensor([1 + 2j, 2 - 1j, 0.5j])
+    of_sgn = torch.autograd.grad(torch.sgn(x), x, tangent)[0]
+    of_abs = torch.autograd.grad(torch.abs(x), x, torch.ones(3), create_graph=True)[0]
+    second = torch.autograd.grad(of_abs, x, tangent)[0]
+
+    def pulled(function, cotangent):
+        return lambda x: jnp.conj(jax.vjp(function, x)[1](jnp.conj(t2j(cotangent)))[0])
+
+    gradient = pulled(t2j(torch.abs), torch.ones(3))
+    np.testing.assert_allclose(pulled(t2j(torch.sgn), tangent)(t2j(x)), of_sgn.numpy(), 1e-5)
+    np.testing.assert_allclose(gradient(t2j(x)), of_abs.detach().numpy(), 1e-5)
+    np.testing.assert_allclose(pulled(gradient, tangent)(t2j(x)), second.numpy(), 1e-5)

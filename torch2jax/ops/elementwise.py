@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import canonical, is_integral
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, refuse_complex, same_shape, where
+from ..dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL, canonical, is_integral
+from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .comparison import at_least, at_most
-from .families import exact, floating, floating_once, predicate, unary
+from .families import exact, floating, floating_once, floating_real, floating_real_once, predicate, unary
 
 for _functions, _function in (
     ((torch.sin,), lax.sin),
@@ -25,12 +25,16 @@ for _functions, _function in (
     ((torch.log1p, torch.special.log1p), lax.log1p),
     ((torch.sqrt,), lax.sqrt),
     ((torch.rsqrt,), lax.rsqrt),
-    ((torch.erf, torch.special.erf), lax.erf),
-    ((torch.erfc, torch.special.erfc), lax.erfc),
-    ((torch.erfinv, torch.special.erfinv), lax.erf_inv),
     ((torch.reciprocal,), lambda x: lax.div(like(x, 1), x)),
 ):
     floating_once(*_functions)(unary(_function))
+
+for _functions, _function in (
+    ((torch.erf, torch.special.erf), lax.erf),
+    ((torch.erfc, torch.special.erfc), lax.erfc),
+    ((torch.erfinv, torch.special.erfinv), lax.erf_inv),
+):
+    floating_real_once(*_functions)(unary(_function))
 
 for _functions, _function in (  # XLA computes these in several steps, each rounded
     ((torch.asin, torch.arcsin), lax.asin),
@@ -43,11 +47,19 @@ for _functions, _function in (  # XLA computes these in several steps, each roun
     ((torch.sigmoid, torch.special.expit, torch.nn.functional.sigmoid), lax.logistic),
     ((torch.log2,), lambda x: lax.mul(lax.log(x), like(x, 1 / math.log(2)))),
     ((torch.log10,), lambda x: lax.mul(lax.log(x), like(x, 1 / math.log(10)))),
-    ((torch.deg2rad,), lambda x: lax.mul(x, like(x, math.pi / 180))),
-    ((torch.rad2deg,), lambda x: lax.mul(x, like(x, 180 / math.pi))),
     ((torch.sinc, torch.special.sinc), jnp.sinc),
 ):
     floating(*_functions)(unary(_function))
+
+
+@floating_real(torch.deg2rad)
+def deg2rad(input):
+    return lax.mul(input, like(input, math.pi / 180))
+
+
+@floating_real(torch.rad2deg)
+def rad2deg(input):
+    return lax.mul(input, like(input, 180 / math.pi))
 
 
 # Rounding and signs; integers are their own rounding.
@@ -70,10 +82,14 @@ for _functions, _function in (
     ((torch.ceil,), lax.ceil),
     ((torch.trunc, torch.fix), trunc),
 ):
-    exact(*_functions)(_unless_integer(_function))
+    exact(*_functions, takes=REALS)(_unless_integer(_function))
 
 
-@exact(torch.round, torch.special.round)
+def _rounded_dtypes(input, *, decimals=None):
+    return REALS if decimals is None else FLOATS
+
+
+@exact(torch.round, torch.special.round, takes=_rounded_dtypes)
 def round(input, *, decimals=0):
     if not is_float(input):
         return input
@@ -85,7 +101,7 @@ def round(input, *, decimals=0):
     return lax.div(rounded, scale) if decimals > 0 else lax.mul(rounded, scale)
 
 
-@exact(torch.frac)
+@exact(torch.frac, takes=FLOATS)
 def frac(input):
     return lax.sub(input, trunc(input))
 
@@ -100,10 +116,8 @@ def neg(input):
     return lax.neg(input)
 
 
-@exact(torch.positive)
+@exact(torch.positive, takes=NUMBERS)
 def positive(input):
-    if input.dtype == bool:
-        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return input
 
 
@@ -118,10 +132,32 @@ def _(primals, tangents):
     (x,), (tangent,) = primals, tangents
     if not is_complex(x):
         return magnitude(x), lax.mul(lax.sign(x), tangent)
-    direction = sgn(x)
-    return magnitude(x), lax.add(
-        lax.mul(lax.real(direction), lax.real(tangent)), lax.mul(lax.imag(direction), lax.imag(tangent))
-    )
+    return magnitude(x), _along(_direction(x), tangent)
+
+
+def _along(direction, tangent):
+    """How much of a complex `tangent` lies in a direction of the plane."""
+    return lax.add(lax.mul(lax.real(direction), lax.real(tangent)), lax.mul(lax.imag(direction), lax.imag(tangent)))
+
+
+def _length_or_one(x):
+    size = magnitude(x)
+    return cast(where(lax.eq(size, like(size, 0)), like(size, 1), size), x.dtype)
+
+
+@jax.custom_jvp
+def _direction(x):
+    """``x / abs(x)``, with a derivative that divides by nothing smaller than the length, and is zero at zero."""
+    return lax.div(x, _length_or_one(x))
+
+
+@_direction.defjvp
+def _(primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    direction = _direction(x)
+    across = lax.sub(tangent, lax.mul(direction, cast(_along(direction, tangent), x.dtype)))
+    turned = lax.div(across, _length_or_one(x))
+    return direction, where(lax.eq(x, like(x, 0)), like(x, 0), turned)
 
 
 @exact(torch.abs, torch.absolute, dtype=lambda input: input.dtype.to_real())
@@ -129,23 +165,21 @@ def abs_(input):
     return input if is_unsigned(input) else magnitude(input) if is_inexact(input) else lax.abs(input)
 
 
-@exact(torch.sign)
+@exact(torch.sign, takes=REALS_AND_BOOL)
 def sign(input):
-    refuse_complex(input, "sign")
     return sgn(input)
 
 
 @exact(torch.sgn)
 def sgn(input):
     if is_complex(input):
-        size = magnitude(input)
-        return lax.div(input, cast(where(lax.eq(size, like(size, 0)), like(size, 1), size), input.dtype))
+        return _direction(input)
     if is_float(input):  # PyTorch has zero for nan
         return where(lax.ne(input, input), like(input, 0), lax.sign(input))
     return input if input.dtype == bool else lax.sign(input)
 
 
-@predicate(torch.signbit)
+@predicate(torch.signbit, takes=REALS_AND_BOOL)
 def signbit(input):
     if is_float(input):
         input = lax.bitcast_convert_type(input, f"int{8 * input.dtype.itemsize}")
@@ -190,7 +224,7 @@ def _prepare_logit(input, eps=None):
     return (input,), {"eps": eps}
 
 
-@floating(torch.logit, torch.special.logit, prepare=_prepare_logit)
+@floating_real(torch.logit, torch.special.logit, prepare=_prepare_logit)
 def logit(input, *, eps):
     if eps is not None:
         input = at_most(at_least(input, like(input, eps)), like(input, 1 - eps))

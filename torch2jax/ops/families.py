@@ -2,6 +2,7 @@
 
 import functools
 
+from ..dtypes import FLOATS
 from ..promotion import Promotion
 from ..registry import implements
 
@@ -11,6 +12,8 @@ floating = functools.partial(implements, promote=Promotion.INT_TO_FLOAT)
 predicate = functools.partial(implements, promote=Promotion.ALWAYS_BOOL)
 floating_once = functools.partial(implements, promote=Promotion.INT_TO_FLOAT_ONCE)
 default_once = functools.partial(implements, promote=Promotion.DEFAULT_ONCE)
+floating_real = functools.partial(floating, takes=FLOATS)
+floating_real_once = functools.partial(floating_once, takes=FLOATS)
 
 
 def unary(function):

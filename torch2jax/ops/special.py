@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..dtypes import FLOATS, REALS_AND_BOOL
 from ..registry import implements
 from ..storage import is_traced
-from .arrays import cast, is_float, like, where
-from .families import floating
+from .arrays import cast, is_float, like, where, widened
+from .families import default, floating_real
 
 _EULER = 0.57721566490153286
 
@@ -51,7 +52,7 @@ def _(primals, tangents):
     return _digamma(*primals), lax.mul(tangents[0], _trigamma(*primals))
 
 
-@floating(torch.digamma, torch.special.digamma, torch.special.psi)
+@floating_real(torch.digamma, torch.special.digamma, torch.special.psi)
 def digamma(input):
     # PyTorch has the limit from above at zero, where XLA has none.
     return where(lax.eq(input, like(input, 0)), lax.neg(lax.div(like(input, 1), input)), _digamma(input))
@@ -67,12 +68,12 @@ def _(primals, tangents):
     return _lgamma(*primals), lax.mul(tangents[0], _digamma(*primals))
 
 
-@floating(torch.lgamma, torch.special.gammaln)
+@floating_real(torch.lgamma, torch.special.gammaln)
 def lgamma(input):
     return _lgamma(input)
 
 
-@floating(torch.special.zeta)
+@floating_real(torch.special.zeta)
 def zeta(input, other):
     return lax.zeta(*_same_shape(input, other))
 
@@ -82,34 +83,33 @@ def _same_shape(x, y):
     return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
 
 
-@floating(torch.igamma, torch.special.gammainc)
+@default(torch.igamma, torch.special.gammainc, takes=FLOATS)
 def igamma(input, other):
     return lax.igamma(*_same_shape(input, other))
 
 
-@floating(torch.igammac, torch.special.gammaincc)
+@default(torch.igammac, torch.special.gammaincc, takes=FLOATS)
 def igammac(input, other):
     return lax.igammac(*_same_shape(input, other))
 
 
-@floating(torch.special.ndtri)
+@floating_real(torch.special.ndtri)
 def ndtri(input):
     return jax.scipy.special.ndtri(input)
 
 
-@floating(torch.Tensor.polygamma)
+@floating_real(torch.Tensor.polygamma)
 def _polygamma_method(input, n):
     return polygamma(int(n), input)
 
 
-@implements(torch.polygamma, torch.special.polygamma, torch.ops.aten.polygamma)
+@implements(torch.polygamma, torch.special.polygamma, torch.ops.aten.polygamma, takes=REALS_AND_BOOL)
 def polygamma(n, input):
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}.")
-    x = input if is_float(input) else cast(input, np.float32)
-    if n == 0:
-        return digamma(x)
-    return like(x, (-1) ** (n + 1) * math.factorial(n)) * _hurwitz_zeta(n + 1, x)
+    x = widened(input) if is_float(input) else cast(input, np.float32)
+    result = digamma(x) if n == 0 else like(x, (-1) ** (n + 1) * math.factorial(n)) * _hurwitz_zeta(n + 1, x)
+    return cast(result, input.dtype) if is_float(input) else result
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -125,7 +125,7 @@ def _hurwitz_zeta(order: int, x):
     return where(pole, like(x, np.inf), where(negative, first + sign * others, first))
 
 
-@floating(torch.special.erfcx)
+@floating_real(torch.special.erfcx)
 def erfcx(input):
     near = lax.lt(input, like(input, 2))
     small, large = where(near, input, like(input, 0)), where(near, like(input, 2), input)
@@ -137,7 +137,7 @@ def _(order, primals, tangents):
     return _hurwitz_zeta(order, *primals), like(primals[0], -order) * _hurwitz_zeta(order + 1, *primals) * tangents[0]
 
 
-@floating(torch.special.log_ndtr)
+@floating_real(torch.special.log_ndtr)
 def log_ndtr(input):
     near = lax.gt(input, like(input, -1))
     x = lax.mul(input, like(input, math.sqrt(0.5)))
@@ -173,22 +173,22 @@ def _(primals, tangents):
     return _i0(*primals), lax.mul(i1(*primals), *tangents)
 
 
-@floating(torch.i0, torch.special.i0, torch.special.modified_bessel_i0)
+@floating_real(torch.i0, torch.special.i0, torch.special.modified_bessel_i0)
 def i0(input):
     return _i0(input)
 
 
-@floating(torch.special.i0e)
+@floating_real(torch.special.i0e)
 def i0e(input):
     return lax.bessel_i0e(input)
 
 
-@floating(torch.special.i1, torch.special.modified_bessel_i1)
+@floating_real(torch.special.i1, torch.special.modified_bessel_i1)
 def i1(input):
     return lax.mul(_growth(input), lax.bessel_i1e(input))
 
 
-@floating(torch.special.i1e)
+@floating_real(torch.special.i1e)
 def i1e(input):
     return lax.bessel_i1e(input)
 
@@ -295,15 +295,15 @@ def _of_order(function, order):
 
 
 for _order in (0, 1):
-    floating(getattr(torch.special, f"bessel_j{_order}"))(_of_order(_bessel_j, _order))
-    floating(getattr(torch.special, f"bessel_y{_order}"))(_of_order(_bessel_y, _order))
-    floating(getattr(torch.special, f"scaled_modified_bessel_k{_order}"))(_of_order(_bessel_k_scaled, _order))
-    floating(getattr(torch.special, f"modified_bessel_k{_order}"))(
+    floating_real(getattr(torch.special, f"bessel_j{_order}"))(_of_order(_bessel_j, _order))
+    floating_real(getattr(torch.special, f"bessel_y{_order}"))(_of_order(_bessel_y, _order))
+    floating_real(getattr(torch.special, f"scaled_modified_bessel_k{_order}"))(_of_order(_bessel_k_scaled, _order))
+    floating_real(getattr(torch.special, f"modified_bessel_k{_order}"))(
         _of_order(lambda order, x: _bessel_k_scaled(order, x) * lax.exp(lax.neg(x)), _order)
     )
 
 
-@floating(torch.special.spherical_bessel_j0)
+@floating_real(torch.special.spherical_bessel_j0)
 def spherical_bessel_j0(input):
     tiny = lax.lt(lax.abs(input), like(input, 0.5))
     series = [(-1) ** k / math.factorial(2 * k + 1) for k in range(8)]  # DLMF 10.53.1
@@ -312,7 +312,7 @@ def spherical_bessel_j0(input):
     return where(tiny, near, where(jnp.isinf(far), like(input, 0), lax.div(lax.sin(far), far)))
 
 
-@floating(torch.special.airy_ai)
+@floating_real(torch.special.airy_ai)
 def airy_ai(input):
     limit = like(input, 2)
     near = lax.le(lax.abs(input), limit)
@@ -393,8 +393,8 @@ for _name, _first in (
     ("w", lambda x: 2 * x + 1),
 ):
     _functions = [getattr(torch.special, f"{prefix}chebyshev_polynomial_{_name}") for prefix in ("", "shifted_")]
-    floating(_functions[0])(_recurrence(_first, _chebyshev_step))
-    floating(_functions[1])(_recurrence(*_shifted(_first, _chebyshev_step)))
+    floating_real(_functions[0])(_recurrence(_first, _chebyshev_step))
+    floating_real(_functions[1])(_recurrence(*_shifted(_first, _chebyshev_step)))
 
 for _function, _first, _step in (
     (torch.special.hermite_polynomial_h, lambda x: 2 * x, lambda k, x, p, before: 2 * (x * p - k * before)),
@@ -410,4 +410,4 @@ for _function, _first, _step in (
         lambda k, x, p, before: ((2 * k + 1) * x * p - k * before) / (k + 1),
     ),
 ):
-    floating(_function)(_recurrence(_first, _step))
+    floating_real(_function)(_recurrence(_first, _step))

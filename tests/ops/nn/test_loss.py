@@ -87,3 +87,24 @@ def test_bad_arguments(call, error, message):
 def test_cross_entropy_does_not_scatter():
     gradient = jax.grad(t2j(F.cross_entropy))
     assert "scatter" not in str(jax.make_jaxpr(gradient)(jnp.ones((4, 5)), jnp.zeros(4, int)))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize(("shape", "target"), [((5,), 3), ((5,), [3]), ((2, 5), [4, 0]), ((1, 5), [2])])
+def test_margins_of_one_class(shape, target, reduction):
+    x, target, weight = torch.randn(shape), torch.tensor(target), torch.rand(5)
+    expected = F.multi_margin_loss(x, target, p=2, margin=0.5, weight=weight, reduction=reduction)
+    call = jax.jit(t2j(lambda x: F.multi_margin_loss(x, target, p=2, margin=0.5, weight=weight, reduction=reduction)))
+    compare(call(t2j(x)), expected)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("target", [3, [3, -1, 1, 0], [[2, 0, -1, 3], [-1, 1, 1, 1], [0, 1, 2, 3]]])
+def test_margins_of_several_classes(target, reduction):
+    target = torch.tensor(target)
+    x, target = torch.randn(target.shape), target.clamp(max=3 if target.ndim else 0)
+    expected = F.multilabel_margin_loss(x, target, reduction=reduction)
+    compare(t2j(lambda x, target: F.multilabel_margin_loss(x, target, reduction=reduction))(x, target), expected)
+    compare(jax.jit(t2j(lambda x: F.multilabel_margin_loss(x, target, reduction=reduction)))(t2j(x)), expected)
+    with pytest.raises(RuntimeError, match="target out of range"):
+        t2j(F.multilabel_margin_loss)(x, target + 4)

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from jax import lax
 from torch.nn import _reduction as _Reduction
 
+from ...dtypes import FLOATS, INEXACT, NUMBERS
 from ...registry import implements, implements_tensors
 from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
 from ..indexing import known_values
-from .activation import log_softmax_over, logsigmoid, require_inexact, shifted
+from .activation import log_softmax_over, logsigmoid, shifted
 
 aten = torch.ops.aten
 _nn = torch._C._nn
@@ -76,13 +77,17 @@ def _huber(input, target, delta=1.0):
     return where(lax.le(distance, like(input, delta)), square, line)
 
 
-for _name, _function in (
-    ("l1_loss", _absolute),
-    ("mse_loss", _square),
-    ("smooth_l1_loss", _smooth),
-    ("huber_loss", _huber),
+def _absolute_dtypes(input, target, reduction=_MEAN):
+    return INEXACT if reduction == _MEAN else NUMBERS
+
+
+for _name, _function, _takes in (
+    ("l1_loss", _absolute, _absolute_dtypes),
+    ("mse_loss", _square, FLOATS),
+    ("smooth_l1_loss", _smooth, FLOATS),
+    ("huber_loss", _huber, FLOATS),
 ):
-    implements(getattr(_nn, _name), getattr(aten, _name))(_elementwise(_function))
+    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes)(_elementwise(_function))
 
 
 @implements_tensors(F.gaussian_nll_loss)
@@ -124,6 +129,44 @@ def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
     return _reduce_tensor(apart + torch.where(target != -1, input, 0), reduction)
 
 
+@implements_tensors(_nn.multi_margin_loss, aten.multi_margin_loss.default)
+def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=_MEAN):
+    rows, index = torch.atleast_2d(input), target.reshape(-1, 1)
+    batch, classes = rows.shape[0], rows.shape[-1]
+    if rows.ndim != 2 or classes == 0:
+        raise RuntimeError(f"expected a non-empty vector or matrix, got input of shape {list(input.shape)}")
+    if target.ndim > 1 or target.numel() != batch:
+        raise RuntimeError(f"inconsistent target size, expected {batch}, got {list(target.shape)}")
+    if weight is not None and weight.numel() != classes:
+        raise RuntimeError(f"inconsistent weight size, expected {classes}, got {list(weight.shape)}")
+    distances = F.relu(margin - rows.gather(1, index) + rows) ** p
+    if weight is not None:
+        distances = distances * weight.reshape(-1)[index]
+    others = torch.arange(classes) != index
+    loss = torch.where(others, distances, 0).sum(1) / classes
+    return loss.reshape(target.shape) if reduction == _NONE else _reduce_tensor(loss, reduction)
+
+
+@implements_tensors(_nn.multilabel_margin_loss, aten.multilabel_margin_loss.default)
+def multilabel_margin_loss(input, target, reduction=_MEAN):
+    rows, labels = torch.atleast_2d(input), torch.atleast_2d(target)
+    classes = rows.shape[-1]
+    if rows.ndim != 2 or classes == 0:
+        raise RuntimeError(f"expected a non-empty vector or matrix, got input of shape {list(input.shape)}")
+    if labels.shape != rows.shape:
+        raise RuntimeError(f"inconsistent target size {list(target.shape)} for input of size {list(input.shape)}")
+    values = known_values(current().lift(target))
+    if values is not None and values.size and not (-1 <= values.min() and values.max() < classes):
+        raise RuntimeError(f"target out of range: wanted -1 to {classes - 1}, got {values.min()} to {values.max()}")
+    listed = (labels >= 0).cumprod(1).bool()  # the first negative label ends them
+    index = torch.where(listed, labels, 0)
+    is_target = ((index.unsqueeze(2) == torch.arange(classes)) & listed.unsqueeze(2)).any(1)
+    distances = F.relu(1 - rows.gather(1, index).unsqueeze(2) + rows.unsqueeze(1))
+    counted = listed.unsqueeze(2) & ~is_target.unsqueeze(1)
+    loss = torch.where(counted, distances, 0).sum((1, 2)) / classes
+    return loss.reshape(input.shape[:-1]) if reduction == _NONE else _reduce_tensor(loss, reduction)
+
+
 # Probabilities of two classes.
 
 
@@ -143,9 +186,8 @@ def _(primals, tangents):
     return _cross_entropy_of_two(x, target), lax.add(lax.mul(slope, dx), lax.mul(odds, dtarget))
 
 
-@implements(_nn.binary_cross_entropy)
+@implements(_nn.binary_cross_entropy, takes=FLOATS)
 def binary_cross_entropy(input, target, weight=None, reduction=_MEAN):
-    require_inexact(input, "binary_cross_entropy")
     loss = _cross_entropy_of_two(widened(input), cast(widened(target), widened(input).dtype))
     return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
 
@@ -154,9 +196,8 @@ def _weighted(loss, weight):
     return loss if weight is None else loss * cast(weight, loss.dtype)
 
 
-@implements(torch.binary_cross_entropy_with_logits)
+@implements(torch.binary_cross_entropy_with_logits, takes=FLOATS)
 def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None, reduction=_MEAN):
-    require_inexact(input, "binary_cross_entropy_with_logits")
     x = widened(input)
     target = cast(target, x.dtype)
     log_likelihood = logsigmoid(x)
@@ -229,9 +270,8 @@ def _negative_likelihood(log_likelihood, target, weight, reduction, ignore_index
     return lax.div(reduce(loss, _SUM), reduce(weights, _SUM)) if reduction == _MEAN else reduce(loss, reduction)
 
 
-@implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d)
+@implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d, takes=FLOATS)
 def nll_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100):
-    require_inexact(input, "nll_loss")
     if input.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {input.ndim})")
     axis = _class_axis(input, target, weight)
@@ -241,9 +281,8 @@ def nll_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100):
     )
 
 
-@implements(_nn.cross_entropy_loss)
+@implements(_nn.cross_entropy_loss, takes=FLOATS)
 def cross_entropy_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
-    require_inexact(input, "cross_entropy")
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if input.shape == target.shape and jnp.issubdtype(target.dtype, jnp.floating):
@@ -311,9 +350,8 @@ def _linear_cross_entropy_each(input, weight, target, bias, class_weight, ignore
 # Connectionist temporal classification.
 
 
-@implements(torch.ctc_loss)
+@implements(torch.ctc_loss, takes=FLOATS)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=_MEAN, zero_infinity=False):
-    require_inexact(log_probs, "ctc_loss")
     batched = log_probs.ndim == 3
     x = widened(log_probs if batched else lax.expand_dims(log_probs, (1,)))
     input_lengths, target_lengths = (
