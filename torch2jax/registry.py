@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from .dtypes import Takes
 from .inplace import InPlace, WithFlag
-from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TensorRule
+from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TakesSpec, TensorRule
 
 __all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten"]
 
@@ -52,6 +53,7 @@ def implements(
     *functions,
     promote: PromoteSpec = None,
     unpromoted: int = 0,
+    takes: TakesSpec = None,
     dtype: DtypeSpec = None,
     concrete: bool = False,
     random: bool = False,
@@ -68,6 +70,8 @@ def implements(
             ``"torchvision::nms"``.
         promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
         unpromoted: how many of the first operands are broadcast only.
+        takes: the dtypes that the function is defined for, as sets of `torch2jax.dtypes`; any other is refused before
+            the rule runs. By default all are taken; see `ArrayRule`.
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
         concrete: the rule needs values, since the shape of its result depends on them.
         random: the rule takes a JAX key as its first argument.
@@ -83,6 +87,7 @@ def implements(
             name,
             promote=promote,
             unpromoted=unpromoted,
+            takes=takes,
             dtype=dtype,
             concrete=concrete,
             random=random,
@@ -97,11 +102,16 @@ def implements(
     return register
 
 
-def implements_tensors(*functions) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves."""
+def implements_tensors(*functions, takes: Takes | None = None) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
+
+    Args:
+        functions: as those of `implements`.
+        takes: the dtypes of the first tensor that the functions are defined for; all by default.
+    """
 
     def register(body: Callable) -> Callable:
-        rule = TensorRule(body, _name(functions[0]))
+        rule = TensorRule(body, _name(functions[0]), takes)
         for function in functions:
             _rules[function] = rule
         return body

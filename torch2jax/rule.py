@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .dtypes import canonical, logical
+from .dtypes import Takes, canonical, expect, logical
 from .errors import TracedValueError
 from .inline import call_inlined
 from .inplace import write_out
@@ -32,6 +32,7 @@ __all__ = [
     "MetadataRule",
     "PromoteSpec",
     "Reflected",
+    "TakesSpec",
     "TensorRule",
     "as_result",
 ]
@@ -42,17 +43,27 @@ _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format"
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "x1": "input", "x2": "other"}
 
 PromoteSpec = Promotion | Callable[[dict], Promotion] | None
+TakesSpec = Takes | Callable[..., Takes | None] | None
 ChannelsLast = tuple[Literal["prefer", "follow"], int] | None
 DtypeSpec = torch.dtype | tuple | Callable[..., Any] | None
 
 
 class TensorRule:
-    """A rule on tensors: its body has the signature of the PyTorch function."""
+    """A rule on tensors: its body has the signature of the PyTorch function.
 
-    def __init__(self, body: Callable, name: str):
-        self.body, self.name = body, name
+    Args:
+        body: takes and gives tensors.
+        name: the function's name.
+        takes: the dtypes of the first tensor that the function is defined for; all if None.
+    """
+
+    def __init__(self, body: Callable, name: str, takes: Takes | None = None):
+        self.body, self.name, self.takes = body, name, takes
+        self.positional = () if takes is None else tuple(inspect.signature(body).parameters)
 
     def __call__(self, args: tuple, kwargs: dict):
+        if self.takes is not None:
+            expect(self.name, _dtype_of_first(self.positional, args, kwargs), self.takes)
         with current().inside():
             return self.body(*args, **kwargs)
 
@@ -79,6 +90,9 @@ class ArrayRule:
         promote: promotes all positional parameters of `body` (the operands) to a common dtype and broadcasts them;
             keyword-only parameters are not operands. A function of these gives the kind where they decide it.
         unpromoted: how many of the first operands are broadcast, but keep their dtype (the condition of a where).
+        takes: the dtypes that the function is defined for, or a function of the call's arguments that gives them: those
+            that promotion gives to compute in; without it that of the first tensor, or what a `dtype` argument casts
+            it to. All if None.
         dtype: the PyTorch dtype of the result (one, a tuple of one for each, None in it where the operands decide,
             or a function of the call's arguments that gives one of these). By default the operands decide.
         concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
@@ -98,6 +112,7 @@ class ArrayRule:
         *,
         promote: PromoteSpec = None,
         unpromoted: int = 0,
+        takes: TakesSpec = None,
         dtype: DtypeSpec = None,
         concrete: bool = False,
         random: bool = False,
@@ -107,7 +122,7 @@ class ArrayRule:
     ):
         self.exact_out = exact_out
         self.body, self.name, self.prepare = body, name, prepare
-        self.promote, self.unpromoted, self.dtype = promote, unpromoted, dtype
+        self.promote, self.unpromoted, self.takes, self.dtype = promote, unpromoted, takes, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
@@ -140,7 +155,22 @@ class ArrayRule:
                 kwargs.pop(key, None)
         return kwargs, out, None if device is None else torch.device(device)
 
+    def _expect(self, dtype: torch.dtype, args, kwargs) -> None:
+        takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
+        if takes is not None:
+            expect(self.name, dtype, takes)
+
+    def _examined(self, args, kwargs) -> torch.dtype:
+        if "dtype" in self.parameters:
+            at = self.positional.index("dtype") if "dtype" in self.positional else len(args)
+            dtype = args[at] if at < len(args) else kwargs.get("dtype")
+            if dtype is not None:
+                return dtype
+        return _dtype_of_first(self.positional, args, kwargs)
+
     def _apply(self, args, kwargs, device):
+        if self.takes is not None:
+            self._expect(self._examined(args, kwargs), args, kwargs)
         tensors: list[Torchish] = []
         layout = self._layout(args) if self.channels_last else None
         if layout is None:
@@ -204,8 +234,10 @@ class ArrayRule:
             tensors.append(operands[0])
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         compute, result_dtype = promoted(kind, operands[self.unpromoted :])
+        if self.takes is not None:
+            self._expect(compute, operands, kwargs)
         if self.dtype is not None:
-            result_dtype = self.dtype(*args, **kwargs) if callable(self.dtype) else self.dtype
+            result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
         shape = common_shape(tensors)
         dtypes = (canonical(compute), canonical(result_dtype))  # pyright: ignore[reportArgumentType]
         layout = common_layout(tensors, shape)
@@ -266,6 +298,17 @@ def as_result(array, dtype, tensors: list, known: Known | None = None, device=No
 def _each(operand, function: Callable):
     """`function` of an operand, or of each in a list of them."""
     return [function(x) for x in operand] if isinstance(operand, (list, tuple)) else function(operand)
+
+
+def _dtype_of_first(names, args, kwargs) -> torch.dtype:
+    """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
+    for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
+        for item in x if isinstance(x, (list, tuple)) else (x,):
+            if isinstance(item, torch.Tensor):
+                return item.dtype
+            if isinstance(item, (jax.Array, np.ndarray)):
+                return lift(item).dtype
+    raise TypeError("got no tensor; wanted one at least")
 
 
 class Reflected:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical
+from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, refuse_complex, same_shape, where
+from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .elementwise import trunc
-from .families import default, default_once, exact, floating, floating_once
+from .families import default, default_once, exact, floating_once, floating_real
 
 aten = torch.ops.aten
 
@@ -60,7 +60,11 @@ def _division(kwargs) -> Promotion:
     return Promotion.INT_TO_FLOAT_ONCE if kwargs.get("rounding_mode") is None else Promotion.DEFAULT
 
 
-@implements(torch.div, torch.divide, promote=_division)
+def _dividend_dtypes(input, other, *, rounding_mode=None):
+    return None if rounding_mode is None else REALS
+
+
+@implements(torch.div, torch.divide, promote=_division, takes=_dividend_dtypes)
 def div(input, other, *, rounding_mode=None):
     if rounding_mode is None:
         return lax.div(input, other)
@@ -94,9 +98,8 @@ def _check_divisor(other) -> None:
         raise RuntimeError("ZeroDivisionError")
 
 
-@default(torch.floor_divide)
+@default(torch.floor_divide, takes=REALS)
 def floor_divide(input, other):
-    refuse_complex(input, "floor_divide")
     _check_divisor(other)
     if not is_float(input):
         quotient = lax.div(input, other)
@@ -122,27 +125,25 @@ def _disagree(rest, divisor):
     return lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(divisor, zero)))
 
 
-@default(torch.Tensor.__rfloordiv__)
+@default(torch.Tensor.__rfloordiv__, takes=REALS)
 def rfloordiv(input, other):
     return floor_divide(other, input)
 
 
-@default(torch.remainder)
+@default(torch.remainder, takes=REALS)
 def remainder(input, other):
-    refuse_complex(input, "remainder")
     _check_divisor(other)
     rest = lax.rem(input, other)
     return rest if is_unsigned(rest) else where(_disagree(rest, other), lax.add(rest, other), rest)
 
 
-@default_once(torch.fmod)
+@default_once(torch.fmod, takes=REALS)
 def fmod(input, other):
-    refuse_complex(input, "fmod")
     _check_divisor(other)
     return lax.rem(input, other)
 
 
-@default(torch.pow)
+@default(torch.pow, takes=NUMBERS)
 def pow(input, other):
     exponent = _plain_exponent(other)
     if exponent is not None and (exponent >= 0 or is_inexact(input)):
@@ -150,7 +151,7 @@ def pow(input, other):
     if not is_inexact(input):
         if isinstance(other, np.ndarray) and (other < 0).any():
             raise RuntimeError("Integers to negative integer powers are not allowed.")
-        return _integer_power(_as_number(input), _as_number(other))
+        return _integer_power(input, other)
     if isinstance(other, np.ndarray) and other in (0.5, -0.5):
         return (lax.sqrt if other == 0.5 else lax.rsqrt)(input)
     return lax.pow(*same_shape(input, other))
@@ -171,10 +172,6 @@ def _integer_power(base, exponent):
     sign_of_minus_one = where(lax.eq(lax.bitwise_and(exponent, one), zero), one, like(base, -1))
     inverse = where(lax.eq(base, like(base, -1)), sign_of_minus_one, cast(lax.eq(base, one), base.dtype))
     return where(lax.lt(exponent, zero), inverse, power)
-
-
-def _as_number(array):
-    return cast(array, np.int8) if array.dtype == bool else array
 
 
 @implements(torch.square, promote=Promotion.BOOL_TO_LONG)
@@ -205,17 +202,17 @@ def float_power_(input, exponent):
     return input.copy_(result)
 
 
-@floating(torch.atan2, torch.arctan2)
+@floating_real(torch.atan2, torch.arctan2)
 def atan2(input, other):
     return lax.atan2(*same_shape(input, other))
 
 
-@default(torch.hypot)
+@default(torch.hypot, takes=FLOATS)
 def hypot(input, other):
     return jnp.hypot(input, other)
 
 
-@floating(torch.copysign)
+@floating_real(torch.copysign)
 def copysign(input, other):
     return jnp.copysign(input, other)
 
@@ -231,32 +228,32 @@ def _(primals, tangents):
     return _nextafter(*primals), where(moves, tangents[0], like(tangents[0], 0))
 
 
-@exact(torch.nextafter)
+@exact(torch.nextafter, takes=FLOATS)
 def nextafter(input, other):
     return _nextafter(*same_shape(input, other))
 
 
-@floating(torch.logaddexp)
+@default(torch.logaddexp, takes=INEXACT)
 def logaddexp(input, other):
     return jnp.logaddexp(input, other)
 
 
-@floating(torch.logaddexp2)
+@default(torch.logaddexp2, takes=FLOATS)
 def logaddexp2(input, other):
     return jnp.logaddexp2(input, other)
 
 
-@floating(torch.xlogy, torch.special.xlogy)
+@floating_real(torch.xlogy, torch.special.xlogy)
 def xlogy(input, other):
     return jax.scipy.special.xlogy(input, other)
 
 
-@floating(torch.special.xlog1py)
+@floating_real(torch.special.xlog1py)
 def xlog1py(input, other):
     return jax.scipy.special.xlog1py(input, other)
 
 
-@default(torch.lerp)
+@default(torch.lerp, takes=INEXACT)
 def lerp(input, end, weight):
     difference = lax.sub(end, input)
     if isinstance(weight, np.ndarray) and abs(weight) >= 0.5:  # exact at one, as PyTorch is
@@ -264,30 +261,28 @@ def lerp(input, end, weight):
     return lax.add(input, lax.mul(weight, difference))
 
 
-@default(torch.addcmul)
+@default(torch.addcmul, takes=NUMBERS)
 def addcmul(input, tensor1, tensor2, *, value=1):
     product = lax.mul(tensor1, tensor2)
     return lax.add(input, product if value == 1 else lax.mul(product, like(input, value)))
 
 
-@floating(torch.addcdiv)
+@default(torch.addcdiv, takes=INEXACT)
 def addcdiv(input, tensor1, tensor2, *, value=1):
     quotient = lax.div(tensor1, tensor2)
     return lax.add(input, quotient if value == 1 else lax.mul(quotient, like(input, value)))
 
 
-@exact(torch.gcd)
+@exact(torch.gcd, takes=INTEGERS)
 def gcd(input, other):
     return jnp.gcd(input, other)
 
 
-@exact(torch.lcm)
+@exact(torch.lcm, takes=INTEGERS)
 def lcm(input, other):
     return jnp.lcm(input, other)
 
 
-@implements(torch.frexp, dtype=(None, torch.int32))
+@implements(torch.frexp, takes=FLOATS, dtype=(None, torch.int32))
 def frexp(input):
-    if not is_float(input):
-        raise RuntimeError(f"torch.frexp() only supports floating-point dtypes, got {input.dtype}")
     return jnp.frexp(input)

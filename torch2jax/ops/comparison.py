@@ -9,12 +9,14 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..dtypes import canonical
+from ..dtypes import INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
 from ..registry import implements_tensors, lookup
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, refuse_complex, truth, where
+from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 
 aten = torch.ops.aten
+ordered = functools.partial(exact, takes=REALS_AND_BOOL)
+comparing = functools.partial(predicate, takes=REALS_AND_BOOL)
 
 
 # Larger, smaller, and within bounds.
@@ -47,11 +49,10 @@ def _tangent_of_chosen(first, tangents):
     return where(first, x, bound)
 
 
-@exact(torch.clamp, torch.clip)
+@exact(torch.clamp, torch.clip, takes=REALS)
 def clamp(input, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
-    refuse_complex(input, "clamp")
     if min is not None:
         input = _bounded(at_least, lax.max, input, min)
     return input if max is None else _bounded(at_most, lax.min, input, max)
@@ -61,41 +62,37 @@ def _bounded(differentiable, plain, input, bound):
     return (differentiable if is_float(input) else plain)(input, bound)
 
 
-@exact(torch.clamp_min)
+@ordered(torch.clamp_min)
 def clamp_min(input, min):
     return clamp(input, min=min)
 
 
-@exact(torch.clamp_max)
+@ordered(torch.clamp_max)
 def clamp_max(input, max):
     return clamp(input, max=max)
 
 
-@exact(torch.maximum, aten.max.other)
+@ordered(torch.maximum, aten.max.other)
 def maximum(input, other):
-    refuse_complex(input, "maximum")
     return lax.max(input, other)
 
 
-@exact(torch.minimum, aten.min.other)
+@ordered(torch.minimum, aten.min.other)
 def minimum(input, other):
-    refuse_complex(input, "minimum")
     return lax.min(input, other)
 
 
-@exact(torch.fmax)
+@ordered(torch.fmax)
 def fmax(input, other):
-    refuse_complex(input, "fmax")
     return where(lax.bitwise_or(lax.ge(input, other), lax.ne(other, other)), input, other)
 
 
-@exact(torch.fmin)
+@ordered(torch.fmin)
 def fmin(input, other):
-    refuse_complex(input, "fmin")
     return where(lax.bitwise_or(lax.le(input, other), lax.ne(other, other)), input, other)
 
 
-@exact(torch.heaviside)
+@ordered(torch.heaviside)
 def heaviside(input, values):
     zero = like(input, 0)
     return where(lax.eq(input, zero), values, cast(lax.gt(input, zero), input.dtype))
@@ -126,26 +123,22 @@ def nan_to_num(input, *, nan, posinf, neginf):
 # Comparison and logic.
 
 
-def _ordered(function):
-    def compare(x, y):
-        refuse_complex(x, f"comparison ({function.__name__})")
-        return function(x, y)
-
-    return compare
-
-
 for _functions, _function in (
     ((torch.eq, torch.Tensor.__eq__), lax.eq),
     ((torch.ne, torch.not_equal, torch.Tensor.__ne__), lax.ne),
-    ((torch.lt, torch.less), _ordered(lax.lt)),
-    ((torch.le, torch.less_equal), _ordered(lax.le)),
-    ((torch.gt, torch.greater), _ordered(lax.gt)),
-    ((torch.ge, torch.greater_equal), _ordered(lax.ge)),
     ((torch.logical_and,), lambda x, y: lax.bitwise_and(truth(x), truth(y))),
     ((torch.logical_or,), lambda x, y: lax.bitwise_or(truth(x), truth(y))),
     ((torch.logical_xor,), lambda x, y: lax.bitwise_xor(truth(x), truth(y))),
 ):
     predicate(*_functions)(binary(_function))
+
+for _functions, _function in (
+    ((torch.lt, torch.less), lax.lt),
+    ((torch.le, torch.less_equal), lax.le),
+    ((torch.gt, torch.greater), lax.gt),
+    ((torch.ge, torch.greater_equal), lax.ge),
+):
+    comparing(*_functions)(binary(_function))
 
 
 def _either_part(test):
@@ -168,10 +161,11 @@ for _functions, _function in (
     ((torch.isnan,), lambda x: lax.ne(x, x)),
     ((torch.isinf,), _either_part(isinf)),
     ((torch.isfinite,), lambda x: lax.bitwise_not(_either_part(lambda part: lax.bitwise_not(lax.is_finite(part)))(x))),
-    ((torch.isposinf,), _either_part(lambda x: lax.eq(x, like(x, math.inf)))),
-    ((torch.isneginf,), _either_part(lambda x: lax.eq(x, like(x, -math.inf)))),
 ):
     predicate(*_functions)(unary(_function))
+
+for _function, _infinity in ((torch.isposinf, math.inf), (torch.isneginf, -math.inf)):
+    comparing(_function)(_either_part(lambda x, infinity=_infinity: lax.eq(x, like(x, infinity))))
 
 
 def _prepare_isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
@@ -219,25 +213,16 @@ def _shift_right(x, by):
     return (lax.shift_right_logical if is_unsigned(x) else lax.shift_right_arithmetic)(x, by)
 
 
-def _of_integers(function):
-    def checked(*operands):
-        if is_inexact(operands[0]):
-            raise NotImplementedError(f"bitwise operators need integers or bools, got {operands[0].dtype}")
-        return function(*operands)
-
-    return checked
-
-
-for _functions, _function in (
-    ((torch.bitwise_and, torch.Tensor.__and__), lax.bitwise_and),
-    ((torch.bitwise_or, torch.Tensor.__or__), lax.bitwise_or),
-    ((torch.bitwise_xor, torch.Tensor.__xor__), lax.bitwise_xor),
-    ((torch.bitwise_left_shift, torch.Tensor.__lshift__), lax.shift_left),
-    ((torch.bitwise_right_shift, torch.Tensor.__rshift__), _shift_right),
+for _functions, _function, _takes in (
+    ((torch.bitwise_and, torch.Tensor.__and__), lax.bitwise_and, INTEGERS_AND_BOOL),
+    ((torch.bitwise_or, torch.Tensor.__or__), lax.bitwise_or, INTEGERS_AND_BOOL),
+    ((torch.bitwise_xor, torch.Tensor.__xor__), lax.bitwise_xor, INTEGERS_AND_BOOL),
+    ((torch.bitwise_left_shift, torch.Tensor.__lshift__), lax.shift_left, INTEGERS),
+    ((torch.bitwise_right_shift, torch.Tensor.__rshift__), _shift_right, INTEGERS),
 ):
-    exact(*_functions)(binary(_of_integers(_function)))
+    exact(*_functions, takes=_takes)(binary(_function))
 
 
-@exact(torch.bitwise_not, torch.Tensor.__invert__)
+@exact(torch.bitwise_not, torch.Tensor.__invert__, takes=INTEGERS_AND_BOOL)
 def bitwise_not(input):
-    return _of_integers(lax.bitwise_not)(input)
+    return lax.bitwise_not(input)

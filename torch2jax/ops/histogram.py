@@ -5,6 +5,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..dtypes import FLOATS, INTEGERS, REALS
 from ..registry import implements, implements_tensors
 from .arrays import is_float, like, where
 
@@ -20,7 +21,7 @@ def _limits(values, low, high, margin: float):
     return where(same, lax.sub(low, margin), low), where(same, lax.add(high, margin), high)
 
 
-@implements(torch.histc)
+@implements(torch.histc, takes=REALS)
 def histc(input, bins=100, min=0, max=0):
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
@@ -76,35 +77,33 @@ def _points(input, dimensions: int):
     return lax.reshape(input, (input.size // dimensions, dimensions))
 
 
-@implements(torch.histogram, aten.histogram)
+@implements(torch.histogram, aten.histogram, takes=FLOATS)
 def histogram(input, bins, *, range=None, weight=None, density=False):
     points = _points(input, 1)
     edges = _edges(points, [bins], range) if isinstance(bins, int) else [bins]
     return _count(points, edges, weight, density), edges[0]
 
 
-@implements(aten._histogramdd_bin_edges)
+@implements(aten._histogramdd_bin_edges, takes=FLOATS)
 def histogramdd_bin_edges(input, bins, *, range=None, weight=None, density=False):
     return _edges(_points(input, input.shape[-1]), bins, range)
 
 
-@implements(aten._histogramdd_from_bin_cts)
+@implements(aten._histogramdd_from_bin_cts, takes=FLOATS)
 def histogramdd_from_bin_counts(input, bins, *, range=None, weight=None, density=False):
     points = _points(input, input.shape[-1])
     return _count(points, _edges(points, bins, range), weight, density)
 
 
-@implements(aten._histogramdd_from_bin_tensors)
+@implements(aten._histogramdd_from_bin_tensors, takes=FLOATS)
 def histogramdd_from_bin_tensors(input, bins, *, weight=None, density=False):
     return _count(_points(input, input.shape[-1]), bins, weight, density)
 
 
-@implements_tensors(torch.bincount, torch.Tensor.bincount, aten.bincount.default)
+@implements_tensors(torch.bincount, torch.Tensor.bincount, aten.bincount.default, takes=INTEGERS)
 def bincount(input, weights=None, minlength=0):
-    if input.ndim != 1 or input.is_floating_point():
-        raise RuntimeError(
-            f"bincount only supports 1-d non-negative integral inputs, got {input.dtype} of shape {list(input.shape)}"
-        )
+    if input.ndim != 1:
+        raise RuntimeError(f"bincount only supports 1-d non-negative integral inputs, got shape {list(input.shape)}")
     if minlength < 0:
         raise RuntimeError(f"minlength should be >= 0, got {minlength}")
     if weights is not None and weights.shape != input.shape:

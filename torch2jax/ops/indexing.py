@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import held_number
+from ..dtypes import NUMBERS, REALS, REALS_AND_BOOL, held_number
 from ..inplace import write_out
 from ..registry import implements, implements_tensors
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
@@ -364,7 +364,12 @@ def scatter_add(input, dim, index, src, *, shape=None, windows=()):
     return _scatter(_add, input, dim, index, src, shape=shape, windows=windows)
 
 
-@implements(torch.scatter_reduce, aten.scatter_reduce, prepare=_unexpanded)
+def _reducible(input, dim, index, src, reduce, **_):
+    """The dtypes whose elements have a mean, or an order."""
+    return {"mean": NUMBERS, "amax": REALS_AND_BOOL, "amin": REALS_AND_BOOL}.get(reduce)
+
+
+@implements(torch.scatter_reduce, aten.scatter_reduce, takes=_reducible, prepare=_unexpanded)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None, windows=()):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _scatter(combine, input, dim, index, src, shape=shape, windows=windows)
@@ -483,7 +488,7 @@ def index_fill(input, dim, index, value):
     return where(filled, _as_dtype(value, input.dtype), input)
 
 
-@implements(torch.index_reduce)
+@implements(torch.index_reduce, takes=REALS)
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _Rows(input, dim, index).scatter(combine, source, "index_reduce")

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..registry import implements
 from .arrays import is_complex
-from .linalg import broadcast_matrices, check_matrices, hermitian_of
+from .linalg import broadcast_matrices, check_matrices, factored, hermitian_of
 
 _ALPHA = (1 + math.sqrt(17)) / 8  # bounds the growth of elements
 
@@ -26,7 +25,7 @@ def _size(array):
     return lax.abs(lax.real(array)) + lax.abs(lax.imag(array)) if is_complex(array) else lax.abs(array)
 
 
-@implements(torch.linalg.ldl_factor_ex, torch.ops.aten.linalg_ldl_factor_ex, dtype=(None, torch.int32, torch.int32))
+@factored(torch.linalg.ldl_factor_ex, torch.ops.aten.linalg_ldl_factor_ex, dtype=(None, torch.int32, torch.int32))
 def linalg_ldl_factor_ex(input, *, hermitian=False, check_errors=False):
     check_matrices("torch.linalg.ldl_factor_ex", input)
     *batch, n, _ = input.shape
@@ -124,7 +123,7 @@ def _inverse_of_block(first, between, second, conj):
     return multiply
 
 
-@implements(torch.linalg.ldl_solve, torch.ops.aten.linalg_ldl_solve)
+@factored(torch.linalg.ldl_solve, torch.ops.aten.linalg_ldl_solve)
 def linalg_ldl_solve(LD, pivots, B, *, hermitian=False):
     check_matrices("torch.linalg.ldl_solve", LD, name="LD")
     _check_solve(LD, pivots, B)

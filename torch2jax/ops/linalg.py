@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..dtypes import FACTORED, INEXACT
 from ..errors import TracedValueError
 from ..interop import array_to_tensor
 from ..registry import implements, implements_tensors
-from .arrays import cast, is_complex, is_inexact, like, where, widened
+from .arrays import cast, is_complex, like, where, widened
 from .products import matmul
 from .values import values
 
 aten = torch.ops.aten
+factored = functools.partial(implements, takes=FACTORED)
 
 
 def _adjoint(array):
@@ -34,11 +36,7 @@ def _identity(array):
 
 
 def check_matrices(function: str, array, *, square: bool = True, name: str = "A") -> None:
-    """Raises unless `array` is a batch of (square) matrices of a type that LAPACK knows."""
-    if not is_inexact(array):
-        raise RuntimeError(f"{function}: Expected a floating point or complex tensor as input. Got {array.dtype}")
-    if array.dtype.itemsize < 4:
-        raise RuntimeError(f"{function}: Low precision dtypes not supported. Got {array.dtype}")
+    """Raises unless `array` is a batch of (square) matrices."""
     if array.ndim < 2:
         raise RuntimeError(
             f"{function}: The input tensor {name} must have at least 2 dimensions, but got {array.ndim} dimensions"
@@ -104,7 +102,7 @@ def _hermitian_jvp(lower, primals, tangents):
     return hermitian_of(*primals, lower), (tangents[0] + _adjoint(tangents[0])) / 2
 
 
-@implements(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
+@factored(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
 def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
     check_matrices("linalg.cholesky", input)
     matrix = hermitian_of(input, not upper)
@@ -134,7 +132,7 @@ def cholesky(input, upper=False):
     return torch.linalg.cholesky(input, upper=upper)
 
 
-@implements(torch.cholesky_solve)
+@factored(torch.cholesky_solve)
 def cholesky_solve(input, input2, upper=False):
     check_matrices("cholesky_solve", input2)
     factor, right = broadcast_matrices("cholesky_solve", input2, input)
@@ -146,7 +144,7 @@ def _transposed(factor, wanted: bool) -> dict:
     return {"transpose_a": wanted, "conjugate_a": wanted and is_complex(factor)}
 
 
-@implements(torch.cholesky_inverse)
+@factored(torch.cholesky_inverse)
 def cholesky_inverse(input, upper=False):
     return cholesky_solve(_identity(input), input, upper)
 
@@ -196,14 +194,14 @@ def _singularity(lu):
     return _first(lax.reduce_or(zero, (lu.ndim - 1,)))
 
 
-@implements(torch.linalg.inv_ex, dtype=(None, torch.int32))
+@factored(torch.linalg.inv_ex, dtype=(None, torch.int32))
 def linalg_inv_ex(A, *, check_errors=False):
     check_matrices("linalg.inv", A)
     factors = _factored(A)
     return _solved(A, factors, _identity(A)), _singularity(factors[0])
 
 
-@implements(aten._linalg_solve_ex, dtype=(None, None, torch.int32, torch.int32))
+@factored(aten._linalg_solve_ex, dtype=(None, None, torch.int32, torch.int32))
 def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
     check_matrices("linalg.solve", A)
     is_vector = B.ndim == 1 or (A.ndim == B.ndim + 1 and A.shape[:-1] == B.shape)
@@ -223,7 +221,7 @@ def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
     return result[..., 0] if is_vector else result, lu, _pivots(pivots), _singularity(lu)
 
 
-@implements(torch.linalg.lu_factor_ex, dtype=(None, torch.int32, torch.int32))
+@factored(torch.linalg.lu_factor_ex, dtype=(None, torch.int32, torch.int32))
 def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
     check_matrices("linalg.lu_factor", A, square=False)
     lu, pivots, _ = lax.linalg.lu(_pivoting("linalg.lu_factor", A, pivot))
@@ -236,7 +234,7 @@ def _pivoting(function: str, array, pivot: bool):
     return array
 
 
-@implements(torch.linalg.lu)
+@factored(torch.linalg.lu)
 def linalg_lu(A, *, pivot=True):
     check_matrices("linalg.lu", A, square=False)
     lu, _, permutation = lax.linalg.lu(_pivoting("linalg.lu", A, pivot))
@@ -256,7 +254,7 @@ def _triangles(lu):
     return lower, jnp.triu(lu[..., :size, :])
 
 
-@implements(torch.lu_unpack)
+@factored(torch.lu_unpack)
 def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     nothing = _nothing(LU_data.dtype)
     matrix = nothing
@@ -266,7 +264,7 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     return (matrix, *(_triangles(LU_data) if unpack_data else (nothing, nothing)))
 
 
-@implements(torch.linalg.lu_solve)
+@factored(torch.linalg.lu_solve)
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     check_matrices("linalg.lu_solve", LU, name="LU")
     lu, right = broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
@@ -281,7 +279,7 @@ def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     return result if left else result.mT
 
 
-@implements(torch.linalg.solve_triangular)
+@factored(torch.linalg.solve_triangular)
 def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
     check_matrices("linalg.solve_triangular", input)
     a, b = broadcast_matrices("linalg.solve_triangular", input, B)
@@ -293,7 +291,7 @@ def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
     return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
 
 
-@implements(torch.triangular_solve)
+@factored(torch.triangular_solve)
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
     check_matrices("triangular_solve", A)
     a, b = broadcast_matrices("triangular_solve", A, input)
@@ -306,13 +304,13 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False)
 # Determinants.
 
 
-@implements(torch.linalg.det)
+@factored(torch.linalg.det)
 def linalg_det(A):
     check_matrices("linalg.det", A)
     return jnp.linalg.det(A) if A.size else lax.full(A.shape[:-2], A.dtype.type(A.shape[-1] == 0))
 
 
-@implements(torch.linalg.slogdet, dtype=lambda A: (A.dtype, A.dtype.to_real()))
+@factored(torch.linalg.slogdet, dtype=lambda A: (A.dtype, A.dtype.to_real()))
 def linalg_slogdet(A):
     check_matrices("linalg.slogdet", A)
     return tuple(jnp.linalg.slogdet(A))
@@ -321,7 +319,7 @@ def linalg_slogdet(A):
 # QR, and the reflectors that it is stored as.
 
 
-@implements(torch.linalg.qr)
+@factored(torch.linalg.qr)
 def linalg_qr(A, mode="reduced"):
     check_matrices("linalg.qr", A, square=False)
     if mode not in ("reduced", "complete", "r"):
@@ -332,7 +330,7 @@ def linalg_qr(A, mode="reduced"):
     return (_nothing(A.dtype) if mode == "r" else q), r
 
 
-@implements(torch.geqrf)
+@factored(torch.geqrf)
 def geqrf(input):
     check_matrices("geqrf", input, square=False)
     reflectors, tau = jnp.linalg.qr(input, mode="raw")
@@ -362,7 +360,7 @@ def _reflected(reflectors, tau):
     return lax.scan(reflect, _identity(reflectors), each, reverse=True)[0]
 
 
-@implements(torch.linalg.householder_product)
+@factored(torch.linalg.householder_product)
 def linalg_householder_product(input, tau):
     check_matrices("linalg.householder_product", input, square=False, name="input")
     if input.shape[-2] < input.shape[-1] or tau.shape[-1] > input.shape[-1]:
@@ -373,7 +371,7 @@ def linalg_householder_product(input, tau):
     return _orthogonal(input, tau)
 
 
-@implements(torch.ormqr)
+@factored(torch.ormqr)
 def ormqr(input, input2, input3, left=True, transpose=False):
     if input.ndim < 2 or input3.ndim < 2:
         raise RuntimeError(
@@ -396,7 +394,7 @@ def ormqr(input, input2, input3, left=True, transpose=False):
 # Spectra.
 
 
-@implements(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
+@factored(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
 def _linalg_eigh(A, UPLO="L", compute_v=True):
     check_matrices("linalg.eigh", A)
     if UPLO.upper() not in ("L", "U"):
@@ -405,7 +403,7 @@ def _linalg_eigh(A, UPLO="L", compute_v=True):
     return eigenvalues, vectors if compute_v else _nothing(A.dtype)
 
 
-@implements(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
+@factored(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
 def linalg_eig(input):
     check_matrices("linalg.eig", input)
     if not input.size:
@@ -414,7 +412,7 @@ def linalg_eig(input):
     return tuple(lax.linalg.eig(input, compute_left_eigenvectors=False, enable_eigvec_derivs=True))
 
 
-@implements(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
+@factored(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
 def linalg_eigvals(input):
     check_matrices("linalg.eigvals", input)
     if not input.size:
@@ -424,7 +422,7 @@ def linalg_eigvals(input):
     )[0]
 
 
-@implements(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
+@factored(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
 def _linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
     check_matrices("linalg.svd", A, square=False)
     if not compute_uv:
@@ -477,7 +475,7 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
     return p, left + right - pda @ p
 
 
-@implements(aten.linalg_pinv.atol_rtol_tensor)
+@factored(aten.linalg_pinv.atol_rtol_tensor)
 def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
     check_matrices("linalg.pinv", input, square=hermitian)
     return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
@@ -491,7 +489,7 @@ def _tolerances(array, atol, rtol):
     return 0.0 if atol is None else atol, rtol
 
 
-@implements(
+@factored(
     torch.linalg.lstsq,
     dtype=lambda input, *args, **kwargs: (input.dtype, input.dtype.to_real(), torch.int64, input.dtype.to_real()),
 )
@@ -520,7 +518,7 @@ def linalg_lstsq(input, b, rcond=None, *, driver=None):
     )
 
 
-@implements(torch.linalg.matrix_exp)
+@implements(torch.linalg.matrix_exp, takes=INEXACT)
 def linalg_matrix_exp(input):
     matrices = widened(input)
     check_matrices("linalg.matrix_exp", matrices)

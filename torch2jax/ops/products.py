@@ -1,19 +1,23 @@
 """Products of matrices and vectors: each is one ``lax.dot_general``, with no transposed copy of an operand."""
 
+import functools
 import math
 
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from torch.utils import _pytree as pytree
 
+from ..dtypes import NUMBERS
 from ..registry import implements, implements_tensors
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor
+multiplied = functools.partial(implements, takes=NUMBERS)
 
 
-@implements(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
+@multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
 def matmul(input, other):
     """The product of stacks of matrices (or vectors) under the broadcasting rules of ``torch.matmul``."""
     if input.ndim == 0 or other.ndim == 0:
@@ -64,8 +68,6 @@ def _contract(left, right, left_dims, right_dims, batch=()):
     """``lax.dot_general`` for operands of one dtype that batch over the same dimensions."""
     if left.dtype != right.dtype:
         raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
-    if left.dtype == bool:
-        raise RuntimeError("matrix products are not implemented for 'Bool'; convert the operands to a number type")
     return lax.dot_general(left, right, ((left_dims, right_dims), (batch, batch)), preferred_element_type=left.dtype)
 
 
@@ -112,13 +114,13 @@ def _check_ndim(function: str, **operands) -> None:
             raise RuntimeError(f"{function}: {name} must be {kind}, but got a {array.ndim}D tensor")
 
 
-@implements(torch.mm)
+@multiplied(torch.mm)
 def mm(input, mat2):
     _check_ndim("mm", self=(input, 2), mat2=(mat2, 2))
     return _product(input, mat2)
 
 
-@implements(torch.bmm)
+@multiplied(torch.bmm)
 def bmm(input, mat2):
     _check_ndim("bmm", batch1=(input, 3), batch2=(mat2, 3))
     if input.shape[0] != mat2.shape[0] or input.shape[2] != mat2.shape[1]:
@@ -129,25 +131,25 @@ def bmm(input, mat2):
     return _contract(input, mat2, (2,), (1,), (0,))
 
 
-@implements(torch.mv)
+@multiplied(torch.mv)
 def mv(input, vec):
     _check_ndim("mv", input=(input, 2), vec=(vec, 1))
     return _product(input, vec)
 
 
-@implements(torch.dot)
+@multiplied(torch.dot)
 def dot(input, tensor):
     if input.ndim != 1 or tensor.ndim != 1:
         raise RuntimeError(f"1D tensors expected, but got {input.ndim}D and {tensor.ndim}D tensors")
     return _product(input, tensor)
 
 
-@implements(torch.vdot)
+@multiplied(torch.vdot)
 def vdot(input, other):
     return dot(lax.conj(input) if is_complex(input) else input, other)
 
 
-@implements(torch.inner)
+@multiplied(torch.inner)
 def inner(input, other):
     if input.ndim == 0 or other.ndim == 0:
         return lax.mul(*(jnp.broadcast_to(x, np.broadcast_shapes(input.shape, other.shape)) for x in (input, other)))
@@ -186,24 +188,24 @@ def _added(input, product, beta, alpha):
     return lax.add(input, product)
 
 
-@implements(torch.addmm)
+@multiplied(torch.addmm)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     _check_ndim("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     return _added(input, _product(mat1, mat2), beta, alpha)
 
 
-@implements(torch.addmv)
+@multiplied(torch.addmv)
 def addmv(input, mat, vec, *, beta=1, alpha=1):
     _check_ndim("addmv", mat=(mat, 2), vec=(vec, 1))
     return _added(input, _product(mat, vec), beta, alpha)
 
 
-@implements(torch.baddbmm)
+@multiplied(torch.baddbmm)
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return _added(input, bmm(batch1, batch2), beta, alpha)
 
 
-@implements(torch.addbmm)
+@multiplied(torch.addbmm)
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     _check_ndim("addbmm", batch1=(batch1, 3), batch2=(batch2, 3))
     _check_batch_sizes(batch1, batch2)
@@ -241,7 +243,13 @@ def _dtype_of_einsum(*arguments):
         return torch.functional.einsum(*bare).dtype
 
 
-@implements(torch.einsum, dtype=_dtype_of_einsum)
+def _dtypes_of_factors(*arguments):
+    """One operand alone is not multiplied."""
+    operands = [x for x in pytree.tree_leaves(arguments) if hasattr(x, "dtype")]
+    return NUMBERS if len(operands) > 1 else None
+
+
+@implements(torch.einsum, takes=_dtypes_of_factors, dtype=_dtype_of_einsum)
 def einsum(equation, *operands):
     if not isinstance(equation, str):
         return _einsum((equation, *operands), (equation, *operands)[::2])
@@ -258,7 +266,7 @@ def _einsum(arguments, operands):
         raise RuntimeError(f"einsum(): operands of shapes {shapes} do not fit {arguments[0]!r}: {error}") from None
 
 
-@implements(torch.tensordot)
+@multiplied(torch.tensordot)
 def tensordot(a, b, dims=2):
     """``torch.tensordot``: contracts the last dimensions of one with the first of the other, or the listed ones."""
     if isinstance(dims, (jnp.ndarray, np.ndarray)):
@@ -291,7 +299,7 @@ def _as_list(dims) -> list[int]:
 # The cross product.
 
 
-@implements(torch.cross)
+@multiplied(torch.cross)
 def cross(input, other, dim=None):
     if dim is None:
         dim = next((i for i, size in enumerate(input.shape) if size == 3), None)
@@ -300,7 +308,7 @@ def cross(input, other, dim=None):
     return linalg_cross(input, other, dim=dim)
 
 
-@implements(torch.linalg.cross, torch.ops.aten.linalg_cross)
+@multiplied(torch.linalg.cross, torch.ops.aten.linalg_cross)
 def linalg_cross(input, other, *, dim=-1):
     if input.ndim != other.ndim or input.shape[dim] != 3 or other.shape[dim] != 3:
         raise RuntimeError(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical, is_integral
+from ..dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
 from ..inplace import write_in_place
 from ..registry import implements_tensors
 from ..storage import is_traced, known_result
@@ -243,15 +243,15 @@ def randperm(n, *, dtype=torch.int64, **options):
 # Fills in place, and their functional forms.
 
 
-def _fills(functional, in_place) -> Callable[[Callable], Callable]:
+def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callable], Callable]:
     """Declares ``draw(tensor, ..., generator)`` to be what an in-place operator writes, and its functional form."""
 
     def register(draw: Callable) -> Callable:
         def fill(self, *args, generator=None):
             return write_in_place(self, draw(self, *args, generator=generator))
 
-        implements_tensors(functional)(draw)
-        implements_tensors(in_place)(fill)
+        implements_tensors(functional, takes=takes)(draw)
+        implements_tensors(in_place, takes=takes)(fill)
         return draw
 
     return register
@@ -268,48 +268,43 @@ def _check(holds: bool, name: str, wanted: str, **got) -> None:
         raise RuntimeError(f"{name} expects {wanted}, but got {values}")
 
 
-@_fills(aten.uniform, aten.uniform_)
+@_fills(aten.uniform, aten.uniform_, INEXACT)
 def uniform(input, low=0.0, high=1.0, *, generator=None):
     _check(low <= high, "uniform_", "to return a [from, to) range with from <= to", **{"from": low, "to": high})
-    _floating(input.dtype)
     return _drawn(input, _uniform, low, high, generator=generator)
 
 
-@_fills(aten.normal_functional, aten.normal_)
+@_fills(aten.normal_functional, aten.normal_, INEXACT)
 def normal_functional(input, mean=0.0, std=1.0, *, generator=None):
     _check(std >= 0.0, "normal", "std >= 0.0", std=std)
-    _floating(input.dtype)
     return _drawn(input, _normal, mean, std, generator=generator)
 
 
-@_fills(aten.exponential, aten.exponential_)
+@_fills(aten.exponential, aten.exponential_, FLOATS)
 def exponential(input, lambd=1.0, *, generator=None):
     _check(lambd > 0.0, "exponential_", "lambda > 0.0", **{"lambda": lambd})
-    _floating(input.dtype)
     return _drawn(input, _exponential, lambd, generator=generator)
 
 
-@_fills(aten.geometric, aten.geometric_)
+@_fills(aten.geometric, aten.geometric_, REALS)
 def geometric(input, p, *, generator=None):
     _check(0 < p < 1, "geometric_", "p to be in (0, 1)", p=p)
     return _drawn(input, _geometric, p, generator=generator)
 
 
-@_fills(aten.log_normal, aten.log_normal_)
+@_fills(aten.log_normal, aten.log_normal_, FLOATS)
 def log_normal(input, mean=1.0, std=2.0, *, generator=None):
     _check(std > 0.0, "log_normal_", "std > 0.0", std=std)
-    _floating(input.dtype)
     return _drawn(input, _log_normal, mean, std, generator=generator)
 
 
-@_fills(aten.cauchy, aten.cauchy_)
+@_fills(aten.cauchy, aten.cauchy_, FLOATS)
 def cauchy(input, median=0.0, sigma=1.0, *, generator=None):
     _check(sigma > 0.0, "cauchy_", "sigma > 0.0", sigma=sigma)
-    _floating(input.dtype)
     return _drawn(input, _cauchy, median, sigma, generator=generator)
 
 
-@_fills(aten.random, aten.random_)
+@_fills(aten.random, aten.random_, REALS_AND_BOOL)
 def random(input, *bounds, generator=None):
     low, high = (0, *bounds) if len(bounds) == 1 else bounds or (0, None)
     high = _limit(input.dtype) if high is None else high
@@ -344,7 +339,7 @@ def bernoulli_tensor(input, p, *, generator=None):
 def bernoulli(input, p=None, *, generator=None):
     if p is not None:
         return bernoulli_p(input, p, generator=generator)
-    _floating(input.dtype)
+    expect("bernoulli", input.dtype, FLOATS)
     return _drawn(input, _bernoulli, input, generator=generator)
 
 
@@ -361,13 +356,14 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
         return sample(_normal, new_shape((size,), {}), dtype, mean, std, generator=generator, **options)
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    expect("normal", dtype, FLOATS)
     mean, std = (x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (mean, std))
     return sample(_normal, shape, dtype, mean, std, generator=generator)
 
 
 @factory(torch.poisson, aten.poisson.default)
 def poisson(input, generator=None):
-    _floating(input.dtype)
+    expect("poisson", input.dtype, FLOATS)
     return _drawn(input, _poisson, input, generator=generator)
 
 
@@ -395,7 +391,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of "
             f"{input.shape[-1]}"
         )
-    _floating(input.dtype)
+    expect("multinomial", input.dtype, FLOATS)
     weights = current().lift(input).read()
     if not is_traced(weights) and not _are_weights(weights):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")

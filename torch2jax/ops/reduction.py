@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical, is_integral
+from ..dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
 from ..registry import implements, implements_tensors
 from ..translation import current
 from .arrays import (
@@ -75,14 +75,9 @@ def sum(input, dim=None, keepdim=False, *, dtype=None):
     return kept(cast(lax.reduce_sum(widened(array), axes), array.dtype), axes, keepdim)
 
 
-@implements(torch.mean, dtype=lambda *_, dtype=None, **__: dtype)
+@implements(torch.mean, takes=INEXACT, dtype=lambda *_, dtype=None, **__: dtype)
 def mean(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), input if dtype is None else cast(input, canonical(dtype))
-    if not is_inexact(array):
-        raise RuntimeError(
-            "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
-            f"Got: {array.dtype}"
-        )
     return kept(cast(_mean(widened(array), axes), array.dtype), axes, keepdim)
 
 
@@ -137,21 +132,21 @@ def _reduce_min(array, axes):
     return (lax.reduce_and if array.dtype == bool else lax.reduce_min)(array, axes)
 
 
-@implements(torch.amax)
+@implements(torch.amax, takes=REALS_AND_BOOL)
 def amax(input, dim=(), keepdim=False):
     axes = axes_of(input, dim)
     _expect_elements(input, axes, "amax")
     return kept(_reduce_max(input, axes), axes, keepdim)
 
 
-@implements(torch.amin)
+@implements(torch.amin, takes=REALS_AND_BOOL)
 def amin(input, dim=(), keepdim=False):
     axes = axes_of(input, dim)
     _expect_elements(input, axes, "amin")
     return kept(_reduce_min(input, axes), axes, keepdim)
 
 
-@implements(torch.aminmax, exact_out=True)
+@implements(torch.aminmax, takes=REALS_AND_BOOL, exact_out=True)
 def aminmax(input, *, dim=None, keepdim=False):
     axes = axes_of(input, dim)
     _expect_elements(input, axes, "aminmax")
@@ -159,20 +154,19 @@ def aminmax(input, *, dim=None, keepdim=False):
 
 
 def _arg_extremum(function, input, dim, name):
-    array = cast(input, np.int8) if input.dtype == bool else input
-    axis = 0 if dim is None else axis_of(array, dim)
-    array = lax.reshape(array, (array.size,)) if dim is None and array.ndim != 1 else at_least_1d(array)
+    axis = 0 if dim is None else axis_of(input, dim)
+    array = lax.reshape(input, (input.size,)) if dim is None and input.ndim != 1 else at_least_1d(input)
     _expect_elements(array, (axis,), name)
     return function(array, axis, canonical(torch.int64))
 
 
-@implements(torch.argmax, dtype=torch.int64)
+@implements(torch.argmax, takes=REALS, dtype=torch.int64)
 def argmax(input, dim=None, keepdim=False):
     indices = _arg_extremum(lax.argmax, input, dim, "argmax")
     return _kept_index(indices, input, dim, keepdim)
 
 
-@implements(torch.argmin, dtype=torch.int64)
+@implements(torch.argmin, takes=REALS, dtype=torch.int64)
 def argmin(input, dim=None, keepdim=False):
     indices = _arg_extremum(lax.argmin, input, dim, "argmin")
     return _kept_index(indices, input, dim, keepdim)
@@ -213,22 +207,22 @@ def _along(reduce, input, dim, keepdim, name):
     return kept(values, (axis,), keepdim), kept(indices, (axis,), keepdim)
 
 
-@implements(aten.max.dim, aten.max.dim_max, dtype=(None, torch.int64))
+@implements(aten.max.dim, aten.max.dim_max, takes=REALS_AND_BOOL, dtype=(None, torch.int64))
 def max_dim(input, dim, keepdim=False):
     return _along(_reduce_max, input, dim, keepdim, "max")
 
 
-@implements(aten.min.dim, aten.min.dim_min, dtype=(None, torch.int64))
+@implements(aten.min.dim, aten.min.dim_min, takes=REALS_AND_BOOL, dtype=(None, torch.int64))
 def min_dim(input, dim, keepdim=False):
     return _along(_reduce_min, input, dim, keepdim, "min")
 
 
-@implements(aten.max.default)
+@implements(aten.max.default, takes=REALS_AND_BOOL)
 def max_all(input):
     return amax(input)
 
 
-@implements(aten.min.default)
+@implements(aten.min.default, takes=REALS_AND_BOOL)
 def min_all(input):
     return amin(input)
 
@@ -297,8 +291,6 @@ def _moment(input, dim, unbiased, keepdim, correction):
     """The variance and the mean, in the dtype that PyTorch accumulates in."""
     if isinstance(dim, bool):  # var(input, unbiased)
         dim, unbiased = None, dim
-    if not is_inexact(input):
-        raise RuntimeError(f"std and var only support floating point and complex dtypes, but got {input.dtype}")
     if correction is None:
         correction = 1 if unbiased is None else int(unbiased)
     axes, array = axes_of(input, dim), widened(input)
@@ -310,12 +302,12 @@ def _dtype_of_moment(input, *_, **__):
     return input.dtype.to_real()
 
 
-@implements(torch.var, aten.var, dtype=_dtype_of_moment)
+@implements(torch.var, aten.var, takes=INEXACT, dtype=_dtype_of_moment)
 def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     return _moment(input, dim, unbiased, keepdim, correction)[0]
 
 
-@implements(torch.std, aten.std, dtype=_dtype_of_moment)
+@implements(torch.std, aten.std, takes=INEXACT, dtype=_dtype_of_moment)
 def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     return _root(_moment(input, dim, unbiased, keepdim, correction)[0])
 
@@ -324,13 +316,13 @@ def _dtypes_of_moments(input, *_, **__):
     return input.dtype.to_real(), input.dtype
 
 
-@implements(torch.var_mean, aten.var_mean, dtype=_dtypes_of_moments)
+@implements(torch.var_mean, aten.var_mean, takes=INEXACT, dtype=_dtypes_of_moments)
 def var_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     variance, axes = _moment(input, dim, unbiased, keepdim, correction)
     return variance, kept(_mean(widened(input), axes), axes, keepdim)
 
 
-@implements(torch.std_mean, aten.std_mean, dtype=_dtypes_of_moments)
+@implements(torch.std_mean, aten.std_mean, takes=INEXACT, dtype=_dtypes_of_moments)
 def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     variance, mean = var_mean(input, dim, unbiased, keepdim, correction=correction)
     return _root(variance), mean
@@ -472,7 +464,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
 # Hashes.
 
 
-@implements(torch.hash_tensor, dtype=torch.uint64)
+@implements(torch.hash_tensor, takes=REALS_AND_BOOL, dtype=torch.uint64)
 def hash_tensor(input, dim=(), *, keepdim=False, mode=0):
     if mode != 0:
         raise RuntimeError(f"hash_tensor: got mode={mode}; wanted 0, the exclusive or of all elements")

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import canonical
+from ..dtypes import INEXACT, REALS_AND_BOOL, canonical
 from ..registry import implements
-from .arrays import axis_of, cast, is_complex, is_inexact, widened
+from .arrays import axis_of, cast, is_complex, widened
 from .reduction import in_dtype, integers_to_int64
 
 
@@ -25,10 +25,8 @@ def cumprod(input, dim, *, dtype=None):
     return _scan(lax.cumprod, in_dtype(input, dtype), dim)
 
 
-@implements(torch.logcumsumexp)
+@implements(torch.logcumsumexp, takes=INEXACT)
 def logcumsumexp(input, dim):
-    if not is_inexact(input):
-        raise NotImplementedError(f"logcumsumexp needs a floating-point or complex tensor, got {input.dtype}")
     if is_complex(input):  # the running maximum orders real numbers only
         return _scan(_complex_logcumsumexp, input, dim)
     return _scan(lax.cumlogsumexp, input, dim)
@@ -52,11 +50,11 @@ def _running_extremum(scan, input, dim):
     return jnp.take_along_axis(input, indices, axis), indices
 
 
-@implements(torch.cummax, dtype=(None, torch.int64))
+@implements(torch.cummax, takes=REALS_AND_BOOL, dtype=(None, torch.int64))
 def cummax(input, dim):
     return _running_extremum(lax.cummax, input, dim)
 
 
-@implements(torch.cummin, dtype=(None, torch.int64))
+@implements(torch.cummin, takes=REALS_AND_BOOL, dtype=(None, torch.int64))
 def cummin(input, dim):
     return _running_extremum(lax.cummin, input, dim)

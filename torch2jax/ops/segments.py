@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from ..dtypes import FLOATS
 from ..errors import TracedValueError
 from ..registry import implements_tensors
 from .values import values
@@ -11,7 +12,7 @@ _NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}
 _NAMES = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 
 
-@implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default)
+@implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS)
 def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
     if reduce not in _NEUTRAL:
         raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_NEUTRAL)}")

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical
+from ..dtypes import REALS, REALS_AND_BOOL, canonical
 from ..registry import implements, implements_tensors
-from .arrays import axis_of, cast, is_complex, is_float, kept, like, where
+from .arrays import axis_of, cast, is_float, kept, like, where
 from .reduction import at_index
 
 aten = torch.ops.aten
@@ -29,8 +29,6 @@ def _first_index():
 
 def _sort(array, axis: int, descending: bool):
     """The sorted values and where they came from; equal ones keep their order."""
-    if is_complex(array):
-        raise RuntimeError(f"sorting is not supported for complex tensors, got {array.dtype}")
     positions = _positions(array, axis)
     if not descending:
         return lax.sort((array, positions), dimension=axis, num_keys=1)
@@ -38,27 +36,25 @@ def _sort(array, axis: int, descending: bool):
     return tuple(lax.rev(part, (axis,)) for part in flipped)
 
 
-@implements(torch.sort, dtype=values_and_indices)
+@implements(torch.sort, takes=REALS_AND_BOOL, dtype=values_and_indices)
 def sort(input, dim=-1, descending=False, *, stable=False):
     axis = axis_of(input, dim)
     return _sort(input, axis, descending) if input.ndim else (input, _first_index())
 
 
-@implements(torch.argsort, dtype=torch.int64)
+@implements(torch.argsort, takes=REALS_AND_BOOL, dtype=torch.int64)
 def argsort(input, dim=-1, descending=False, stable=False):
     return sort(lax.stop_gradient(input), dim, descending)[1]
 
 
-@implements(torch.msort)
+@implements(torch.msort, takes=REALS_AND_BOOL)
 def msort(input):
     return sort(input, 0)[0]
 
 
-@implements(torch.topk, dtype=values_and_indices)
+@implements(torch.topk, takes=REALS, dtype=values_and_indices)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     axis = axis_of(input, dim)
-    if is_complex(input):
-        raise RuntimeError(f"topk is not supported for complex tensors, got {input.dtype}")
     if not 0 <= k <= (input.shape[axis] if input.ndim else 1):
         raise RuntimeError(f"selected index k out of range: k={k} of dimension {dim} of shape {list(input.shape)}")
     if input.ndim == 0:
@@ -83,7 +79,7 @@ def _order(input, axis: int):
     return _sort(lax.stop_gradient(input), axis, descending=False)[1]
 
 
-@implements(torch.kthvalue, dtype=values_and_indices)
+@implements(torch.kthvalue, takes=REALS, dtype=values_and_indices)
 def kthvalue(input, k, dim=-1, keepdim=False):
     axis = axis_of(input, dim)
     if not 1 <= k <= (input.shape[axis] if input.ndim else 1):
@@ -119,12 +115,12 @@ def _median_along(input, dim, keepdim, ignore_nan):
     return _element(input, _median_index(input, axis, ignore_nan), axis, keepdim)
 
 
-@implements(aten.median.dim, dtype=values_and_indices)
+@implements(aten.median.dim, takes=REALS, dtype=values_and_indices)
 def median_dim(input, dim, keepdim=False):
     return _median_along(input, dim, keepdim, ignore_nan=False)
 
 
-@implements(aten.nanmedian.dim, dtype=values_and_indices)
+@implements(aten.nanmedian.dim, takes=REALS, dtype=values_and_indices)
 def nanmedian_dim(input, dim, keepdim=False):
     return _median_along(input, dim, keepdim, ignore_nan=True)
 
@@ -153,17 +149,17 @@ def _median_of_all(input, ignore_nan):
     return _share(array, value) if is_float(input) else value
 
 
-@implements(aten.median.default)
+@implements(aten.median.default, takes=REALS)
 def median_all(input):
     return _median_of_all(input, ignore_nan=False)
 
 
-@implements(aten.nanmedian.default)
+@implements(aten.nanmedian.default, takes=REALS)
 def nanmedian_all(input):
     return _median_of_all(input, ignore_nan=True)
 
 
-@implements(torch.mode, dtype=values_and_indices)
+@implements(torch.mode, takes=REALS_AND_BOOL, dtype=values_and_indices)
 def mode(input, dim=-1, keepdim=False):
     axis = axis_of(input, dim)
     if input.ndim == 0:
@@ -213,7 +209,7 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     return _search(sorted_sequence, jnp.asarray(input), right or side == "right")
 
 
-@implements(torch.bucketize, aten.bucketize, dtype=_index_dtype)
+@implements(torch.bucketize, aten.bucketize, takes=REALS, dtype=_index_dtype)
 def bucketize(input, boundaries, *, out_int32=False, right=False):
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
@@ -223,7 +219,7 @@ def bucketize(input, boundaries, *, out_int32=False, right=False):
 # Sets.
 
 
-@implements(torch.isin, aten.isin, dtype=torch.bool)
+@implements(torch.isin, aten.isin, takes=REALS, dtype=torch.bool)
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
     elements, test_elements = jnp.asarray(elements), jnp.asarray(test_elements).reshape(-1)
     equal = jnp.expand_dims(elements, -1) == test_elements
@@ -238,21 +234,21 @@ def _indices(array):
     return jnp.asarray(array, canonical(torch.int64))
 
 
-@implements(torch._unique2, aten._unique2, concrete=True, dtype=unique_parts)
+@implements(torch._unique2, aten._unique2, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique(input, sorted=True, return_inverse=False, return_counts=False):
     values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, equal_nan=False)
     inverse = inverse.reshape(input.shape)
     return jnp.asarray(values), _indices(inverse if return_inverse else []), _indices(counts if return_counts else [])
 
 
-@implements(aten.unique_dim, concrete=True, dtype=unique_parts)
+@implements(aten.unique_dim, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
     axis = axis_of(input, dim)
     values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, axis=axis)
     return jnp.asarray(values), _indices(inverse.reshape(-1)), _indices(counts)
 
 
-@implements(aten.unique_consecutive, concrete=True, dtype=unique_parts)
+@implements(aten.unique_consecutive, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
     array = np.asarray(input)
     lines = array.reshape(-1, 1) if dim is None else np.moveaxis(array, axis_of(array, dim), 0)

@@ -10,38 +10,14 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...dtypes import canonical
+from ...dtypes import FLOATS, INEXACT, REALS, canonical
 from ...promotion import Promotion
 from ...registry import implements, implements_tensors
-from ..arrays import axis_of, cast, is_inexact, like, spread, where, widened
+from ..arrays import axis_of, cast, like, spread, where, widened
 
 aten = torch.ops.aten
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
-
-
-def activation(*functions, promote: Promotion = Promotion.DEFAULT):
-    """Declares a rule on floating-point and complex operands; integers are refused, as PyTorch does."""
-
-    def register(body):
-        @functools.wraps(body)
-        def checked(input, *args, **kwargs):
-            require_inexact(input, body.__name__)
-            return body(input, *args, **kwargs)
-
-        implements(*functions, promote=promote)(checked)
-        return body
-
-    return register
-
-
-def require_inexact(array, name: str) -> None:
-    """Refuses integers and booleans.
-
-    Raises:
-        NotImplementedError: `array` holds them.
-    """
-    if not is_inexact(array):
-        raise NotImplementedError(f"{name} needs a floating-point tensor, got {array.dtype}; convert it with .float()")
+activation = functools.partial(implements, promote=Promotion.DEFAULT, takes=FLOATS)
 
 
 # Rectifiers. Their derivative at a kink is PyTorch's: zero where two pieces meet, unless said otherwise.
@@ -58,10 +34,8 @@ def _(primals, tangents):
     return _relu(x), lax.select(lax.gt(x, lax.full_like(x, 0)), tangent, lax.full_like(tangent, 0))
 
 
-@exact(torch.relu, F.relu)
+@exact(torch.relu, F.relu, takes=REALS)
 def relu(input):
-    if input.dtype == bool:
-        raise RuntimeError("Boolean inputs not supported for relu")
     return _relu(input)
 
 
@@ -70,15 +44,13 @@ def _clamp(x, low, high):
     return lax.clamp(like(x, low), x, like(x, high))
 
 
-@exact(F.relu6)
+@exact(F.relu6, takes=REALS)
 def relu6(input):
     return hardtanh(input, 0, 6)
 
 
-@exact(F.hardtanh, dtype=lambda input, *bounds, **named_bounds: input.dtype)
+@exact(F.hardtanh, takes=REALS, dtype=lambda input, *bounds, **named_bounds: input.dtype)
 def hardtanh(input, min_val=-1.0, max_val=1.0):
-    if input.dtype == bool:
-        raise RuntimeError("Bool inputs not supported for hardtanh")
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
     return _clamp(input, min_val, max_val)
@@ -131,7 +103,7 @@ def celu(input, alpha=1.0):
     return elu(input, alpha=alpha, input_scale=1 / alpha)
 
 
-@implements(torch.prelu)
+@implements(torch.prelu, takes=FLOATS)
 def prelu(input, weight):
     if input.dtype != weight.dtype:
         raise RuntimeError(f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}")
@@ -147,13 +119,13 @@ def prelu(input, weight):
     return _prelu_kernel(input, slope)
 
 
-@exact(aten._prelu_kernel)
+@exact(aten._prelu_kernel, takes=FLOATS)
 def _prelu_kernel(input, weight):
     weight = jnp.broadcast_to(weight, input.shape)
     return _rectify(input, lambda x: lax.mul(x, weight))
 
 
-@exact(torch.threshold, F.threshold)
+@exact(torch.threshold, F.threshold, takes=REALS)
 def threshold(input, threshold, value):
     return where(lax.le(input, threshold), value, input)
 
@@ -172,7 +144,7 @@ def softshrink(input, lambd=0.5):
     return where(lax.le(lax.abs(input), lambd), like(input, 0), shrunk)
 
 
-@implements_tensors(F.rrelu, torch.rrelu)
+@implements_tensors(F.rrelu, torch.rrelu, takes=FLOATS)
 def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False):
     if lower > upper:
         raise RuntimeError(f"Lower bound should be less than or equal to the upper bound, got {lower} and {upper}")
@@ -181,7 +153,7 @@ def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False):
     return input.copy_(result) if inplace else result
 
 
-@implements_tensors(torch.rrelu_)
+@implements_tensors(torch.rrelu_, takes=FLOATS)
 def rrelu_(input, lower=1 / 8, upper=1 / 3, training=False):
     return rrelu(input, lower, upper, training, inplace=True)
 
@@ -200,7 +172,7 @@ def gelu(input, *, approximate="none"):
     raise RuntimeError(f"approximate argument must be either none or tanh, got {approximate!r}.")
 
 
-@activation(F.silu)
+@implements(F.silu, promote=Promotion.DEFAULT, takes=INEXACT)
 def silu(input):
     return lax.mul(input, lax.logistic(input))
 
@@ -225,9 +197,8 @@ def logsigmoid(input):
     return lax.neg(softplus(lax.neg(input), 1, -math.log(jnp.finfo(input.dtype).eps)))
 
 
-@implements(F.glu)
+@implements(F.glu, takes=FLOATS)
 def glu(input, dim=-1):
-    require_inexact(input, "glu")
     dim = axis_of(input, dim)
     if input.ndim == 0:
         raise RuntimeError("glu does not support 0-dimensional tensors")
@@ -241,11 +212,10 @@ def glu(input, dim=-1):
 # Softmax, in float32 for half precision.
 
 
-def softmax_operands(input, dim: int, dtype: torch.dtype | None, name: str):
+def softmax_operands(input, dim: int, dtype: torch.dtype | None):
     """The array to take a softmax of, in a dtype to compute in; the axes to reduce; the dtype of the result."""
     if dtype is not None:
         input = cast(input, canonical(dtype))
-    require_inexact(input, name)
     dim = axis_of(input, dim)
     return widened(input), (dim,) if input.ndim else (), input.dtype
 
@@ -279,30 +249,30 @@ def _softmax_dtype(input, dim, dtype=None):
     return dtype
 
 
-@implements(torch.softmax, torch.special.softmax, aten.softmax.int, dtype=_softmax_dtype)
+@implements(torch.softmax, torch.special.softmax, aten.softmax.int, takes=FLOATS, dtype=_softmax_dtype)
 def softmax(input, dim, dtype=None):
-    x, axes, dtype = softmax_operands(input, dim, dtype, "softmax")
+    x, axes, dtype = softmax_operands(input, dim, dtype)
     return cast(softmax_over(x, axes), dtype)
 
 
-@implements(torch.log_softmax, torch.special.log_softmax, aten.log_softmax.int, dtype=_softmax_dtype)
+@implements(torch.log_softmax, torch.special.log_softmax, aten.log_softmax.int, takes=FLOATS, dtype=_softmax_dtype)
 def log_softmax(input, dim, dtype=None):
-    x, axes, dtype = softmax_operands(input, dim, dtype, "log_softmax")
+    x, axes, dtype = softmax_operands(input, dim, dtype)
     return cast(log_softmax_over(x, axes), dtype)
 
 
-@implements(aten._softmax)
+@implements(aten._softmax, takes=FLOATS)
 def _softmax(input, dim, half_to_float):
     return softmax(input, dim, torch.float32 if half_to_float else None)
 
 
-@implements(aten._safe_softmax, dtype=_softmax_dtype)
+@implements(aten._safe_softmax, takes=FLOATS, dtype=_softmax_dtype)
 def _safe_softmax(input, dim, dtype=None):
-    x, axes, dtype = softmax_operands(input, dim, dtype, "softmax")
+    x, axes, dtype = softmax_operands(input, dim, dtype)
     masked = lax.expand_dims(lax.eq(lax.reduce_max(x, axes), like(x, -np.inf)), axes)
     return cast(where(masked, like(x, 0), softmax_over(where(masked, like(x, 0), x), axes)), dtype)
 
 
-@implements(aten._log_softmax)
+@implements(aten._log_softmax, takes=FLOATS)
 def _log_softmax(input, dim, half_to_float):
     return log_softmax(input, dim, torch.float32 if half_to_float else None)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS
 from ...errors import TracedValueError
 from ...registry import implements_tensors
 from ...rule import ArrayRule
@@ -132,7 +133,9 @@ _ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", r
 
 
 @implements_tensors(
-    torch.nn.functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default
+    torch.nn.functional.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
+    takes=FLOATS,
 )
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ...dtypes import INEXACT
 from ...registry import implements
 from ..views import reshape
 
 aten = torch.ops.aten
+
+_CONVOLVED = INEXACT | {torch.int64}
 
 
 def per_dimension(value, count: int, what: str) -> tuple[int, ...]:
@@ -164,22 +167,22 @@ def _grouped(weight, groups: int):
     return reshape(jnp.moveaxis(split, 0, 1), (inputs // groups, groups * outputs, *window))
 
 
-@implements(torch.conv1d, torch.nn.functional.conv1d, channels_last=("prefer", 3))
+@implements(torch.conv1d, torch.nn.functional.conv1d, takes=_CONVOLVED, channels_last=("prefer", 3))
 def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(torch.conv2d, torch.nn.functional.conv2d, channels_last=("prefer", 4))
+@implements(torch.conv2d, torch.nn.functional.conv2d, takes=_CONVOLVED, channels_last=("prefer", 4))
 def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(torch.conv3d, torch.nn.functional.conv3d, channels_last=("prefer", 5))
+@implements(torch.conv3d, torch.nn.functional.conv3d, takes=_CONVOLVED, channels_last=("prefer", 5))
 def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(torch.conv_transpose1d, torch.nn.functional.conv_transpose1d, channels_last=("prefer", 3))
+@implements(torch.conv_transpose1d, torch.nn.functional.conv_transpose1d, takes=_CONVOLVED, channels_last=("prefer", 3))
 def conv_transpose1d(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):
@@ -188,7 +191,7 @@ def conv_transpose1d(
     )
 
 
-@implements(torch.conv_transpose2d, torch.nn.functional.conv_transpose2d, channels_last=("prefer", 4))
+@implements(torch.conv_transpose2d, torch.nn.functional.conv_transpose2d, takes=_CONVOLVED, channels_last=("prefer", 4))
 def conv_transpose2d(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):
@@ -197,7 +200,7 @@ def conv_transpose2d(
     )
 
 
-@implements(torch.conv_transpose3d, torch.nn.functional.conv_transpose3d, channels_last=("prefer", 5))
+@implements(torch.conv_transpose3d, torch.nn.functional.conv_transpose3d, takes=_CONVOLVED, channels_last=("prefer", 5))
 def conv_transpose3d(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):
@@ -206,14 +209,14 @@ def conv_transpose3d(
     )
 
 
-@implements(torch.convolution, aten.convolution_overrideable)
+@implements(torch.convolution, aten.convolution_overrideable, takes=_CONVOLVED)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     if transposed:
         return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return _forward(input, weight, bias, stride, padding, dilation, groups)
 
 
-@implements(torch._convolution, aten._convolution)
+@implements(torch._convolution, aten._convolution, takes=_CONVOLVED)
 def _convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *_backend):
     return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
@@ -255,7 +258,7 @@ def _pairs(kernel_size, dilation, padding, stride):
     return [per_dimension(value, 2, name) for name, value in named.items()]
 
 
-@implements(torch._C._nn.im2col, torch.nn.functional.unfold)
+@implements(torch._C._nn.im2col, torch.nn.functional.unfold, takes=INEXACT | {torch.bool})
 def im2col(input, kernel_size, dilation=1, padding=0, stride=1):
     if input.ndim not in (3, 4):
         raise RuntimeError(f"expected 3D (unbatched) or 4D (batched) input to unfold, but got shape {input.shape}")
@@ -264,7 +267,7 @@ def im2col(input, kernel_size, dilation=1, padding=0, stride=1):
     return columns if input.ndim == 4 else lax.squeeze(columns, (0,))
 
 
-@implements(torch._C._nn.col2im, torch.nn.functional.fold)
+@implements(torch._C._nn.col2im, torch.nn.functional.fold, takes=INEXACT | {torch.bool})
 def col2im(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     if input.ndim not in (2, 3):
         raise RuntimeError(f"expected 2D (unbatched) or 3D (batched) input to fold, but got shape {input.shape}")

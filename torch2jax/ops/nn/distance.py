@@ -7,17 +7,16 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS
 from ...registry import implements
 from ..arrays import cast, like, where, widened
 from ..elementwise import magnitude
-from .activation import require_inexact
 
 _MATMUL_FROM = 26  # rows: where PyTorch computes Euclidean distances as a product of matrices
 
 
-@implements(torch.cdist)
+@implements(torch.cdist, takes=FLOATS)
 def cdist(x1, x2, p=2.0, compute_mode=None):
-    require_inexact(x1, "cdist")
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
         raise RuntimeError(
             "cdist needs two tensors of at least 2 dimensions with the same number of columns, got shapes "
@@ -68,9 +67,8 @@ def _where_positive(function, x):
     return where(zero, like(x, 0), function(where(zero, like(x, 1), x)))
 
 
-@implements(torch.pdist)
+@implements(torch.pdist, takes=FLOATS)
 def pdist(input, p=2.0):
-    require_inexact(input, "pdist")
     if input.ndim != 2:
         raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
     if p < 0:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
 from ...storage import is_traced, reshape
@@ -139,7 +140,7 @@ _ONE_HOT = ArrayRule(_one_hot, "one_hot", dtype=torch.int64)
 _BAG_DTYPES = (None, torch.int64, torch.int64, torch.int64)
 
 
-@implements(torch.embedding_bag, dtype=_BAG_DTYPES)
+@implements(torch.embedding_bag, takes=FLOATS, dtype=_BAG_DTYPES)
 def embedding_bag(
     weight,
     indices,
@@ -162,7 +163,7 @@ def embedding_bag(
     )
 
 
-@implements(aten._embedding_bag, aten._embedding_bag_forward_only, dtype=_BAG_DTYPES)
+@implements(aten._embedding_bag, aten._embedding_bag_forward_only, takes=FLOATS, dtype=_BAG_DTYPES)
 def _embedding_bag(
     weight,
     indices,

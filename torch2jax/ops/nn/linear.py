@@ -5,11 +5,12 @@ import math
 import torch
 from jax import lax
 
+from ...dtypes import NUMBERS
 from ...registry import implements
 from ..views import reshape
 
 
-@implements(torch.nn.functional.linear)
+@implements(torch.nn.functional.linear, takes=NUMBERS)
 def linear(input, weight, bias=None):
     _check_linear(input, weight)
     rows = input if input.ndim <= 2 else _rows(input)
@@ -39,7 +40,7 @@ def _check_linear(input, weight) -> None:
         )
 
 
-@implements(torch.bilinear, torch.nn.functional.bilinear)
+@implements(torch.bilinear, torch.nn.functional.bilinear, takes=NUMBERS)
 def bilinear(input1, input2, weight, bias=None):
     if input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(f"bilinear expected inputs of equal leading sizes, got {input1.shape} and {input2.shape}")

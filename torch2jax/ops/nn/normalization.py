@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS, INEXACT
 from ...inplace import write_in_place
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
@@ -88,7 +89,7 @@ def _check_affine(normalized_shape, **parameters) -> None:
             )
 
 
-@implements(torch.native_layer_norm)
+@implements(torch.native_layer_norm, takes=FLOATS)
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
     axes = _trailing(input, normalized_shape)
     _check_affine(normalized_shape, weight=weight, bias=bias)
@@ -100,7 +101,7 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
     return output, *statistics
 
 
-@implements(torch.layer_norm, torch.nn.functional.layer_norm)
+@implements(torch.layer_norm, torch.nn.functional.layer_norm, takes=FLOATS)
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
     axes = _trailing(input, normalized_shape)
     _check_affine(normalized_shape, weight=weight, bias=bias)
@@ -108,7 +109,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn
     return _scaled(y, weight, bias, axes).astype(input.dtype)
 
 
-@implements(torch.rms_norm, torch.nn.functional.rms_norm)
+@implements(torch.rms_norm, torch.nn.functional.rms_norm, takes=INEXACT)
 def rms_norm(input, normalized_shape, weight=None, eps=None):
     axes = _trailing(input, normalized_shape)
     _check_affine(normalized_shape, weight=weight)
@@ -118,7 +119,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     return _scaled(lax.mul(x, spread(inverse, x, axes)), weight, None, axes).astype(input.dtype)
 
 
-@implements(torch.group_norm, channels_last=("follow", 4))
+@implements(torch.group_norm, takes=FLOATS, channels_last=("follow", 4))
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True, *, channels_last=False):
     at = _channel_axis(input, channels_last)
     channels = input.shape[at]
@@ -175,7 +176,7 @@ _NORMALIZE_BATCH = ArrayRule(_normalize_batch, "batch_norm", channels_last=("fol
 _NORMALIZE_WITH = ArrayRule(_normalize_with, "batch_norm", channels_last=("follow", 4))
 
 
-@implements_tensors(torch.batch_norm, aten.batch_norm.default)
+@implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS)
 def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True):
     if input.ndim < 2 and input.numel() == 0:
         return input.clone()
@@ -205,7 +206,7 @@ def _normalize_instances(input, weight, bias, running_mean, running_var, momentu
 _NORMALIZE_INSTANCES = ArrayRule(_normalize_instances, "instance_norm", channels_last=("follow", 4))
 
 
-@implements_tensors(torch.instance_norm, aten.instance_norm.default)
+@implements_tensors(torch.instance_norm, aten.instance_norm.default, takes=FLOATS)
 def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True):
     if not use_input_stats:
         return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)

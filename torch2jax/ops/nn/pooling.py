@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS, REALS
 from ...registry import implements, implements_tensors
 from ..arrays import cast, widened
 from ..views import reshape
@@ -23,6 +24,7 @@ from .convolution import per_dimension
 
 F = torch.nn.functional
 
+_AVERAGED = FLOATS | {torch.int64}
 _FOLDED_AT_ONCE = 16  # places in a window
 
 
@@ -178,7 +180,7 @@ def _with_indices(*args, **kwargs):
     return (None, torch.int64) if indices else None
 
 
-@implements(F.max_pool1d, torch.max_pool1d, dtype=_with_indices, channels_last=("follow", 3))
+@implements(F.max_pool1d, torch.max_pool1d, takes=FLOATS, dtype=_with_indices, channels_last=("follow", 3))
 def max_pool1d(
     input,
     kernel_size,
@@ -193,7 +195,7 @@ def max_pool1d(
     return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
-@implements(F.max_pool2d, torch.max_pool2d, dtype=_with_indices, channels_last=("follow", 4))
+@implements(F.max_pool2d, torch.max_pool2d, takes=REALS, dtype=_with_indices, channels_last=("follow", 4))
 def max_pool2d(
     input,
     kernel_size,
@@ -208,7 +210,7 @@ def max_pool2d(
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
-@implements(F.max_pool3d, torch.max_pool3d, dtype=_with_indices, channels_last=("follow", 5))
+@implements(F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5))
 def max_pool3d(
     input,
     kernel_size,
@@ -223,17 +225,17 @@ def max_pool3d(
     return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
-@implements(torch.max_pool1d_with_indices, dtype=(None, torch.int64))
+@implements(torch.max_pool1d_with_indices, takes=REALS, dtype=(None, torch.int64))
 def max_pool1d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
-@implements(torch._C._nn.max_pool2d_with_indices, dtype=(None, torch.int64))
+@implements(torch._C._nn.max_pool2d_with_indices, takes=REALS, dtype=(None, torch.int64))
 def max_pool2d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
-@implements(torch._C._nn.max_pool3d_with_indices, dtype=(None, torch.int64))
+@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64))
 def max_pool3d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, True)
 
@@ -284,14 +286,14 @@ def _quotient(total, divisor):
     return total if np.ndim(divisor) == 0 and divisor == 1 else lax.div(total, divisor)
 
 
-@implements(torch.avg_pool1d, F.avg_pool1d, channels_last=("follow", 3))
+@implements(torch.avg_pool1d, F.avg_pool1d, takes=_AVERAGED, channels_last=("follow", 3))
 def avg_pool1d(
     input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, *, channels_last=False
 ):
     return _avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None, channels_last)
 
 
-@implements(F.avg_pool2d, channels_last=("follow", 4))
+@implements(F.avg_pool2d, takes=_AVERAGED, channels_last=("follow", 4))
 def avg_pool2d(
     input,
     kernel_size,
@@ -308,7 +310,7 @@ def avg_pool2d(
     )
 
 
-@implements(F.avg_pool3d, channels_last=("follow", 5))
+@implements(F.avg_pool3d, takes=_AVERAGED, channels_last=("follow", 5))
 def avg_pool3d(
     input,
     kernel_size,
@@ -392,7 +394,7 @@ def _mean_of_parts(array, axis: int, count: int):
     return _divided(total, [end - start], (axis,))
 
 
-@implements(torch.adaptive_avg_pool1d, F.adaptive_avg_pool1d, channels_last=("follow", 3))
+@implements(torch.adaptive_avg_pool1d, F.adaptive_avg_pool1d, takes=FLOATS, channels_last=("follow", 3))
 def adaptive_avg_pool1d(input, output_size, *, channels_last=False):
     return _adaptive_avg_pool(input, 1, output_size, channels_last)
 
@@ -401,6 +403,7 @@ def adaptive_avg_pool1d(input, output_size, *, channels_last=False):
     F.adaptive_avg_pool2d,
     torch._C._nn.adaptive_avg_pool2d,
     torch.ops.aten._adaptive_avg_pool2d,
+    takes=FLOATS,
     channels_last=("follow", 4),
 )
 def adaptive_avg_pool2d(input, output_size, *, channels_last=False):
@@ -411,6 +414,7 @@ def adaptive_avg_pool2d(input, output_size, *, channels_last=False):
     F.adaptive_avg_pool3d,
     torch._C._nn.adaptive_avg_pool3d,
     torch.ops.aten._adaptive_avg_pool3d,
+    takes=FLOATS,
     channels_last=("follow", 5),
 )
 def adaptive_avg_pool3d(input, output_size, *, channels_last=False):
@@ -435,17 +439,17 @@ def _adaptive_max_pool(input, count, output_size):
     return _first_largest(places), _place_of_largest([lax.stop_gradient(place) for place in places], flat)
 
 
-@implements(torch.adaptive_max_pool1d, dtype=(None, torch.int64))
+@implements(torch.adaptive_max_pool1d, takes=FLOATS, dtype=(None, torch.int64))
 def adaptive_max_pool1d(input, output_size):
     return _adaptive_max_pool(input, 1, output_size)
 
 
-@implements(torch._C._nn.adaptive_max_pool2d, dtype=(None, torch.int64))
+@implements(torch._C._nn.adaptive_max_pool2d, takes=FLOATS, dtype=(None, torch.int64))
 def adaptive_max_pool2d(input, output_size):
     return _adaptive_max_pool(input, 2, output_size)
 
 
-@implements(torch._C._nn.adaptive_max_pool3d, dtype=(None, torch.int64))
+@implements(torch._C._nn.adaptive_max_pool3d, takes=FLOATS, dtype=(None, torch.int64))
 def adaptive_max_pool3d(input, output_size):
     return _adaptive_max_pool(input, 3, output_size)
 
@@ -491,12 +495,12 @@ def _fractional_starts(sample, size: int, count: int, window: int):
     return jnp.concatenate([starts, last], axis=-1)
 
 
-@implements(torch._C._nn.fractional_max_pool2d, dtype=(None, torch.int64))
+@implements(torch._C._nn.fractional_max_pool2d, takes=FLOATS, dtype=(None, torch.int64))
 def fractional_max_pool2d(input, kernel_size, output_size, random_samples):
     return _fractional_max_pool(input, 2, kernel_size, output_size, random_samples)
 
 
-@implements(torch._C._nn.fractional_max_pool3d, dtype=(None, torch.int64))
+@implements(torch._C._nn.fractional_max_pool3d, takes=FLOATS, dtype=(None, torch.int64))
 def fractional_max_pool3d(input, kernel_size, output_size, random_samples):
     return _fractional_max_pool(input, 3, kernel_size, output_size, random_samples)
 
@@ -553,17 +557,17 @@ def _(area, primals, tangents):
     return _put(values, indices, area), target.at[rows, indices].add(d_values)
 
 
-@implements(torch._C._nn.max_unpool2d)
+@implements(torch._C._nn.max_unpool2d, takes=FLOATS)
 def max_unpool2d(input, indices, output_size):
     return _unpool(input, indices, per_dimension(output_size, 2, "output_size"), 2)
 
 
-@implements(torch._C._nn.max_unpool3d)
+@implements(torch._C._nn.max_unpool3d, takes=FLOATS)
 def max_unpool3d(input, indices, output_size, stride, padding):
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
 
 
-@implements(torch.ops.aten.max_pool2d_with_indices_backward)
+@implements(torch.ops.aten.max_pool2d_with_indices_backward, takes=FLOATS)
 def max_pool2d_with_indices_backward(grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices):
     """Adds every gradient where its maximum was taken from."""
     lead = input.shape[:-2]

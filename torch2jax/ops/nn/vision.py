@@ -9,16 +9,23 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
+from ...dtypes import FLOATS, NUMBERS
 from ...registry import implements
 from ..arrays import like, where, widened
 
 aten = torch.ops.aten
 _nn = torch._C._nn
 
+_IMAGES = FLOATS | {torch.uint8}
+
 # Padding.
 
 
-@implements(F.pad, _nn.pad, channels_last=("follow", 4))
+def _padded_dtypes(input, pad, mode="constant", value=None):
+    return NUMBERS if mode in ("reflect", "replicate") else None
+
+
+@implements(F.pad, _nn.pad, takes=_padded_dtypes, channels_last=("follow", 4))
 def pad(input, pad, mode="constant", value=None, *, channels_last=False):
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise RuntimeError(
@@ -101,8 +108,8 @@ def _pad_rule(mode):
 
 
 for _dims in (1, 2, 3):
-    implements(getattr(_nn, f"reflection_pad{_dims}d"))(_pad_rule("reflect"))
-    implements(getattr(_nn, f"replication_pad{_dims}d"))(_pad_rule("replicate"))
+    implements(getattr(_nn, f"reflection_pad{_dims}d"), takes=NUMBERS)(_pad_rule("reflect"))
+    implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS)(_pad_rule("replicate"))
 
 
 @implements(torch.constant_pad_nd)
@@ -177,7 +184,7 @@ def _repeat(x, dim, times):
 for _dims in (1, 2, 3):
     for _name, _offset in (("upsample_nearest", 0.0), ("_upsample_nearest_exact", 0.5)):
         _functions = [getattr(namespace, f"{_name}{_dims}d") for namespace in (_nn, aten)]
-        implements(*_functions, channels_last=("follow", 4))(_interpolate_nearest(_offset))
+        implements(*_functions, takes=_IMAGES, channels_last=("follow", 4))(_interpolate_nearest(_offset))
 
 
 def _interpolate_weighted(taps_of):
@@ -286,16 +293,16 @@ _antialiased_linear = _antialiased_taps(lambda x: np.maximum(1 - np.abs(x), 0), 
 _antialiased_cubic = _antialiased_taps(lambda x: _cubic(x, -0.5), 2)
 _antialiased_lanczos = _antialiased_taps(lambda x: np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0), 3)
 
-for _name, _taps_of in (
-    ("upsample_linear1d", _linear_taps),
-    ("upsample_bilinear2d", _linear_taps),
-    ("upsample_trilinear3d", _linear_taps),
-    ("upsample_bicubic2d", _cubic_taps),
-    ("_upsample_bilinear2d_aa", _antialiased_linear),
-    ("_upsample_bicubic2d_aa", _antialiased_cubic),
+for _name, _taps_of, _takes in (
+    ("upsample_linear1d", _linear_taps, FLOATS),
+    ("upsample_bilinear2d", _linear_taps, _IMAGES),
+    ("upsample_trilinear3d", _linear_taps, FLOATS),
+    ("upsample_bicubic2d", _cubic_taps, _IMAGES),
+    ("_upsample_bilinear2d_aa", _antialiased_linear, _IMAGES),
+    ("_upsample_bicubic2d_aa", _antialiased_cubic, _IMAGES),
 ):
-    implements(getattr(_nn, _name), getattr(aten, _name))(_interpolate_weighted(_taps_of))
-implements("aten::_upsample_lanczos2d_aa")(_interpolate_weighted(_antialiased_lanczos))
+    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes)(_interpolate_weighted(_taps_of))
+implements("aten::_upsample_lanczos2d_aa", takes=_IMAGES)(_interpolate_weighted(_antialiased_lanczos))
 
 
 # Sampling at the points of a grid.
@@ -304,7 +311,7 @@ _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # the values of `interpolation_mode`
 _ZEROS, _BORDER, _REFLECTION = 0, 1, 2  # and of `padding_mode`
 
 
-@implements(aten.grid_sampler_2d, aten.grid_sampler_3d)
+@implements(aten.grid_sampler_2d, aten.grid_sampler_3d, takes=FLOATS)
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     x, points = widened(input), widened(grid)
     sizes = x.shape[2:]
