@@ -1,6 +1,8 @@
 """What depends on no traced input has a value that Python may ask for, also under `jax.jit`."""
 
 import inspect
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +93,8 @@ def views(x):
 def constants(x):
     assert (CLOSED_OVER + 1).tolist() == [2, 3]
     assert torch.as_tensor(np.arange(2)).sum().item() == 1
+    assert torch.linalg.solve(2 * torch.eye(2), torch.ones(2)).tolist() == [0.5, 0.5]
+    assert repr(torch.arange(2)) == "tensor([0, 1])"
 
 
 CLOSED_OVER = torch.tensor([1, 2])
@@ -170,6 +174,14 @@ def test_traced_values_raise_one_error_at_the_users_line(ask):
     assert first < number < first + len(lines)
     assert __file__ in str(error.value)
     t2j(ask)(X)  # without jit every value is there
+
+
+def test_a_library_named_like_torch_is_not_taken_for_it():
+    place = f"{Path(torch.__file__).parent}vision/boxes.py"
+    scope = {}
+    exec(compile("def f(x):\n    return bool(x)", place, "exec"), scope)
+    with pytest.raises(TracedValueError, match=rf"{re.escape(place)}:2 in f"):
+        jax.jit(t2j(scope["f"]))(jnp.zeros(()))
 
 
 def test_a_traced_key_gives_traced_numbers():

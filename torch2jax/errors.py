@@ -1,5 +1,6 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 __all__ = ["NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
 
 _LIBRARIES = tuple(
-    str(Path(path).resolve())
+    str(Path(path).resolve()) + os.sep  # torchvision is none of them
     for path in (
         Path(__file__).parent,
         Path(str(torch.__file__)).parent,

@@ -97,7 +97,8 @@ def array_to_tensor(array) -> torch.Tensor:
             "Call it outside jax.jit, grad and vmap"
         )
     if not isinstance(array, jax.Array):
-        array = jnp.asarray(array)
+        with evaluating():  # a value, also while JAX traces
+            array = jnp.asarray(array)
     if array.is_deleted():
         raise RuntimeError("j2t got an array that was deleted or donated to a jitted call; keep a copy of it")
     if len(array.sharding.device_set) > 1:
