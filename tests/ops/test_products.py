@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import compare
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using torch.cross without specifying the dim")
@@ -112,3 +112,34 @@ def test_int64_stays_int64():
         return y
 
     compare(t2j(function)(jnp.ones((2, 2))), function(torch.ones(2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((12, 8), (3, 8, 4)), ((3, 4, 8), (8, 12)), ((4, 12), (12, 8)), ((3, 4, 8), (3, 8, 4))],
+    ids=["rows", "columns", "terms", "all"],
+)
+def test_grouped_products(left, right):
+    offsets = None if len(left) == len(right) == 3 else torch.tensor([4, 4, 12], dtype=torch.int32)
+    a, b = torch.randn(left, requires_grad=True), torch.randn(right, requires_grad=True)
+
+    def function(a, b, offsets):
+        return torch.nn.functional.grouped_mm(a, b, offs=offsets)
+
+    arrays = t2j((a, b, offsets))
+    expected = function(a, b, offsets)
+    compare(jax.jit(t2j(function))(*arrays), expected)
+    if len(left) == len(right) == 2:
+        return  # JAX has no derivative of this one, which is itself one of the others
+    weights = torch.randn(expected.shape)
+    wanted = torch.autograd.grad((weights * expected).sum(), (a, b))
+    _, pull = jax.vjp(lambda a, b: t2j(function)(a, b, arrays[2]), *arrays[:2])
+    compare_trees(pull(t2j(weights)), wanted)
+
+
+def test_grouped_products_refuse_other_groups():
+    rows, matrices, offsets = jnp.ones((12, 8)), jnp.ones((3, 8, 4)), jnp.array([4, 12])
+    with pytest.raises(RuntimeError, match="2 offsets for 3 matrices"):
+        t2j(torch._grouped_mm)(rows, matrices, offsets)
+    with pytest.raises(RuntimeError, match="wanted offs if and only if"):
+        t2j(torch._grouped_mm)(rows, matrices)

@@ -9,12 +9,13 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
-from ..dtypes import NUMBERS
+from ..dtypes import NUMBERS, Takes, canonical
 from ..registry import implements, implements_tensors
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor
 multiplied = functools.partial(implements, takes=NUMBERS)
+GROUPED: Takes = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
 
 @multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
@@ -222,6 +223,44 @@ def addbmm_(input, batch1, batch2, *, beta=1, alpha=1):
     if result.shape != input.shape:  # its like refuse that
         input.resize_(result.shape)
     return input.copy_(result)
+
+
+# Mixtures of experts: consecutive rows, columns, or terms of the sum form groups, and each has a matrix of its own.
+
+
+@implements(torch.ops.aten._grouped_mm, takes=GROUPED)
+def _grouped_mm(input, mat2, offs=None, bias=None, out_dtype=None):
+    if bias is not None:
+        raise RuntimeError("grouped_mm: a bias is not supported yet; add it to the result")
+    if out_dtype is not None and canonical(out_dtype) != input.dtype:
+        raise RuntimeError(f"grouped_mm: out_dtype must be the dtype of mat_a, {input.dtype}, but got {out_dtype}")
+    if input.ndim not in (2, 3) or mat2.ndim not in (2, 3):
+        raise RuntimeError(f"grouped_mm: mat_a and mat_b must be 2D or 3D, but they are {input.ndim}D and {mat2.ndim}D")
+    if (offs is None) != (input.ndim == mat2.ndim == 3):
+        raise RuntimeError("grouped_mm: wanted offs if and only if mat_a or mat_b is a matrix")
+    if offs is None:
+        return bmm(input, mat2)
+    if input.shape[-1] != mat2.shape[-2]:
+        raise RuntimeError(f"grouped_mm: shapes {list(input.shape)} and {list(mat2.shape)} cannot be multiplied")
+    groups = {len(stack) for stack in (input, mat2) if stack.ndim == 3}
+    if groups and groups != {offs.size}:
+        raise RuntimeError(f"grouped_mm: got {offs.size} offsets for {groups.pop()} matrices")
+    sizes = lax.sub(offs, lax.pad(offs, np.int32(0), [(1, -1, 0)]))
+    if input.ndim == 3:  # a transposed product, since JAX has the groups in its first operand
+        swapped = _grouped(mat2, input, sizes, ((0,), (2,)), ragged=1, group=0)
+        return lax.transpose(swapped, (1, 0))
+    if mat2.ndim == 3:
+        return _grouped(input, mat2, sizes, ((1,), (1,)), ragged=0, group=0)
+    return _grouped(input, mat2, sizes, ((1,), (0,)), ragged=1, group=None)
+
+
+def _grouped(left, right, sizes, contracted, ragged: int, group: int | None):
+    dimensions = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(contracted, ((), ())),
+        lhs_ragged_dimensions=[ragged],
+        rhs_group_dimensions=[] if group is None else [group],
+    )
+    return lax.ragged_dot_general(left, right, sizes, dimensions, preferred_element_type=left.dtype)
 
 
 # Products named by their indices. Traced, jnp.einsum leaves its dot_generals and nothing around them.
