@@ -26,7 +26,7 @@ import torch
 from tests.memory import Bound
 from tests.ops.database import DTYPES, cases, dtypes_of, entries, full_name
 from tests.ops.database.exceptions import EXCLUDED, excluded
-from tests.ops.database.trials import columns_of, run, trials
+from tests.ops.database.trials import Trial, columns_of, run, trials
 from torch2jax import registry, t2j
 from torch2jax.dispatch import observing
 
@@ -42,7 +42,7 @@ COLUMNS = {
     "forms": "methods, operators, in-place forms, `out=` and aliases; in one dtype",
     "errors": "what PyTorch refuses is refused with its exception type; in one dtype",
 }
-SECONDS = 600  # an entry that takes longer hangs
+SECONDS = 300  # a sample that takes longer hangs
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -115,16 +115,21 @@ def run_all(results: Results, options) -> None:
             if not columns:
                 continue
             results.append(entry=name, dtype=name_of(dtype), started=columns)
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
             begin = time.time()
             with contextlib.redirect_stdout(io.StringIO()):
-                found = run(trials(op, dtype, columns, options.limit, options.full))
+                found = run(_in_time(trials(op, dtype, columns, options.limit, options.full)))
             outcomes = {column: found.get(column, (0, 0, None)) for column in columns}
             family = results.families.get(name) or family_of(op)
             seconds = round(time.time() - begin, 2)
             results.append(entry=name, dtype=name_of(dtype), family=family, outcomes=outcomes, seconds=seconds)
             faulthandler.cancel_dump_traceback_later()
             memory.keep()
+
+
+def _in_time(trials: Iterator[Trial]) -> Iterator[Trial]:
+    for trial in trials:
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        yield trial
 
 
 def failures(results: Results) -> Iterator[str]:

@@ -22,12 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import registry
 from .autograd import CustomFunctions
 from .dtypes import canonical, dtype_j2t
-from .errors import NoRuleError
+from .errors import NoRuleError, TracedValueError
 from .inplace import write_in_place, write_out
 from .interop import is_dense, tensor_to_array
 from .regions import CONJUGATE, NEGATIVE
 from .rng import Stream
 from .seams import close_seams, open_seams
+from .selection import Selected, apply_elementwise
 from .storage import View, evaluating, is_traced
 from .tensor import Torchish, make_region, make_view, wrap
 from .translation import Call, current
@@ -95,8 +96,24 @@ class Translation(TorchFunctionMode, Call):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        del types
+        if Selected in types:
+            return self.dispatch_selected(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
+
+    def dispatch_selected(self, func, args: tuple, kwargs: dict):
+        """As `dispatch`, where an argument is what a mask of unknown values chose."""
+        rule = registry.lookup_selected(func)
+        if rule is not None:
+            with self.inside():
+                return rule(*args, **kwargs)
+        rule = registry.lookup(func)
+        if rule is not None and rule.elementwise:
+            with self.inside():
+                return apply_elementwise(rule, args, kwargs)
+        if rule is None and isinstance(func, types.FunctionType):
+            return self.run_body(func, args, kwargs)
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
     def dispatch(self, func, args: tuple, kwargs: dict):
         self.functions.settle(self)
@@ -134,6 +151,7 @@ class Translation(TorchFunctionMode, Call):
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs)
+        registry.check_decomposed(func, args)
         decomposition = decomposition_of(func)
         if decomposition is not None:
             with self.inside():
@@ -221,6 +239,8 @@ class Translation(TorchFunctionMode, Call):
         return wrap(value, dtype_j2t(value.dtype))
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
+        if isinstance(tensor, Selected):
+            raise TracedValueError("what a boolean mask chose")
         if tensor.is_meta:
             raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():

@@ -6,6 +6,7 @@ import sysconfig
 from pathlib import Path
 
 import jax
+import optree
 import torch
 
 __all__ = ["NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
@@ -16,6 +17,7 @@ _LIBRARIES = tuple(
         Path(__file__).parent,
         Path(str(torch.__file__)).parent,
         Path(str(jax.__file__)).parent,
+        Path(str(optree.__file__)).parent,
         sysconfig.get_paths()["stdlib"],
     )
 )
@@ -26,9 +28,9 @@ _SITE_PACKAGES = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()[
 def _is_library(filename: str) -> bool:
     if filename.startswith("<"):
         return True
-    if filename.startswith(_LIBRARIES[:3]):
+    if filename.startswith(_LIBRARIES[:-1]):
         return True
-    return filename.startswith(_LIBRARIES[3]) and not filename.startswith(_SITE_PACKAGES)
+    return filename.startswith(_LIBRARIES[-1]) and not filename.startswith(_SITE_PACKAGES)
 
 
 def user_location() -> str:

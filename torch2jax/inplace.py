@@ -16,14 +16,14 @@ from .regions import overlaps_itself
 from .storage import Held, known_result, values_only
 from .tensor import Torchish, resize
 
-__all__ = ["InPlace", "WithFlag", "write_in_place", "write_out"]
+__all__ = ["InPlace", "WithFlag", "check_cast", "write_in_place", "write_out"]
 
 
 class InPlace:
     """The form that writes its result into its first operand: ``add_``, ``+=``, ``relu(x, inplace=True)``."""
 
     def __init__(self, rule):
-        self.rule, self.name = rule, rule.name + "_"
+        self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
 
     def __call__(self, args: tuple, kwargs: dict):
         target: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
@@ -34,17 +34,22 @@ class WithFlag:
     """A function with an ``inplace`` argument, which chooses between the two forms."""
 
     def __init__(self, rule, position: int):
-        self.rule, self.name, self.position = rule, rule.name, position
+        self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
         self._in_place = InPlace(rule)
 
     def __call__(self, args: tuple, kwargs: dict):
+        form, args, kwargs = self.form(args, kwargs)
+        return form(args, kwargs)
+
+    def form(self, args: tuple, kwargs: dict):
+        """The form that a call wants, and its arguments without the flag."""
         inplace = kwargs.get("inplace", False)
         if "inplace" in kwargs:
             kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
         if len(args) > self.position:
             inplace = args[self.position]
             args = args[: self.position] + args[self.position + 1 :]
-        return (self._in_place if inplace else self.rule)(args, kwargs)
+        return (self._in_place if inplace else self.rule), args, kwargs
 
 
 def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills: bool = False) -> Torchish:
@@ -65,14 +70,14 @@ def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills:
             raise RuntimeError(
                 f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(value.shape)}"
             )
-        _check_cast(value, tensor)
+        check_cast(value, tensor)
         if not fills:
             _check_overlap(tensor, operands)
         _store(tensor, value)
         return tensor
 
 
-def _check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
+def check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
     if not torch.can_cast(value.dtype, target.dtype):
         raise RuntimeError(
             f"result type {_type_name(value.dtype)} can't be cast to the desired output type {_type_name(target.dtype)}"
@@ -158,7 +163,7 @@ def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool):
     target = lift(out)
     if exact and result.dtype != target.dtype:
         raise RuntimeError(f"expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
-    _check_cast(result, target)
+    check_cast(result, target)
     _check_overlap(target, operands)
     if target.shape != result.shape:
         _resize_out(target, result, operands)

@@ -11,15 +11,27 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .dtypes import Takes
+from .dtypes import Takes, expect
 from .inplace import InPlace, WithFlag
 from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TakesSpec, TensorRule
 
-__all__ = ["implements", "implements_metadata", "implements_tensors", "lookup", "lookup_aten"]
+__all__ = [
+    "check_decomposed",
+    "implements",
+    "implements_metadata",
+    "implements_selected",
+    "implements_tensors",
+    "limit_decomposed",
+    "lookup",
+    "lookup_aten",
+    "lookup_selected",
+]
 
 _rules: dict[Any, Any] = {}
+_selected_rules: dict[Any, Callable] = {}
 _by_aten_name: dict[str, ArrayRule] = {}
 _aten_cache: dict[OpOverload, Any] = {}
+_decomposed: dict[OpOverload, Takes] = {}
 
 _OPERATORS = {
     "add": "add",
@@ -119,15 +131,44 @@ def implements_tensors(*functions, takes: Takes | None = None) -> Callable[[Call
     return register
 
 
+def implements_selected(*functions) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what functions do where an argument is a `selection.Selected`.
+
+    Rules that are elementwise need no such declaration.
+    """
+
+    def register(body: Callable) -> Callable:
+        _selected_rules.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
 def implements_metadata(*functions) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
     for function in functions:
         _rules[function] = MetadataRule(function, _name(function))
 
 
+def limit_decomposed(*operators: OpOverload, takes: Takes) -> None:
+    """Declares the dtypes that operators without a rule are defined for: PyTorch's decompositions take others too."""
+    _decomposed.update(dict.fromkeys(operators, takes))
+
+
+def check_decomposed(operator: OpOverload, args: tuple) -> None:
+    """Refuses a dtype that an operator without a rule is not defined for."""
+    if operator in _decomposed:
+        expect(_name(operator), args[0].dtype, _decomposed[operator])
+
+
 def lookup(function):
     """The rule of a function of PyTorch's Python interface, or None."""
     return _rules.get(function)
+
+
+def lookup_selected(function) -> Callable | None:
+    """What a function does with a `selection.Selected`, where that is declared."""
+    return _selected_rules.get(function)
 
 
 def lookup_aten(overload: OpOverload):
@@ -216,5 +257,6 @@ def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
         name for name, argument in zip(names, arguments, strict=True) if argument.kwarg_only and not argument.is_out
     }
     if rule.promote is not None:  # operands are taken by place: schemas spell them in many ways
-        return len(positional) <= len(rule.positional) and keywords <= rule.parameters | _FACTORY_KEYWORDS
+        options = positional[len(rule.positional) :]
+        return tuple(options) == rule.options[: len(options)] and keywords <= rule.parameters | _FACTORY_KEYWORDS
     return positional == list(rule.positional[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS

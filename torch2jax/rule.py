@@ -57,6 +57,8 @@ class TensorRule:
         takes: the dtypes of the first tensor that the function is defined for; all if None.
     """
 
+    elementwise = False
+
     def __init__(self, body: Callable, name: str, takes: Takes | None = None):
         self.body, self.name, self.takes = body, name, takes
         self.positional = () if takes is None else tuple(inspect.signature(body).parameters)
@@ -70,6 +72,8 @@ class TensorRule:
 
 class MetadataRule:
     """A function that PyTorch itself answers, since it needs no values: ``x.shape``, ``x.stride()``."""
+
+    elementwise = False
 
     def __init__(self, function: Callable, name: str):
         self.function, self.name = function, name
@@ -88,7 +92,8 @@ class ArrayRule:
         body: has the parameters of the PyTorch function by its documented names; arrays stand for tensors.
         name: the function's name.
         promote: promotes all positional parameters of `body` (the operands) to a common dtype and broadcasts them;
-            keyword-only parameters are not operands. A function of these gives the kind where they decide it.
+            keyword-only parameters are not operands, though a call may give them by place too. A function of these
+            gives the kind where they decide it.
         unpromoted: how many of the first operands are broadcast, but keep their dtype (the condition of a where).
         takes: the dtypes that the function is defined for, or a function of the call's arguments that gives them: those
             that promotion gives to compute in; without it that of the first tensor, or what a `dtype` argument casts
@@ -124,10 +129,12 @@ class ArrayRule:
         self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.takes, self.dtype = promote, unpromoted, takes, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
+        self.elementwise = promote is not None
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
         self.open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
         self.positional = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        self.options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -216,9 +223,15 @@ class ArrayRule:
             return self.body(*evaluated(args), **evaluated(kwargs))
 
     def _apply_elementwise(self, args, kwargs):
-        operands = list(args)
-        if kwargs:
-            kwargs = dict(kwargs)
+        count = len(self.positional)
+        operands, options = list(args[:count]), args[count:]
+        if len(options) > len(self.options):
+            raise TypeError(f"{self.name} takes at most {count + len(self.options)} arguments, got {len(args)}")
+        if kwargs or options:
+            kwargs = kwargs | dict(zip(self.options, options, strict=False))
+            for name in self.options:  # what PyTorch takes as a number
+                if isinstance(kwargs.get(name), torch.Tensor):
+                    kwargs[name] = kwargs[name].item()
             named = [i for i, name in enumerate(self.positional) if name in kwargs]
             for name in self.positional[len(operands) : max(named, default=-1) + 1]:
                 operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
@@ -315,7 +328,7 @@ class Reflected:
     """The operator form with its operands swapped: ``__radd__`` of ``add``."""
 
     def __init__(self, rule):
-        self.rule, self.name = rule, rule.name
+        self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise
 
     def __call__(self, args: tuple, kwargs: dict):
         this, other = args

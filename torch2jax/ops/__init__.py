@@ -24,6 +24,7 @@ from . import (
     reduction as reduction,
     scan as scan,
     segments as segments,
+    selection as selection,
     shape as shape,
     sorting as sorting,
     sparse as sparse,

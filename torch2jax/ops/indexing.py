@@ -588,7 +588,7 @@ def masked_select(input, mask, *, out=None):
     if mask.dtype != torch.bool:
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, but got {mask.dtype}")
     input, mask = torch.broadcast_tensors(*torch.atleast_1d(input, mask))
-    result = aten.index(input, [mask])
+    result = input[mask]
     return result if out is None else write_out(result, out)
 
 

@@ -15,6 +15,7 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..registry import implements, implements_tensors
+from ..selection import select
 from ..storage import View, ViewKind, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current
@@ -43,6 +44,8 @@ class _Fixed:
 
 @implements_tensors(Tensor.__getitem__)
 def _getitem(self, index):
+    if _is_unknown_mask(self, index):
+        return select(current().lift(self).clone(), current().lift(index).clone())
     return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
 
 
@@ -85,6 +88,13 @@ def _is_unknown_scalar(item) -> bool:
         return False
     item = current().lift(item)
     return item.dtype in _INDEX_DTYPES and known_values(item) is None
+
+
+def _is_unknown_mask(self, index) -> bool:
+    """Whether a subscript is but a mask of unknown values, over the first dimensions."""
+    if not isinstance(index, torch.Tensor) or index.dtype != torch.bool or index.ndim == 0:
+        return False
+    return self.shape[: index.ndim] == index.shape and known_values(current().lift(index)) is None
 
 
 def _is_flag(item) -> bool:

@@ -1,0 +1,322 @@
+"""What is done under jit with ``x[mask]``, whose length is unknown, beside elementwise functions of it."""
+
+import functools
+import inspect
+import math
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import TracedValueError
+from ..registry import implements_selected
+from ..selection import Selected, map_rows, select
+from ..translation import current
+
+Tensor = torch.Tensor
+
+
+# Of rows.
+
+
+def _on_rows(function, what: str):
+    return lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=False)
+
+
+for _function in (
+    torch.where,
+    Tensor.where,
+    torch.clone,
+    Tensor.clone,
+    torch.detach,
+    Tensor.detach,
+    Tensor.contiguous,
+    Tensor.to,
+    Tensor.type_as,
+    Tensor.float,
+    Tensor.double,
+    Tensor.half,
+    Tensor.bfloat16,
+    Tensor.int,
+    Tensor.long,
+    Tensor.bool,
+    torch.zeros_like,
+    torch.ones_like,
+    torch.full_like,
+):
+    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}"))
+
+
+@implements_selected(F.linear)
+def linear(input, weight, bias=None):
+    if isinstance(weight, Selected) or isinstance(bias, Selected) or input.row_ndim == 0:
+        raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask chose")
+    return map_rows(lambda rows: F.linear(rows, weight, bias), (input,), {}, "torch.nn.functional.linear")
+
+
+@implements_selected(Tensor.dtype.__get__)
+def dtype(self):
+    return self.rows.dtype
+
+
+@implements_selected(Tensor.device.__get__)
+def device(self):
+    return self.rows.device
+
+
+@implements_selected(Tensor.is_floating_point, torch.is_floating_point)
+def is_floating_point(input):
+    return input.rows.is_floating_point()
+
+
+@implements_selected(Tensor.is_complex, torch.is_complex)
+def is_complex(input):
+    return input.rows.is_complex()
+
+
+@implements_selected(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)
+def dim(self):
+    return self.row_ndim + 1
+
+
+# Shapes.
+
+
+@implements_selected(Tensor.view, Tensor.reshape, torch.reshape)
+def reshape(input, *shape):
+    shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    mask, of_row = input.mask, input.rows.shape[input.mask.ndim :]
+    if shape == (-1,):
+        return select(input.rows, input.spread_mask().expand(input.rows.shape), input.is_safe) if of_row else input
+    if shape[:1] == (-1,) and -1 not in shape[1:] and math.prod(shape[1:]) == math.prod(of_row):
+        return map_rows(lambda rows: rows.reshape(*mask.shape, *shape[1:]), (input,), {}, "a view", safe=False)
+    raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+
+
+@implements_selected(torch.flatten, Tensor.flatten)
+def flatten(input, start_dim=0, end_dim=-1):
+    if start_dim != 0 or end_dim not in (-1, input.row_ndim):
+        raise TracedValueError("flattening a part of what a boolean mask chose")
+    return reshape(input, -1)
+
+
+@implements_selected(torch.unsqueeze, Tensor.unsqueeze)
+def unsqueeze(input, dim):
+    return _changed_row(torch.unsqueeze, input, dim, input.row_ndim + 2)
+
+
+@implements_selected(torch.squeeze, Tensor.squeeze)
+def squeeze(input, dim):
+    return _changed_row(torch.squeeze, input, dim, input.row_ndim + 1)
+
+
+def _changed_row(function, input: Selected, dim: int, ndim: int):
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
+    if dim % ndim == 0:
+        raise TracedValueError(f"torch.{function.__name__} of the dimension that a boolean mask chose")
+    of_rows = dim % ndim + input.mask.ndim - 1
+    return map_rows(lambda rows: function(rows, of_rows), (input,), {}, "a view", safe=False)
+
+
+# Choosing, and writing back.
+
+
+@implements_selected(Tensor.__getitem__)
+def getitem(self, index):
+    if isinstance(index, Selected):
+        if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
+            return select(self[index.safe()], index.mask, True)
+        if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool and index.row_ndim == 0:
+            return select(self.rows, self.mask & index.rows)
+    elif isinstance(index, tuple) and index[0] == slice(None) and not any(isinstance(x, Selected) for x in index):
+        whole = (slice(None),) * self.mask.ndim
+        return map_rows(lambda rows: rows[(*whole, *index[1:])], (self,), {}, "a subscript", safe=False)
+    raise TracedValueError("this subscript of, or by, what a boolean mask chose")
+
+
+def _compact(chosen: Selected) -> torch.Tensor:
+    """The rows that were chosen, in order, then the others."""
+    order = (~chosen.mask).reshape(-1).to(torch.uint8).argsort(stable=True)
+    return chosen.rows.flatten(0, chosen.mask.ndim - 1)[order]
+
+
+@implements_selected(Tensor.__setitem__)
+def setitem(self, index, value):
+    if isinstance(self, Selected) or isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
+        raise TracedValueError("writing by this subscript what a boolean mask chose")
+    if value.dtype != self.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
+            f"{value.dtype} for the source."
+        )
+    if current().lift(index).read() is value.mask.read() and self.shape == value.rows.shape:
+        self.copy_(torch.where(value.spread_mask(), value.rows, self))
+    else:
+        self[index] = _compact(value)
+
+
+@implements_selected(torch.masked_scatter, Tensor.masked_scatter)
+def masked_scatter(input, mask, source):
+    if isinstance(input, Selected) or isinstance(mask, Selected):
+        raise TracedValueError("torch.masked_scatter into what a boolean mask chose")
+    return torch.masked_scatter(input, mask, _compact(source))
+
+
+@implements_selected(Tensor.masked_scatter_)
+def masked_scatter_(self, mask, source):
+    return self.copy_(masked_scatter(self, mask, source))
+
+
+# Of all that was chosen.
+
+
+def _dims(chosen: Selected, dim) -> tuple[int, ...]:
+    """Dimensions of a selection, counted from the front."""
+    ndim = chosen.row_ndim + 1
+    dims = range(ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    if not all(-ndim <= d < ndim for d in dims):
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
+    return tuple(sorted(d % ndim for d in dims))
+
+
+def _reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neutral):
+    """A reduction over some dimensions, in which those that were not chosen count as `neutral`."""
+    lead = chosen.mask.ndim
+    if 0 not in dims:
+        rows = [dim + lead - 1 for dim in dims]
+        return map_rows(lambda x: reduce(x, rows, keepdim), (chosen,), {}, "a reduction")
+    rows = torch.where(chosen.spread_mask(), chosen.rows, neutral)
+    result = reduce(rows, [*range(lead), *(dim + lead - 1 for dim in dims if dim > 0)], False)
+    for dim in dims if keepdim else ():
+        result = result.unsqueeze(dim)
+    return result
+
+
+def _count(chosen: Selected, dims: tuple[int, ...]):
+    """How many elements go into one of a reduction's."""
+    per_row = math.prod(chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0)
+    count = chosen.mask.sum()
+    return count if per_row == 1 else count * per_row
+
+
+@implements_selected(torch.sum, Tensor.sum)
+def sum(input, dim=None, keepdim=False, *, dtype=None):
+    return _reduced(lambda x, dims, keep: x.sum(dims, keep, dtype=dtype), input, _dims(input, dim), keepdim, 0)
+
+
+@implements_selected(torch.mean, Tensor.mean)
+def mean(input, dim=None, keepdim=False, *, dtype=None):
+    dims = _dims(input, dim)
+    if 0 not in dims:
+        return _reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
+    if not (input.rows.is_floating_point() or input.rows.is_complex()) and dtype is None:
+        raise RuntimeError(f"mean(): could not infer output dtype, got {input.dtype}; pass dtype=")
+    return sum(input, dims, keepdim, dtype=dtype) / _count(input, dims)
+
+
+@implements_selected(torch.var, Tensor.var)
+def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    dims = _dims(input, dim)
+    if 0 not in dims:
+        raise TracedValueError("torch.var of each row that a boolean mask chose")
+    correction = int(unbiased) if correction is None else correction
+    centre = mean(input, dims, keepdim=True)
+    return sum((input - centre.squeeze(0)).abs().square(), dims, keepdim) / (_count(input, dims) - correction)
+
+
+@implements_selected(torch.std, Tensor.std)
+def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+
+
+def _lowest(dtype: torch.dtype):
+    return float("-inf") if dtype.is_floating_point else False if dtype == torch.bool else torch.iinfo(dtype).min
+
+
+def _highest(dtype: torch.dtype):
+    return float("inf") if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+@implements_selected(torch.amax, Tensor.amax)
+def amax(input, dim=None, keepdim=False):
+    return _reduced(lambda x, *how: x.amax(*how), input, _dims(input, dim), keepdim, _lowest(input.dtype))
+
+
+@implements_selected(torch.amin, Tensor.amin)
+def amin(input, dim=None, keepdim=False):
+    return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, _highest(input.dtype))
+
+
+implements_selected(torch.max, Tensor.max)(lambda input: amax(input))
+implements_selected(torch.min, Tensor.min)(lambda input: amin(input))
+
+
+@implements_selected(torch.any, Tensor.any)
+def any_(input, dim=None, keepdim=False):
+    return _reduced(lambda x, *how: x.any(*how), input, _dims(input, dim), keepdim, False)
+
+
+@implements_selected(torch.all, Tensor.all)
+def all_(input, dim=None, keepdim=False):
+    return _reduced(lambda x, *how: x.all(*how), input, _dims(input, dim), keepdim, True)
+
+
+# Losses.
+
+
+def _reduced_loss(each, reduction: str):
+    if reduction == "none":
+        return each
+    return mean(each) if reduction == "mean" else sum(each)
+
+
+def _elementwise_loss(function):
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def loss(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        reduction = given.pop("reduction", "mean")
+        if reduction not in ("none", "mean", "sum"):
+            raise TracedValueError(
+                f"torch.nn.functional.{function.__name__} with reduction={reduction!r} of a selection"
+            )
+        each = map_rows(functools.partial(function, reduction="none"), (), given, function.__name__)
+        return _reduced_loss(each, reduction)
+
+    return loss
+
+
+for _function in (
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.kl_div,
+):
+    implements_selected(_function)(_elementwise_loss(_function))
+
+
+@implements_selected(F.cross_entropy)
+def cross_entropy(
+    input,
+    target,
+    weight=None,
+    size_average=None,
+    ignore_index=-100,
+    reduce=None,
+    reduction="mean",
+    label_smoothing=0.0,
+):
+    del size_average, reduce
+    if not (isinstance(input, Selected) and isinstance(target, Selected) and input.is_like(target)):
+        raise TracedValueError("cross_entropy of rows and targets that one boolean mask did not choose together")
+    if input.row_ndim != 1 or target.row_ndim != 0:
+        raise TracedValueError("cross_entropy of what a boolean mask chose, but not of rows and their classes")
+    classes = torch.where(target.mask, target.rows, ignore_index).reshape(-1)
+    rows = input.safe().flatten(0, input.mask.ndim - 1)
+    options = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    loss = F.cross_entropy(rows, classes, reduction=reduction, **options)
+    return select(loss.reshape(input.mask.shape), input.mask) if reduction == "none" else loss
