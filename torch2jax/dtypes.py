@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 __all__ = [
+    "COMPLEX",
     "FACTORED",
     "FLOATS",
     "INEXACT",
@@ -81,6 +82,7 @@ def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:
         others = takes.difference(*(_KINDS[kind] for kind in kinds))
         *most, last = kinds + sorted(map(str, others))
         wanted = f"{', '.join(most)} or {last}" if most else last
+        name = name.strip("_")
         raise NotImplementedError(f"{name} got a tensor of {dtype}; wanted one of {wanted} dtype: convert it first")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical
+from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
@@ -36,17 +36,22 @@ def add(input, other, *, alpha=1):
     return lax.bitwise_or(input, other) if input.dtype == bool else lax.add(input, other)
 
 
-@implements(torch.sub, torch.subtract, promote=_scaled_promotion)
+def _subtracted_dtypes(input, other, *, alpha=1):
+    """All but bool, which is not subtracted from a number either."""
+    for operand in (input, other):
+        if getattr(operand, "dtype", type(operand)) in (torch.bool, bool):
+            raise RuntimeError(
+                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a "
+                "mask, use the `~` or `logical_not()` operator instead; of two masks, `^` or `logical_xor()`."
+            )
+
+
+@implements(torch.sub, torch.subtract, promote=_scaled_promotion, takes=_subtracted_dtypes)
 def sub(input, other, *, alpha=1):
-    if input.dtype == bool:
-        raise RuntimeError(
-            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` "
-            "operator instead."
-        )
     return lax.sub(input, _scaled(other, alpha))
 
 
-@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion)
+@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion, takes=_subtracted_dtypes)
 def rsub(input, other, *, alpha=1):
     return sub(other, input, alpha=alpha)
 
@@ -253,7 +258,14 @@ def xlog1py(input, other):
     return jax.scipy.special.xlog1py(input, other)
 
 
-@default(torch.lerp, takes=INEXACT)
+def _prepare_lerp(input, end, weight):
+    if end.dtype != input.dtype:
+        raise RuntimeError(f"lerp expects `end` of the dtype of `input`, got {end.dtype} for {input.dtype}")
+    expect("lerp", input.dtype, INEXACT)
+    return (input, end, weight), {}
+
+
+@default(torch.lerp, prepare=_prepare_lerp)
 def lerp(input, end, weight):
     difference = lax.sub(end, input)
     if isinstance(weight, np.ndarray) and abs(weight) >= 0.5:  # exact at one, as PyTorch is

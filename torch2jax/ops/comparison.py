@@ -98,12 +98,8 @@ def heaviside(input, values):
     return where(lax.eq(input, zero), values, cast(lax.gt(input, zero), input.dtype))
 
 
-def _prepare_nan_to_num(input, nan=None, posinf=None, neginf=None):
-    return (input,), {"nan": nan, "posinf": posinf, "neginf": neginf}
-
-
-@exact(torch.nan_to_num, prepare=_prepare_nan_to_num)
-def nan_to_num(input, *, nan, posinf, neginf):
+@exact(torch.nan_to_num)
+def nan_to_num(input, *, nan=None, posinf=None, neginf=None):
     if is_complex(input):
         return lax.complex(
             *(nan_to_num(part(input), nan=nan, posinf=posinf, neginf=neginf) for part in (lax.real, lax.imag))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical, held_number, is_integral
+from ..dtypes import REALS, canonical, expect, held_number, is_integral
 from ..errors import SparseLayoutError
 from ..inplace import write_out
 from ..registry import implements_tensors
@@ -329,7 +329,9 @@ def _range(start, step, count: int, dtype) -> jax.Array:
 @factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(start, end=None, step=1, *, dtype=None, **options):
     start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
-    if dtype is None:
+    if dtype is not None:
+        expect("arange", dtype, REALS)
+    else:
         integral = all(isinstance(x, (int, np.integer)) for x in (start, end, step))
         dtype = torch.int64 if integral else torch.get_default_dtype()
     if not (math.isfinite(start) and math.isfinite(end)):
@@ -433,13 +435,18 @@ def eye(n, m=None, *, dtype=None, **options):
     return constant(_eye, rows, columns, canonical(dtype), dtype=dtype, **options)
 
 
+_INDICES = frozenset({torch.int32, torch.int64})
+
+
 @factory(torch.tril_indices, aten.tril_indices.default)
 def tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    expect("tril_indices", dtype, _INDICES)
     return literal(np.stack(np.tril_indices(row, offset, col)), dtype, **options)
 
 
 @factory(torch.triu_indices, aten.triu_indices.default)
 def triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    expect("triu_indices", dtype, _INDICES)
     return literal(np.stack(np.triu_indices(row, offset, col)), dtype, **options)
 
 

@@ -205,8 +205,10 @@ def angle(input):
 
 
 def _to_complex(input, other) -> torch.dtype:
-    if input.dtype != other.dtype or not input.dtype.is_floating_point:
-        raise RuntimeError(f"Expected two floating-point tensors of one dtype, got {input.dtype} and {other.dtype}")
+    if input.dtype != other.dtype or input.dtype not in (torch.float16, torch.float32, torch.float64):
+        raise RuntimeError(
+            f"Expected two tensors of one dtype: float16, float32 or float64, got {input.dtype} and {other.dtype}"
+        )
     return input.dtype.to_complex()
 
 
@@ -220,12 +222,8 @@ def polar(abs, angle):
     return lax.complex(*same_shape(lax.mul(abs, lax.cos(angle)), lax.mul(abs, lax.sin(angle))))
 
 
-def _prepare_logit(input, eps=None):
-    return (input,), {"eps": eps}
-
-
-@floating_real(torch.logit, torch.special.logit, prepare=_prepare_logit)
-def logit(input, *, eps):
+@floating_real(torch.logit, torch.special.logit)
+def logit(input, *, eps=None):
     if eps is not None:
         input = at_most(at_least(input, like(input, eps)), like(input, 1 - eps))
     return lax.sub(lax.log(input), lax.log1p(lax.neg(input)))

@@ -8,11 +8,14 @@ from jax import lax
 from jax.lax import FftType
 from torch._prims_common import corresponding_complex_dtype, corresponding_real_dtype
 
-from ..registry import implements
+from ..dtypes import COMPLEX
+from ..registry import implements, limit_decomposed
 from .arrays import like
 from .creation import factory, literal
 
 aten = torch.ops.aten
+
+limit_decomposed(aten.istft.default, takes=COMPLEX)
 
 _BY_ROOT_N, _BY_N = 1, 2  # the values of `normalization`
 _MOST_DIMS = 3  # that one lax.fft transforms

@@ -207,7 +207,10 @@ def randn_like(input, *, dtype=None, memory_format=None, device=None, **options)
 
 
 def _draw_integers(shape, dtype, low, high, **options) -> Tensor:
+    expect("randint", dtype, REALS_AND_BOOL)
     low, high = int(low), int(high)
+    if dtype == torch.bool and not 0 <= low < high <= 2:
+        raise RuntimeError(f"randint expects bounds within 0 and 2 for torch.bool, got {low} and {high}")
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     return sample(_integers, shape, dtype, low, high, **options)

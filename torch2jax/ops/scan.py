@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import INEXACT, REALS_AND_BOOL, canonical
+from ..dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
 from ..registry import implements
 from .arrays import axis_of, cast, is_complex, widened
 from .reduction import in_dtype, integers_to_int64
@@ -15,12 +15,16 @@ def _scan(function, array, dim: int):
     return cast(function(widened(array), axis), array.dtype) if array.ndim else array
 
 
-@implements(torch.cumsum, dtype=integers_to_int64)
+def _accumulated_dtypes(input, dim, *, dtype=None):
+    return None if dtype is None else NUMBERS  # bool alone becomes int64
+
+
+@implements(torch.cumsum, takes=_accumulated_dtypes, dtype=integers_to_int64)
 def cumsum(input, dim, *, dtype=None):
     return _scan(lax.cumsum, in_dtype(input, dtype), dim)
 
 
-@implements(torch.cumprod, dtype=integers_to_int64)
+@implements(torch.cumprod, takes=_accumulated_dtypes, dtype=integers_to_int64)
 def cumprod(input, dim, *, dtype=None):
     return _scan(lax.cumprod, in_dtype(input, dtype), dim)
 

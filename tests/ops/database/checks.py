@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 from torch2jax import NoRuleError, TracedValueError, t2j
@@ -303,16 +303,14 @@ def second(case: Case) -> None:
 
 
 @quietly
-def errors(op: OpInfo, bad: ErrorInput) -> None:
+def errors(case: Case) -> None:
     """What PyTorch refuses is refused here with its exception type, before XLA is asked."""
-    sample: SampleInput = bad.sample_input
-    case = Case(op, torch.float32, sample)
     wanted = _outcome(lambda: case.function(*case.twins()))
     if not isinstance(wanted, Exception):
         raise Refused(f"{case}: PyTorch takes it")
     got = _outcome(lambda: t2j(case.function)(*case.twins(), **_key(case)))
     if not isinstance(got, Exception):
-        raise AssertionError(f"returns {describe(got)[1]}; PyTorch raises {_line(wanted)}; {str(sample)[:200]}")
+        raise AssertionError(f"returns {describe(got)[1]}; PyTorch raises {_line(wanted)}; {str(case)[:200]}")
     refused = isinstance(got, type(wanted)) and not isinstance(got, (NoRuleError, jax.errors.JaxRuntimeError))
     assert refused, f"raises {_line(got)}; PyTorch raises {_line(wanted)}"
 
@@ -380,6 +378,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "gradients": gradients,
     "forward": forward,
     "second": second,
+    "errors": errors,
     "vmap": vmap,
     "forms": forms,
 }

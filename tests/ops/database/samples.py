@@ -1,5 +1,6 @@
 """The entries of the operator database, and their samples as functions of the tensors in them."""
 
+import contextlib
 import copy
 import fnmatch
 import functools
@@ -17,6 +18,7 @@ from . import exceptions
 __all__ = [
     "DTYPES",
     "Case",
+    "bad_cases",
     "cases",
     "dtypes_of",
     "entries",
@@ -24,6 +26,7 @@ __all__ = [
     "error_inputs",
     "full_name",
     "in_double",
+    "refused_dtypes",
     "samples",
     "twin",
 ]
@@ -67,6 +70,12 @@ def dtypes_of(op: OpInfo, gradients: bool = False) -> list[torch.dtype]:
     """The dtypes of `DTYPES` that an entry, or its derivative, supports in PyTorch on the CPU."""
     supported = op.supported_backward_dtypes("cpu") if gradients else op.supported_dtypes("cpu")
     return [dtype for dtype in DTYPES if dtype in supported]
+
+
+def refused_dtypes(op: OpInfo) -> list[torch.dtype]:
+    """The dtypes of `DTYPES` that an entry supports on no device."""
+    supported = op.supported_dtypes("cpu") | op.supported_dtypes("cuda")
+    return [dtype for dtype in DTYPES if dtype not in supported]
 
 
 def samples(
@@ -156,3 +165,13 @@ def cases(
 ) -> list[Case]:
     """The first cases of an operator, the same ones in every run."""
     return [Case(op, dtype, sample) for sample in samples(op, dtype, limit, requires_grad, reference)]
+
+
+def bad_cases(op: OpInfo) -> Iterator[Case]:
+    """What PyTorch refuses: its own error inputs, and samples in dtypes that it supports nowhere."""
+    for bad in error_inputs(op) if op.error_inputs_func is not None else ():
+        yield Case(op, torch.float32, bad.sample_input)
+    for dtype in refused_dtypes(op):
+        if not exceptions.excluded(full_name(op), "errors", dtype):
+            with contextlib.suppress(Exception):  # samples that cannot be made
+                yield from cases(op, dtype, 2)

@@ -10,8 +10,8 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
 from . import exceptions
-from .checks import CHECKS, Refused, errors
-from .samples import cases, dtypes_of, error_inputs, full_name
+from .checks import CHECKS, Refused
+from .samples import bad_cases, cases, dtypes_of, full_name
 
 __all__ = ["Outcome", "Trial", "columns_of", "run", "trials"]
 
@@ -47,7 +47,7 @@ def columns_of(op: OpInfo, dtype: torch.dtype) -> list[str]:
     if op.supports_autograd and dtype in _DIFFERENTIATED and dtype in dtypes_of(op, gradients=True):
         columns += ["gradients", "forward"] + ["second"] * op.supports_gradgrad
     if supported and dtype == supported[0]:
-        columns += ["forms"] + ["errors"] * (op.error_inputs_func is not None)
+        columns += ["errors", "forms"]
     return [column for column in columns if not exceptions.excluded(name, column, dtype)]
 
 
@@ -67,8 +67,8 @@ def trials(
     for case in cases(op, dtype, limit, requires_grad=True) if derived else []:
         for column in derived:
             yield Trial(column, str(case), functools.partial(_in_its_precision, CHECKS[column], case))
-    for bad in error_inputs(op) if "errors" in columns else []:
-        yield Trial("errors", f"{full_name(op)}: {str(bad.sample_input)[:500]}", functools.partial(errors, op, bad))
+    for case in bad_cases(op) if "errors" in columns else []:
+        yield Trial("errors", str(case), functools.partial(CHECKS["errors"], case))
 
 
 def _in_its_precision(check, case) -> None:

@@ -13,7 +13,7 @@ from jax import lax
 from ...dtypes import FLOATS, INEXACT, REALS, canonical
 from ...promotion import Promotion
 from ...registry import implements, implements_tensors
-from ..arrays import axis_of, cast, like, spread, where, widened
+from ..arrays import axis_of, cast, is_unsigned, like, spread, where, widened
 
 aten = torch.ops.aten
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
@@ -46,13 +46,15 @@ def _clamp(x, low, high):
 
 @exact(F.relu6, takes=REALS)
 def relu6(input):
-    return hardtanh(input, 0, 6)
+    return hardtanh(input, min_val=0, max_val=6)
 
 
-@exact(F.hardtanh, takes=REALS, dtype=lambda input, *bounds, **named_bounds: input.dtype)
-def hardtanh(input, min_val=-1.0, max_val=1.0):
+@exact(F.hardtanh, takes=REALS)
+def hardtanh(input, *, min_val=-1.0, max_val=1.0):
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
+    if min_val < 0 and is_unsigned(input):
+        raise RuntimeError(f"hardtanh got min_val={min_val} for {input.dtype}, which holds no negative number")
     return _clamp(input, min_val, max_val)
 
 
@@ -67,7 +69,7 @@ def hardswish(input):
 
 
 @activation(F.leaky_relu)
-def leaky_relu(input, negative_slope=0.01):
+def leaky_relu(input, *, negative_slope=0.01):
     return _rectify(input, lambda x: lax.mul(x, like(x, negative_slope)))
 
 
@@ -97,7 +99,7 @@ def selu(input):
 
 
 @activation(torch.celu, F.celu)
-def celu(input, alpha=1.0):
+def celu(input, *, alpha=1.0):
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return elu(input, alpha=alpha, input_scale=1 / alpha)
@@ -131,12 +133,12 @@ def threshold(input, threshold, value):
 
 
 @activation(F.hardshrink, torch.hardshrink)
-def hardshrink(input, lambd=0.5):
+def hardshrink(input, *, lambd=0.5):
     return where(lax.le(lax.abs(input), like(input, lambd)), like(input, 0), input)
 
 
 @activation(F.softshrink)
-def softshrink(input, lambd=0.5):
+def softshrink(input, *, lambd=0.5):
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     lambd = like(input, lambd)
@@ -183,7 +185,7 @@ def mish(input):
 
 
 @activation(F.softplus)
-def softplus(input, beta=1, threshold=20):
+def softplus(input, *, beta=1, threshold=20):
     scaled = _times(input, beta)
     is_linear = lax.gt(scaled, like(input, threshold))
     # The unused branch must stay finite, for its derivative is multiplied by zero.
@@ -194,7 +196,7 @@ def softplus(input, beta=1, threshold=20):
 @activation(F.logsigmoid, aten.log_sigmoid)
 def logsigmoid(input):
     # Beyond the threshold the two branches are the same number.
-    return lax.neg(softplus(lax.neg(input), 1, -math.log(jnp.finfo(input.dtype).eps)))
+    return lax.neg(softplus(lax.neg(input), threshold=-math.log(jnp.finfo(input.dtype).eps)))
 
 
 @implements(F.glu, takes=FLOATS)

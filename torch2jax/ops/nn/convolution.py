@@ -15,7 +15,7 @@ from ..views import reshape
 
 aten = torch.ops.aten
 
-_CONVOLVED = INEXACT | {torch.int64}
+_CONVOLVED = INEXACT | {torch.int64, torch.int32}  # int32 is what int64 becomes with jax_enable_x64 off
 
 
 def per_dimension(value, count: int, what: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...dtypes import FLOATS
 from ...inplace import write_in_place
 from ...registry import implements_tensors
 from ...rule import ArrayRule
@@ -45,7 +46,7 @@ def _keep_moments(key, input, p: float, features: bool = False):
 
 def _implements_dropout(name: str, body, features: bool) -> None:
     """The function, its in-place form, and their operators."""
-    draw = ArrayRule(body, name, random=True)
+    draw = ArrayRule(body, name, random=True, takes=FLOATS)
 
     def drop(input, p, train):
         if not 0 <= p <= 1:
@@ -78,7 +79,7 @@ def _keep_with_mask(key, input, p: float):
     return lax.select(kept, scaled, lax.full_like(input, 0)), kept
 
 
-_KEEP_WITH_MASK = ArrayRule(_keep_with_mask, "native_dropout", dtype=(None, torch.bool), random=True)
+_KEEP_WITH_MASK = ArrayRule(_keep_with_mask, "native_dropout", takes=FLOATS, dtype=(None, torch.bool), random=True)
 
 
 @implements_tensors(torch.native_dropout, aten.native_dropout.default)

@@ -15,7 +15,7 @@ from jax import lax
 from torch.nn import _reduction as _Reduction
 
 from ...dtypes import FLOATS, INEXACT, NUMBERS
-from ...registry import implements, implements_tensors
+from ...registry import implements, implements_tensors, limit_decomposed
 from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
 from ..indexing import known_values
@@ -113,6 +113,8 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 # Margins.
 
+limit_decomposed(aten.soft_margin_loss.default, takes=FLOATS)
+
 
 def _reduce_tensor(loss, reduction: int):
     return loss if reduction == _NONE else loss.mean() if reduction == _MEAN else loss.sum()
@@ -129,7 +131,7 @@ def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
     return _reduce_tensor(apart + torch.where(target != -1, input, 0), reduction)
 
 
-@implements_tensors(_nn.multi_margin_loss, aten.multi_margin_loss.default)
+@implements_tensors(_nn.multi_margin_loss, aten.multi_margin_loss.default, takes=FLOATS)
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=_MEAN):
     rows, index = torch.atleast_2d(input), target.reshape(-1, 1)
     batch, classes = rows.shape[0], rows.shape[-1]
@@ -147,7 +149,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=_ME
     return loss.reshape(target.shape) if reduction == _NONE else _reduce_tensor(loss, reduction)
 
 
-@implements_tensors(_nn.multilabel_margin_loss, aten.multilabel_margin_loss.default)
+@implements_tensors(_nn.multilabel_margin_loss, aten.multilabel_margin_loss.default, takes=FLOATS)
 def multilabel_margin_loss(input, target, reduction=_MEAN):
     rows, labels = torch.atleast_2d(input), torch.atleast_2d(target)
     classes = rows.shape[-1]

@@ -11,12 +11,22 @@ from jax import lax
 
 from ...dtypes import FLOATS, INEXACT
 from ...inplace import write_in_place
-from ...registry import implements, implements_tensors
+from ...registry import implements, implements_tensors, limit_decomposed
 from ...rule import ArrayRule
 from ..arrays import spread
 from ..views import reshape
 
 aten = torch.ops.aten
+
+limit_decomposed(
+    aten.native_group_norm.default,
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update.default,
+    takes=FLOATS,
+)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))

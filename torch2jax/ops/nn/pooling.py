@@ -24,7 +24,7 @@ from .convolution import per_dimension
 
 F = torch.nn.functional
 
-_AVERAGED = FLOATS | {torch.int64}
+_AVERAGED = FLOATS | {torch.int64, torch.int32}  # int32 is what int64 becomes with jax_enable_x64 off
 _FOLDED_AT_ONCE = 16  # places in a window
 
 
