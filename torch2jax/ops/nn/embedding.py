@@ -13,6 +13,7 @@ from ...dtypes import FLOATS
 from ...registry import implements, implements_tensors
 from ...rule import ArrayRule
 from ...storage import is_traced, reshape
+from ..arrays import cast, widened
 from ..indexing import known_values, progression
 from ..values import values
 
@@ -188,19 +189,20 @@ def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights
     starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
     bag = jnp.cumsum(starts)[:-1].astype(indices.dtype) - 1
     rows = _embed(weight, indices, padding_idx, scale_grad_by_freq)
-    if per_sample_weights is not None:
-        rows = lax.mul(rows, lax.broadcast_in_dim(per_sample_weights, rows.shape, (0,)))
     padding = np.asarray(-1 if padding_idx is None else padding_idx, indices.dtype)
     kept = lax.ne(indices, padding)
     sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))
     if mode == 2:
         return _largest(rows, indices, bag, kept, count, sizes)
+    rows = widened(rows)
+    if per_sample_weights is not None:
+        rows = lax.mul(rows, lax.broadcast_in_dim(widened(per_sample_weights), rows.shape, (0,)))
     rows = lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, lax.full_like(rows, 0))
     output = jnp.zeros((count, weight.shape[1]), rows.dtype).at[bag].add(rows)
     if mode == 1:
         divisor = lax.max(sizes, lax.full_like(sizes, 1)).astype(rows.dtype)
         output = lax.div(output, lax.broadcast_in_dim(divisor, output.shape, (0,)))
-    return output, bag, sizes, jnp.zeros((0,), indices.dtype)
+    return cast(output, weight.dtype), bag, sizes, jnp.zeros((0,), indices.dtype)
 
 
 def _largest(rows, indices, bag, kept, count: int, sizes):
