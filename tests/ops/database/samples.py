@@ -8,9 +8,10 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator
 
+import jax
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 from . import exceptions
@@ -23,7 +24,6 @@ __all__ = [
     "dtypes_of",
     "entries",
     "entry",
-    "error_inputs",
     "full_name",
     "in_double",
     "refused_dtypes",
@@ -89,17 +89,17 @@ def samples(
         return list(itertools.islice(make("cpu", dtype, requires_grad=requires_grad), limit))
 
 
-def error_inputs(op: OpInfo, limit: int | None = None) -> list[ErrorInput]:
-    """The samples that PyTorch refuses."""
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return list(itertools.islice(op.error_inputs("cpu"), limit))
-
-
 def twin(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same values and strides, on memory of its own."""
     return copy.deepcopy(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _as_held(tensor: torch.Tensor) -> torch.Tensor:
+    held = {torch.float64: torch.float32, torch.complex128: torch.complex64}.get(tensor.dtype)
+    if held is not None and not jax.config.jax_enable_x64:
+        memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
+        memory.copy_(memory.to(held))
+    return tensor
 
 
 def in_double(tensor: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,8 @@ class Case:
         return wide
 
     def twins(self) -> list[torch.Tensor]:
-        return [twin(tensor) for tensor in self.tensors]
+        """The tensors, on memory of their own; with ``jax_enable_x64`` off, 64-bit numbers as 32 bits hold them."""
+        return [_as_held(twin(tensor)) for tensor in self.tensors]
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}: {str(self.sample)[:500]}"
@@ -169,8 +170,13 @@ def cases(
 
 def bad_cases(op: OpInfo) -> Iterator[Case]:
     """What PyTorch refuses: its own error inputs, and samples in dtypes that it supports nowhere."""
-    for bad in error_inputs(op) if op.error_inputs_func is not None else ():
-        yield Case(op, torch.float32, bad.sample_input)
+    if op.error_inputs_func is not None:
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inputs = list(op.error_inputs("cpu"))
+        for bad in inputs:
+            yield Case(op, torch.float32, bad.sample_input)
     for dtype in refused_dtypes(op):
         if not exceptions.excluded(full_name(op), "errors", dtype):
             with contextlib.suppress(Exception):  # samples that cannot be made
