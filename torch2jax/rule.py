@@ -225,8 +225,6 @@ class ArrayRule:
     def _apply_elementwise(self, args, kwargs):
         count = len(self.positional)
         operands, options = list(args[:count]), args[count:]
-        if len(options) > len(self.options):
-            raise TypeError(f"{self.name} takes at most {count + len(self.options)} arguments, got {len(args)}")
         if kwargs or options:
             kwargs = kwargs | dict(zip(self.options, options, strict=False))
             for name in self.options:  # what PyTorch takes as a number

@@ -19,7 +19,6 @@ __all__ = [
     "kept",
     "like",
     "real_dtype",
-    "refuse_complex",
     "same_shape",
     "spread",
     "truth",
@@ -78,11 +77,6 @@ def is_integer(array) -> bool:
 
 def is_unsigned(array) -> bool:
     return array.dtype == bool or jnp.issubdtype(array.dtype, jnp.unsignedinteger)
-
-
-def refuse_complex(array, name: str) -> None:
-    if is_complex(array):
-        raise RuntimeError(f"{name} is not supported for complex tensors, got {array.dtype}")
 
 
 def same_shape(x, y):
