@@ -108,3 +108,14 @@ def test_margins_of_several_classes(target, reduction):
     compare(jax.jit(t2j(lambda x: F.multilabel_margin_loss(x, target, reduction=reduction)))(t2j(x)), expected)
     with pytest.raises(RuntimeError, match="target out of range"):
         t2j(F.multilabel_margin_loss)(x, target + 4)
+
+
+def test_soft_margins_that_are_far_have_derivatives():
+    x = torch.tensor([-100.0, -50.0, -8.0, 0.5, 50.0], dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+    (first,) = torch.autograd.grad(F.soft_margin_loss(x, target.double(), reduction="sum"), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    gradient = jax.grad(t2j(lambda x: F.soft_margin_loss(x, target, reduction="sum")))
+    single = t2j(x.detach().float())
+    np.testing.assert_allclose(gradient(single), first.detach().numpy(), 1e-5)
+    np.testing.assert_allclose(jax.grad(lambda x: gradient(x).sum())(single), second.numpy(), 1e-3, 1e-10)

@@ -125,6 +125,11 @@ def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
     return _reduce_tensor((-target * (input1 - input2) + margin).clamp_min(0), reduction)
 
 
+@implements_tensors(_nn.soft_margin_loss, aten.soft_margin_loss.default, takes=FLOATS)
+def soft_margin_loss(input, target, reduction=_MEAN):
+    return _reduce_tensor(-F.logsigmoid(input * target), reduction)
+
+
 @implements_tensors(torch.hinge_embedding_loss)
 def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
     apart = torch.where(target != 1, (margin - input).clamp_min(0), 0)
