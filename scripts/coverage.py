@@ -40,7 +40,7 @@ COLUMNS = {
     "second": "the gradient of the gradient against PyTorch's",
     "vmap": "`jax.vmap` over two samples against PyTorch's results for each",
     "forms": "methods, operators, in-place forms, `out=` and aliases; in one dtype",
-    "errors": "what PyTorch refuses is refused with its exception type; in one dtype",
+    "errors": "what PyTorch refuses, dtypes among it, is refused with its exception type",
 }
 SECONDS = 300  # a sample that takes longer hangs
 

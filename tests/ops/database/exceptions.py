@@ -22,6 +22,7 @@ __all__ = [
     "forward_tolerance",
     "freedom_of",
     "has_values",
+    "is_converted",
     "is_data_dependent",
     "is_drawn",
     "tolerance_for",
@@ -51,8 +52,6 @@ class Looser(NamedTuple):
     dtypes: tuple[torch.dtype, ...] | None = None
 
 
-# A dtype that PyTorch's kernels lack and that has the values which converting first would give.
-_NOT_REFUSED = ("errors",)
 _SPARSE = "JAX has no sparse layouts in its core"
 
 EXCLUDED = [
@@ -70,13 +69,17 @@ EXCLUDED = [
         "PyTorch gives the gradient to what was overwritten, and not to the rest; its database expects that to fail",
         DERIVATIVES,
     ),
-    Exclusion("*", "int64 is held as int32 with jax_enable_x64 off", _NOT_REFUSED, (torch.int32,)),
-    *(
-        Exclusion(pattern, "half precision is computed in float32, as elsewhere in PyTorch", _NOT_REFUSED, HALF)
-        for pattern in ("special.*", "cdist", "histogram*", "nn.functional.ctc_loss", "linalg.matrix_exp")
-    ),
     Exclusion("to_sparse", _SPARSE),
     Exclusion("sparse.*", _SPARSE),
+]
+
+# Dtypes that PyTorch has no kernels for, and that get what converting them first would give.
+CONVERTED = [
+    Exclusion("*", "int64 is held as int32 with jax_enable_x64 off", dtypes=(torch.int32,)),
+    *(
+        Exclusion(pattern, "half precision is computed in float32, as elsewhere in PyTorch", dtypes=HALF)
+        for pattern in ("special.*", "cdist", "histogram*", "nn.functional.ctc_loss", "linalg.matrix_exp")
+    ),
 ]
 
 _SINGLE = (torch.float32, torch.complex64)
@@ -236,6 +239,11 @@ def excluded(name: str, column: str, dtype: torch.dtype | None = None) -> str | 
         if _applies(exclusion, name, column, dtype):
             return exclusion.reason
     return None
+
+
+def is_converted(name: str, dtype: torch.dtype) -> bool:
+    """Whether an entry takes a dtype that PyTorch has no kernel for."""
+    return any(_applies(conversion, name, "errors", dtype) for conversion in CONVERTED)
 
 
 @functools.cache

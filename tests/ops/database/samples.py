@@ -178,6 +178,6 @@ def bad_cases(op: OpInfo) -> Iterator[Case]:
         for bad in inputs:
             yield Case(op, torch.float32, bad.sample_input)
     for dtype in refused_dtypes(op):
-        if not exceptions.excluded(full_name(op), "errors", dtype):
+        if not exceptions.is_converted(full_name(op), dtype):
             with contextlib.suppress(Exception):  # samples that cannot be made
                 yield from cases(op, dtype, 2)
