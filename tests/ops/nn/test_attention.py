@@ -86,6 +86,22 @@ def test_dropout_of_the_weights():
     assert not np.allclose(first, other)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 8), (1, 1, 5, 5)], "do not broadcast"),
+        ([(2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 8), (3, 2, 4, 5, 6)], r"a mask of shape \[3, 2, 4, 5, 6\]"),
+        ([(2, 4, 5, 8), (2, 4, 6, 7), (2, 4, 6, 8)], "cannot be multiplied"),
+        ([(2, 4, 5, 8), (3, 4, 6, 8), (3, 4, 6, 8)], "do not broadcast"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes, message):
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(*map(torch.ones, shapes))
+    with pytest.raises(RuntimeError, match=message):
+        jax.jit(t2j(F.scaled_dot_product_attention))(*map(jnp.ones, shapes))
+
+
 def test_bad_arguments_are_refused():
     query, key, value = map(t2j, _operands())
     with pytest.raises(RuntimeError, match="is_causal"):

@@ -70,10 +70,24 @@ def _masked(scores, mask, is_causal: bool):
         mask = lax.ge(rows, columns)
     if mask is None:
         return scores
+    if _together(mask.shape, scores.shape) != scores.shape:
+        raise RuntimeError(
+            f"scaled_dot_product_attention got a mask of shape {list(mask.shape)}, which does not broadcast to the "
+            f"weights' shape {list(scores.shape)}"
+        )
     mask = lax.broadcast_in_dim(mask, scores.shape, range(scores.ndim - mask.ndim, scores.ndim))
     if mask.dtype == bool:
         return lax.select(mask, scores, lax.full_like(scores, lowest))
     return lax.add(scores, mask.astype(scores.dtype))
+
+
+def _together(*shapes) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise RuntimeError(
+            f"scaled_dot_product_attention: shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast"
+        ) from None
 
 
 def _exponentials(scores, may_be_empty: bool):
@@ -108,6 +122,11 @@ def _prepared(query, key, value, enable_gqa: bool):
                 "scaled_dot_product_attention expected query, key, and value to have the same dtype, but got "
                 f"query.dtype: {query.dtype} and {name}.dtype: {array.dtype}"
             )
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise RuntimeError(
+            f"scaled_dot_product_attention: query {list(query.shape)}, key {list(key.shape)} and value "
+            f"{list(value.shape)} cannot be multiplied"
+        )
     if enable_gqa:
         if query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]:
             raise RuntimeError(
@@ -115,7 +134,7 @@ def _prepared(query, key, value, enable_gqa: bool):
                 f"query: {query.shape[-3]}, key: {key.shape[-3]}, value: {value.shape[-3]}"
             )
         return query, key, value
-    batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    batch = _together(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     return tuple(_grown(array, batch) for array in (query, key, value))
 
 
