@@ -217,7 +217,7 @@ def complex_(real, imag):
     return lax.complex(*same_shape(real, imag))
 
 
-@exact(torch.polar, dtype=lambda abs, angle: _to_complex(abs, angle))
+@exact(torch.polar, takes=frozenset({torch.float32, torch.float64}), dtype=lambda abs, angle: _to_complex(abs, angle))
 def polar(abs, angle):
     return lax.complex(*same_shape(lax.mul(abs, lax.cos(angle)), lax.mul(abs, lax.sin(angle))))
 

@@ -57,7 +57,6 @@ _SPARSE = "JAX has no sparse layouts in its core"
 EXCLUDED = [
     Exclusion("chalf", "JAX has no complex32"),
     Exclusion("complex", "JAX has no complex32", dtypes=(torch.float16,)),
-    Exclusion("polar", "JAX has no complex32", dtypes=(torch.float16,)),
     Exclusion("view_as_complex", "JAX has no complex32", dtypes=(torch.float16,)),
     Exclusion(
         "as_strided.partial_views",
