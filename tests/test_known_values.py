@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ops.database import compare
 from torch2jax import t2j
 from torch2jax.errors import TracedValueError
 
@@ -195,3 +196,29 @@ def test_values_are_there_under_grad_alone():
         return (x * int(x.sum()) if x[1] > 0 else x).sum() * x[1].item()
 
     np.testing.assert_array_equal(jax.grad(t2j(f))(X), [6, 6, 6, 6])
+
+
+TWO = torch.tensor(2)
+NUMBERS = {
+    "pad": lambda x: torch.nn.functional.pad(x, (0, TWO, 1, 0)),
+    "interpolate": lambda x: torch.nn.functional.interpolate(x, size=(TWO * 3, TWO)),
+    "max_pool2d": lambda x: torch.nn.functional.max_pool2d(x, TWO),
+    "softmax": lambda x: torch.softmax(x, dim=TWO),
+    "sum": lambda x: x.sum((1, TWO)),
+    "roll": lambda x: torch.roll(x, TWO, 1),
+    "topk": lambda x: torch.topk(x, TWO).values,
+    "cat": lambda x: torch.cat([x, x], TWO),
+    "one_hot": lambda x: torch.nn.functional.one_hot(torch.tensor([0, 1]), TWO),
+    "tensordot": lambda x: torch.tensordot(x, x, torch.tensor([[1, 2], [1, 2]])),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_known_tensors_stand_for_the_integers_they_hold(name):
+    x = torch.randn(2, 4, 6, 8)
+    compare(jax.jit(t2j(NUMBERS[name]))(t2j(x)), NUMBERS[name](x))
+
+
+def test_traced_tensors_cannot_stand_for_integers():
+    with pytest.raises(TracedValueError, match=r"Tensor\.item"):
+        jax.jit(t2j(lambda x, size: torch.nn.functional.pad(x, (0, size))))(X, 2)

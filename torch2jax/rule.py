@@ -42,6 +42,13 @@ _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format"
 # numpy's spellings, which PyTorch's argument parser takes everywhere.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "x1": "input", "x2": "other"}
 
+# Parameters that PyTorch takes as integers or lists of integers, also from tensors of one element.
+_INTEGERS = frozenset(
+    ("correction", "diagonal", "dilation", "dim", "dims", "end_dim", "k", "kernel_size", "n", "normalized_shape")
+    + ("num_classes", "num_groups", "output_padding", "output_size", "pad", "padding", "padding_idx", "shifts", "size")
+    + ("start_dim", "stride")
+)
+
 PromoteSpec = Promotion | Callable[[dict], Promotion] | None
 TakesSpec = Takes | Callable[..., Takes | None] | None
 ChannelsLast = tuple[Literal["prefer", "follow"], int] | None
@@ -135,11 +142,18 @@ class ArrayRule:
         self.open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
         self.positional = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
         self.options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._integers = tuple((i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS)
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
         with torch._C.DisableTorchFunction():
             kwargs, out, device = self._keywords(kwargs)
+            for place, name in self._integers:
+                if place < len(args):
+                    if _has_tensor(args[place]):
+                        args = (*args[:place], _numbers(args[place]), *args[place + 1 :])
+                elif name in kwargs and _has_tensor(kwargs[name]):
+                    kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.prepare is not None:
                 args, kwargs = self.prepare(*args, **kwargs)
             if self.promote is None:
@@ -304,6 +318,21 @@ def as_result(array, dtype, tensors: list, known: Known | None = None, device=No
         tensor._label = device
     tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
     return tensor
+
+
+def _has_tensor(value) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(item, torch.Tensor) for item in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _numbers(value):
+    """Numbers in place of the tensors that hold them."""
+    if isinstance(value, (list, tuple)):
+        return [_numbers(item) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if value.numel() == 1 else current().dispatch(torch.Tensor.tolist, (value,), {})
 
 
 def _each(operand, function: Callable):

@@ -122,7 +122,8 @@ def one_hot(tensor, num_classes=-1):
 
 def _one_hot(input, num_classes):
     if not is_traced(input) and input.size:
-        least, most = int(input.min()), int(input.max())
+        held = np.asarray(input)
+        least, most = int(held.min()), int(held.max())
         if least < 0:
             raise RuntimeError("Class values must be non-negative.")
         if most >= num_classes:
