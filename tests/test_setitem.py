@@ -318,3 +318,16 @@ def test_shapes_that_depend_on_traced_values_are_refused(function):
     with pytest.raises(TracedValueError, match="test_setitem"):
         jax.jit(t2j(function))(t2j(base()), jnp.int32(1))
     compare(t2j(function)(t2j(base()), jnp.int32(1)), function(base(), torch.tensor(1)))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_lists_of_scalar_tensors_are_indices(transform):
+    def clear(x, places):
+        rows, columns = zip(*places, strict=True)
+        x = x.clone()
+        x[rows, columns] = 0
+        return x, x[list(rows), 1:]
+
+    x, places = torch.randn(4, 5), torch.tensor([[0, 1], [2, 3]])
+    for got, want in zip(transform(t2j(clear))(t2j(x), t2j(places)), clear(x, places), strict=True):
+        compare(got, want)

@@ -57,6 +57,8 @@ def _setitem(self, index, value):
 
 def _with_scalars_taken(self, index):
     """The tensor and the subscript that is left of it, once its scalars of unknown value are views of the tensor."""
+    if isinstance(index, tuple):
+        index = tuple(_as_one_index(item) for item in index)
     items = index if isinstance(index, tuple) else (index,)
     if not any(_is_unknown_scalar(item) for item in items):
         return self, index
@@ -81,6 +83,13 @@ def _with_scalars_taken(self, index):
     for dim in flags:
         self = self.unsqueeze(dim)
     return self, tuple(left) or Ellipsis
+
+
+def _as_one_index(item):
+    """A tensor in place of a list of scalar tensors, whose memory PyTorch would read."""
+    if isinstance(item, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in item):
+        return torch.stack([torch.as_tensor(part) for part in item])
+    return item
 
 
 def _is_unknown_scalar(item) -> bool:
