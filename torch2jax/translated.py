@@ -12,6 +12,7 @@ import torch
 
 from .dispatch import Translation
 from .module import Skeleton
+from .storage import is_traced
 from .tensor import Torchish
 from .trees import map_arguments, map_results
 
@@ -66,7 +67,7 @@ class TranslatedModule:
         self.__name__ = type(module).__name__ if method is None else method.__name__
 
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
-        if isinstance(return_state_dict, jax.core.Tracer):
+        if is_traced(return_state_dict):
             raise TypeError(
                 "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
                 'jit with static_argnames="return_state_dict", or a function that passes it'

@@ -106,7 +106,7 @@ LOOSER = [
         ALL,
         (torch.uint8,),
     ),
-    Looser("svd_lowrank", Tolerance(0.05, 0.05), "divides by differences of singular values", ("second",), _SINGLE),
+    Looser("svd_lowrank", Tolerance(0.1, 0.1), "divides by differences of singular values", ("second",), _SINGLE),
     Looser("pca_lowrank", Tolerance(0.05, 0.05), "as svd_lowrank, which it calls", ("second",), _SINGLE),
     Looser("bfloat16", Tolerance(1e-2, 1e-2), "the tangent is rounded to bfloat16", ("forward",)),
     Looser("half", Tolerance(1e-3, 1e-3), "the tangent is rounded to float16", ("forward",)),
@@ -210,6 +210,8 @@ RANDOM = (
 # Those samples that draw, of entries that do not always.
 RANDOM_SAMPLES: dict[str, Callable[[Any], bool]] = {
     "nn.functional.scaled_dot_product_attention": lambda sample: sample.kwargs.get("dropout_p", 0) > 0,
+    # Of a matrix of full rank it finds what its random projection leaves.
+    "svd_lowrank": lambda sample: sample.kwargs["M"] is not None,
     "nn.functional.multi_head_attention_forward": lambda sample: sample.args[9] > 0 and sample.kwargs["training"],
 }
 # Their values are whatever was in memory.
