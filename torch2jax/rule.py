@@ -142,7 +142,10 @@ class ArrayRule:
         self.open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
         self.positional = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
         self.options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        self._integers = tuple((i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS)
+        operands = () if promote is None else self.positional
+        self._integers = tuple(
+            (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
+        )
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
