@@ -80,3 +80,15 @@ def test_derivatives_are_finite(name):
 def test_negative_order_is_refused():
     with pytest.raises(RuntimeError, match="negative n"):
         t2j(lambda x: torch.polygamma(-1, x))(jnp.ones(2))
+
+
+@pytest.mark.parametrize("name", ["gammainc", "gammaincc"])
+def test_incomplete_gamma_functions_of_large_numbers(name):
+    a = np.geomspace(1, 1e7, 300).astype(np.float32)
+    x = a + np.sqrt(a) * np.linspace(-1, 8, 300).astype(np.float32) * np.where(np.arange(300) % 2, 1, -1)
+    x = np.abs(x).astype(np.float32)
+    wanted = getattr(scipy.special, name)(a.astype(np.float64), x.astype(np.float64))
+    np.testing.assert_allclose(t2j(getattr(torch.special, name))(jnp.asarray(a), jnp.asarray(x)), wanted, 0, 5e-6)
+    ends = torch.tensor([0, 1, torch.inf, -1, torch.nan])
+    grid = torch.cartesian_prod(ends, ends).T
+    compare(t2j(getattr(torch.special, name))(*grid), getattr(torch.special, name)(*grid))

@@ -83,14 +83,58 @@ def _same_shape(x, y):
     return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
 
 
+# Incomplete gamma functions. Where `a` is large and `x` near it XLA's series end too soon, and DLMF 8.12.3 is uniform.
+
+_TEMME = (  # of c_0, c_1 and c_2 in powers of eta (DLMF 8.12.9 to 8.12.12)
+    (-1 / 3, 1 / 12, -2 / 135, 1 / 864, 1 / 2835, -139 / 777600, 1 / 25515, -571 / 261273600),
+    (-1 / 540, -1 / 288, 1 / 378, -77 / 77760, 1 / 4860),
+    (25 / 6048, -139 / 51840, 1 / 1296),
+)
+
+
+def _powers(x, coefficients):
+    total = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _near_large(a, x, sign: int):
+    """``igamma`` (`sign` 1) or ``igammac`` (-1) for large `a` and `x` within a few of its roots."""
+    mu = (x - a) / a
+    eta = mu * lax.sqrt(_powers(mu, [2 * (-1) ** n / (n + 2) for n in range(16)]))
+    z = eta * lax.sqrt(a / 2)
+    terms = _powers(1 / a, [_powers(eta, coefficients) for coefficients in _TEMME])
+    return lax.erfc(-sign * z) / 2 - sign * lax.exp(-lax.square(z)) * terms / lax.sqrt(2 * math.pi * a)
+
+
+def _incomplete(function, a, x, sign: int):
+    a, x = _same_shape(a, x)
+    low, high = like(a, (1 - sign) / 2), like(a, (1 + sign) / 2)  # at zero, at infinity
+    zero, one, infinite = like(a, 0), like(a, 1), like(a, np.inf)
+    ordinary = (a > zero) & (x > zero) & (a < infinite) & (x < infinite)
+    large = 200 if a.dtype.itemsize == 8 else 20  # what three terms are exact enough for
+    is_near = ordinary & (a > large) & (lax.square(x - a) < 60 * a) & (lax.abs(x - a) < a / 2)
+    inner = ordinary & ~is_near
+    near = _near_large(where(is_near, a, 200 * one), where(is_near, x, 200 * one), sign)
+    result = where(is_near, near, function(where(inner, a, one), where(inner, x, one)))
+    result = where(ordinary, result, like(a, np.nan))
+    # The rest is what PyTorch finds, in its order: infinite `x` before an undefined `a`, and so on.
+    result = where(lax.eq(x, infinite), high, result)
+    result = where(lax.eq(a, infinite), where(lax.eq(x, infinite), like(a, np.nan), low), result)
+    result = where(lax.eq(x, zero), low, result)
+    result = where(lax.eq(a, zero), where(lax.gt(x, zero), high, like(a, np.nan)), result)
+    return where((x < zero) | (a < zero), like(a, np.nan), result)
+
+
 @default(torch.igamma, torch.special.gammainc, takes=FLOATS)
 def igamma(input, other):
-    return lax.igamma(*_same_shape(input, other))
+    return _incomplete(lax.igamma, input, other, 1)
 
 
 @default(torch.igammac, torch.special.gammaincc, takes=FLOATS)
 def igammac(input, other):
-    return lax.igammac(*_same_shape(input, other))
+    return _incomplete(lax.igammac, input, other, -1)
 
 
 @floating_real(torch.special.ndtri)
