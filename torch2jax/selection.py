@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from .dtypes import is_integral
 from .errors import TracedValueError, user_location
 from .inplace import InPlace, WithFlag, check_cast
 from .rule import Reflected
@@ -64,7 +65,7 @@ class Selected(torch.Tensor):
             return self.rows
         flat = self.mask.reshape(-1)
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
-        harmless = first.new_full((), int(self.dtype.is_floating_point or self.dtype.is_complex))
+        harmless = first.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
 
 

@@ -10,6 +10,7 @@ __all__ = [
     "axes_of",
     "axis_of",
     "cast",
+    "highest",
     "is_complex",
     "is_float",
     "is_half",
@@ -18,6 +19,7 @@ __all__ = [
     "is_unsigned",
     "kept",
     "like",
+    "lowest",
     "real_dtype",
     "same_shape",
     "spread",
@@ -77,6 +79,16 @@ def is_integer(array) -> bool:
 
 def is_unsigned(array) -> bool:
     return array.dtype == bool or jnp.issubdtype(array.dtype, jnp.unsignedinteger)
+
+
+def lowest(array):
+    """What no element of an array's dtype is less than."""
+    return jnp.iinfo(array.dtype).min if is_integer(array) else -np.inf if is_inexact(array) else False
+
+
+def highest(array):
+    """What no element of an array's dtype is greater than."""
+    return jnp.iinfo(array.dtype).max if is_integer(array) else np.inf if is_inexact(array) else True
 
 
 def same_shape(x, y):

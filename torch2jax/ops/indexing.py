@@ -17,7 +17,7 @@ from ..registry import implements, implements_tensors
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current
-from .arrays import at_least_1d, axis_of, is_inexact, is_integer, like, truth, where
+from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -232,20 +232,12 @@ def _reduce(along: _Along, operand, updates, indices, reduce: str, include_self:
     return lax.div(total, count) if is_inexact(total) else jnp.floor_divide(total, count)
 
 
-def _lowest(array):
-    return jnp.iinfo(array.dtype).min if is_integer(array) else -np.inf if is_inexact(array) else False
-
-
-def _highest(array):
-    return jnp.iinfo(array.dtype).max if is_integer(array) else np.inf if is_inexact(array) else True
-
-
 _IDENTITIES: dict[str, Callable] = {
     "sum": lambda _: 0,
     "prod": lambda _: 1,
     "mean": lambda _: 0,
-    "amax": _lowest,
-    "amin": _highest,
+    "amax": lowest,
+    "amin": highest,
 }
 
 

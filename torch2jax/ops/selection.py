@@ -6,11 +6,14 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch._prims_common import canonicalize_dim
 
+from ..dtypes import is_integral
 from ..errors import TracedValueError
 from ..registry import implements_selected
 from ..selection import Selected, map_rows, select
 from ..translation import current
+from .arrays import highest, lowest
 
 Tensor = torch.Tensor
 
@@ -110,11 +113,10 @@ def squeeze(input, dim):
 
 
 def _changed_row(function, input: Selected, dim: int, ndim: int):
-    if not -ndim <= dim < ndim:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
-    if dim % ndim == 0:
+    dim = canonicalize_dim(ndim, dim)
+    if dim == 0:
         raise TracedValueError(f"torch.{function.__name__} of the dimension that a boolean mask chose")
-    of_rows = dim % ndim + input.mask.ndim - 1
+    of_rows = dim + input.mask.ndim - 1
     return map_rows(lambda rows: function(rows, of_rows), (input,), {}, "a view", safe=False)
 
 
@@ -174,9 +176,7 @@ def _dims(chosen: Selected, dim) -> tuple[int, ...]:
     """Dimensions of a selection, counted from the front."""
     ndim = chosen.row_ndim + 1
     dims = range(ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    if not all(-ndim <= d < ndim for d in dims):
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
-    return tuple(sorted(d % ndim for d in dims))
+    return tuple(sorted(canonicalize_dim(ndim, d) for d in dims))
 
 
 def _reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neutral):
@@ -209,7 +209,7 @@ def mean(input, dim=None, keepdim=False, *, dtype=None):
     dims = _dims(input, dim)
     if 0 not in dims:
         return _reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
-    if not (input.rows.is_floating_point() or input.rows.is_complex()) and dtype is None:
+    if is_integral(input.dtype) and dtype is None:
         raise RuntimeError(f"mean(): could not infer output dtype, got {input.dtype}; pass dtype=")
     return sum(input, dims, keepdim, dtype=dtype) / _count(input, dims)
 
@@ -229,22 +229,14 @@ def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
 
 
-def _lowest(dtype: torch.dtype):
-    return float("-inf") if dtype.is_floating_point else False if dtype == torch.bool else torch.iinfo(dtype).min
-
-
-def _highest(dtype: torch.dtype):
-    return float("inf") if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
-
-
 @implements_selected(torch.amax, Tensor.amax)
 def amax(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.amax(*how), input, _dims(input, dim), keepdim, _lowest(input.dtype))
+    return _reduced(lambda x, *how: x.amax(*how), input, _dims(input, dim), keepdim, lowest(input.rows.read()))
 
 
 @implements_selected(torch.amin, Tensor.amin)
 def amin(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, _highest(input.dtype))
+    return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, highest(input.rows.read()))
 
 
 implements_selected(torch.max, Tensor.max)(lambda input: amax(input))

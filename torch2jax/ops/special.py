@@ -18,7 +18,7 @@ from jax import lax
 from ..dtypes import FLOATS, REALS_AND_BOOL
 from ..registry import implements
 from ..storage import is_traced
-from .arrays import cast, is_float, like, where, widened
+from .arrays import cast, is_float, like, same_shape, where, widened
 from .families import default, floating_real
 
 _EULER = 0.57721566490153286
@@ -75,12 +75,7 @@ def lgamma(input):
 
 @floating_real(torch.special.zeta)
 def zeta(input, other):
-    return lax.zeta(*_same_shape(input, other))
-
-
-def _same_shape(x, y):
-    shape = np.broadcast_shapes(np.shape(x), np.shape(y))
-    return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
+    return lax.zeta(*same_shape(input, other))
 
 
 # Incomplete gamma functions. Where `a` is large and `x` near it XLA's series end too soon, and DLMF 8.12.3 is uniform.
@@ -92,24 +87,18 @@ _TEMME = (  # of c_0, c_1 and c_2 in powers of eta (DLMF 8.12.9 to 8.12.12)
 )
 
 
-def _powers(x, coefficients):
-    total = coefficients[-1]
-    for coefficient in coefficients[-2::-1]:
-        total = total * x + coefficient
-    return total
-
-
 def _near_large(a, x, sign: int):
     """``igamma`` (`sign` 1) or ``igammac`` (-1) for large `a` and `x` within a few of its roots."""
     mu = (x - a) / a
-    eta = mu * lax.sqrt(_powers(mu, [2 * (-1) ** n / (n + 2) for n in range(16)]))
+    eta = mu * lax.sqrt(_power_series(mu, [2 * (-1) ** n / (n + 2) for n in range(16)]))
     z = eta * lax.sqrt(a / 2)
-    terms = _powers(1 / a, [_powers(eta, coefficients) for coefficients in _TEMME])
+    c0, c1, c2 = (_power_series(eta, coefficients) for coefficients in _TEMME)
+    terms = c0 + (c1 + c2 / a) / a
     return lax.erfc(-sign * z) / 2 - sign * lax.exp(-lax.square(z)) * terms / lax.sqrt(2 * math.pi * a)
 
 
 def _incomplete(function, a, x, sign: int):
-    a, x = _same_shape(a, x)
+    a, x = same_shape(a, x)
     low, high = like(a, (1 - sign) / 2), like(a, (1 + sign) / 2)  # at zero, at infinity
     zero, one, infinite = like(a, 0), like(a, 1), like(a, np.inf)
     ordinary = (a > zero) & (x > zero) & (a < infinite) & (x < infinite)
@@ -401,7 +390,7 @@ def _recurrence(first, step):
 
     def body(input, n):
         count = _count(n)
-        input, n = _same_shape(input, jnp.trunc(n))
+        input, n = same_shape(input, jnp.trunc(n))
         one = lax.full_like(input, 1)
 
         def advance(k, state):

@@ -18,7 +18,7 @@ from jax import lax
 
 from ...dtypes import FLOATS, REALS
 from ...registry import implements, implements_tensors
-from ..arrays import cast, widened
+from ..arrays import cast, lowest, widened
 from ..views import reshape
 from .convolution import per_dimension
 
@@ -137,10 +137,6 @@ def _(primals, tangents):
     return _first_largest(primals[0]), tangent
 
 
-def _lowest(dtype):
-    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
-
-
 def _place_of_largest(places, positions):
     """The position in the input of each window's largest."""
     largest, where = places[0], positions[0]
@@ -166,7 +162,7 @@ def _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, r
     if 0 in input.shape[input.ndim - count - 1 :]:
         raise RuntimeError(f"max pooling expects dimensions without elements only in the batch, got {input.shape}")
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, dilation, ceil_mode)
-    padded = _padded(input, axes, spans, _lowest(input.dtype))
+    padded = _padded(input, axes, spans, lowest(input))
     output = _folded(padded, axes, spans, _first_largest)
     if not return_indices:
         return output
