@@ -24,9 +24,8 @@ import jax
 import torch
 
 from tests.memory import Bound
-from tests.ops.database import DTYPES, cases, dtypes_of, entries, full_name
+from tests.ops.database import DTYPES, Trial, cases, columns_of, dtypes_of, entries, full_name, run, trials
 from tests.ops.database.exceptions import EXCLUDED, excluded
-from tests.ops.database.trials import Trial, columns_of, run, trials
 from torch2jax import registry, t2j
 from torch2jax.dispatch import observing
 
@@ -126,10 +125,10 @@ def run_all(results: Results, options) -> None:
             memory.keep()
 
 
-def _in_time(trials: Iterator[Trial]) -> Iterator[Trial]:
-    for trial in trials:
+def _in_time(batches: Iterator[list[Trial]]) -> Iterator[list[Trial]]:
+    for batch in batches:
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        yield trial
+        yield batch
 
 
 def failures(results: Results) -> Iterator[str]:

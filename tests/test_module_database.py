@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from tests.ops.database.checks import Refused
+from tests.ops.database import Refused
 from tests.ops.database.exceptions import excluded
 from tests.ops.database.modules import check_module, module_cases, module_db
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.database import check_gradients, check_values, entries, samples
+from tests.ops.database import Trial, cases, entries
 from torch2jax import t2j
 
 NAMES = ["_segment_reduce.lengths", "_segment_reduce.offsets"]
@@ -16,8 +16,8 @@ NAMES = ["_segment_reduce.lengths", "_segment_reduce.offsets"]
 @pytest.mark.parametrize("place", range(0, 90, 11))
 def test_database(name, place):
     for op in entries(name):
-        check_values(op, samples(op, torch.float32, None)[place])
-        check_gradients(op, samples(op, torch.float32, None, requires_grad=True)[place])
+        Trial("values", cases(op, torch.float32)[place])()
+        Trial("gradients", cases(op, torch.float32, requires_grad=True)[place])()
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "max", "min"])

@@ -1,15 +1,13 @@
 """Reports on single operators, and shows what the first failure of each looks like."""
 
 import argparse
-import contextlib
 import traceback
 
 import jax
 import torch
 
-from .checks import Refused
 from .samples import entries, full_name
-from .trials import columns_of, trials
+from .trials import attempt, columns_of, trials
 
 
 def main() -> None:
@@ -31,15 +29,10 @@ def main() -> None:
         for dtype in (getattr(torch, name) for name in options.dtype.split(",")):
             columns = [c for c in columns_of(op, dtype) if c in wanted or options.columns == "all"]
             total, errors = 0, []
-            for trial in trials(op, dtype, columns, options.limit, options.reference):
-                with contextlib.suppress(Refused):
+            for batch in trials(op, dtype, columns, options.limit, options.reference):
+                for trial, error in attempt(batch):
                     total += 1
-                    try:
-                        trial()
-                    except Refused:
-                        raise
-                    except Exception as error:
-                        errors.append((trial, error))
+                    errors += [(trial, error)] if error is not None else []
             if not errors:
                 passed += bool(columns)
                 continue
@@ -48,7 +41,7 @@ def main() -> None:
             print(f"FAIL {full_name(op)} {dtype}: {len(errors)} of {total}; first in {trial.column}:")
             print(f"    {type(error).__name__}: {' '.join(str(error).split())[:400]}", flush=True)
             if options.verbose:
-                print(trial.what)
+                print(trial)
                 traceback.print_exception(error)
     print(f"{passed} passed, {failed} failed")
 

@@ -133,11 +133,16 @@ def _product(result, *args, **kwargs):
     """Singular vectors are free in sign or phase; what they compose is not."""
     del args, kwargs
     u, s, v = result
-    vh = v if type(result).__name__ == "linalg_svd" else v.mH
     k = s.shape[-1]
     if u.shape[-1] < k:
         return s
-    return s, (u[..., :k] * s.unsqueeze(-2).to(u.dtype)) @ vh[..., :k, :], u.mH @ u, vh @ vh.mH
+    return s, (u[..., :k] * s.unsqueeze(-2).to(u.dtype)) @ v[..., :k].mH, u.mH @ u, v.mH @ v
+
+
+def _product_of_adjoint(result, *args, **kwargs):
+    """As `_product`, of a result with the adjoint of V."""
+    u, s, vh = result
+    return _product((u, s, vh.mH), *args, **kwargs)
 
 
 def _eigenspaces(result, *args, **kwargs):
@@ -176,7 +181,7 @@ def _exponential(result, *args, **kwargs):
 # Where a definition leaves results free, they are compared after this function of them and the arguments.
 FREEDOMS: dict[str, Callable[..., Any]] = {
     "svd": _product,
-    "linalg.svd": _product,
+    "linalg.svd": _product_of_adjoint,
     "svd_lowrank": _product,
     "pca_lowrank": _product,
     "linalg.eig": _spectrum,

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from torch2jax import t2j
 
 from . import exceptions
-from .checks import Refused, quietly
 from .compare import compare, compare_trees, sizes
+from .outcome import Refused, quiet
 
 __all__ = ["ModuleCase", "check_module", "module_cases", "module_db"]
 
@@ -48,7 +48,7 @@ def module_cases(
             yield ModuleCase(info.name, module, each.forward_input.args, each.forward_input.kwargs)
 
 
-@quietly
+@quiet()
 def check_module(case: ModuleCase) -> None:
     """Compares outputs, buffers afterwards, and the gradients of parameters and inputs; eager and under jit."""
     leaves, spec = pytree.tree_flatten((case.args, case.kwargs))

@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,23 +11,34 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
 from . import exceptions
-from .checks import CHECKS, Refused
-from .samples import bad_cases, cases, dtypes_of, full_name
+from .checks import CHECKS
+from .outcome import Refused, quiet
+from .programs import alone, together
+from .samples import Case, bad_cases, cases, dtypes_of, full_name
 
-__all__ = ["Outcome", "Trial", "columns_of", "run", "trials"]
+__all__ = ["Outcome", "Trial", "attempt", "columns_of", "run", "trials"]
 
 _DIFFERENTIATED = (torch.float32, torch.float64, torch.complex64)
+_WITH_REFERENCES = ("values", "jit")
+_BATCH = 16
 
 
 class Trial(NamedTuple):
     """One check of one sample; calling it raises what is wrong."""
 
     column: str
-    what: str
-    check: Callable[[], None]
+    case: Case
 
     def __call__(self) -> None:
-        self.check()
+        with quiet(), _precision(self):
+            alone(self.check)
+
+    def check(self):
+        """Starts the check."""
+        return CHECKS[self.column](self.case)
+
+    def __str__(self) -> str:
+        return f"{self.column} of {self.case}"
 
 
 class Outcome(NamedTuple):
@@ -52,44 +64,69 @@ def columns_of(op: OpInfo, dtype: torch.dtype) -> list[str]:
 
 
 def trials(
-    op: OpInfo, dtype: torch.dtype, columns: list[str], limit: int | None = None, reference: bool = False
-) -> Iterator[Trial]:
-    """The trials of an entry in one dtype and some of its columns."""
-    plain = [column for column in columns if column not in (*exceptions.DERIVATIVES, "errors")]
-    if "forms" in plain:
-        plain.remove("forms")
-        for case in cases(op, dtype, limit):
-            yield Trial("forms", str(case), functools.partial(CHECKS["forms"], case))
-    for case in cases(op, dtype, limit, reference=reference) if plain else []:
-        for column in plain:
-            yield Trial(column, str(case), functools.partial(CHECKS[column], case))
+    op: OpInfo,
+    dtype: torch.dtype,
+    columns: list[str],
+    limit: int | None = None,
+    full: bool = False,
+) -> Iterator[list[Trial]]:
+    """The trials of an entry in one dtype and some of its columns, in batches of one column.
+
+    `full` is with PyTorch's reference inputs where it matters, and many to a batch, which are compiled together.
+    """
+    sample = functools.partial(cases, op, dtype, limit)
+    referring = [column for column in columns if full and column in _WITH_REFERENCES]
     derived = [column for column in columns if column in exceptions.DERIVATIVES]
-    for case in cases(op, dtype, limit, requires_grad=True) if derived else []:
-        for column in derived:
-            yield Trial(column, str(case), functools.partial(_in_its_precision, CHECKS[column], case))
-    for case in bad_cases(op) if "errors" in columns else []:
-        yield Trial("errors", str(case), functools.partial(CHECKS["errors"], case))
+    refused = [column for column in columns if column == "errors"]
+    plain = [column for column in columns if column not in (*referring, *derived, *refused)]
+    for chosen, make in (
+        (plain, sample),
+        (referring, functools.partial(sample, reference=True)),
+        (derived, functools.partial(sample, requires_grad=True)),
+        (refused, functools.partial(bad_cases, op)),
+    ):
+        for batch in _batched(make() if chosen else (), _BATCH if full else 1):
+            yield from ([Trial(column, case) for case in batch] for column in chosen)
 
 
-def _in_its_precision(check, case) -> None:
-    """Derivatives in float64 are for what float32 leaves open."""
-    with jax.enable_x64(case.dtype == torch.float64):
-        check(case)
+def _batched(cases: Iterable[Case], size: int) -> Iterator[list[Case]]:
+    left = iter(cases)
+    while batch := list(itertools.islice(left, size)):
+        yield batch
 
 
-def run(trials: Iterator[Trial]) -> dict[str, Outcome]:
+def attempt(batch: Sequence[Trial]) -> Iterator[tuple[Trial, Exception | None]]:
+    """Each trial of a batch with what is wrong, if anything is; without those that PyTorch itself refuses."""
+    passed = [False] * len(batch)
+    if len(batch) > 1:
+        with quiet(), _precision(batch[0]):
+            passed = together([trial.check for trial in batch])
+    for trial, done in zip(batch, passed, strict=True):
+        try:
+            if not done:
+                trial()
+        except Refused:
+            continue
+        except Exception as error:
+            yield trial, error
+        else:
+            yield trial, None
+
+
+def _precision(trial: Trial) -> contextlib.AbstractContextManager:
+    """64-bit types are held as what they are in a column of its own, and where float64 tells what float32 does not."""
+    if trial.column in exceptions.DERIVATIVES:
+        return jax.enable_x64(trial.case.dtype == torch.float64)
+    return jax.enable_x64(True) if trial.column == "x64" else contextlib.nullcontext()
+
+
+def run(batches: Iterable[Sequence[Trial]]) -> dict[str, Outcome]:
     """The outcome of each column; what PyTorch itself refuses does not count."""
     outcomes: dict[str, Outcome] = {}
-    for trial in trials:
-        passed, total, first = outcomes.get(trial.column, Outcome(0, 0, None))
-        with contextlib.suppress(Refused):
-            try:
-                trial()
-            except Refused:
-                raise
-            except Exception as error:
-                text = " ".join(str(error).split())
-                outcomes[trial.column] = Outcome(passed, total + 1, first or f"{type(error).__name__}: {text}")
-            else:
-                outcomes[trial.column] = Outcome(passed + 1, total + 1, first)
+    for batch in batches:
+        for trial, error in attempt(batch):
+            passed, total, first = outcomes.get(trial.column, Outcome(0, 0, None))
+            if error is not None and first is None:
+                first = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            outcomes[trial.column] = Outcome(passed + (error is None), total + 1, first)
     return outcomes
