@@ -6,6 +6,7 @@ from . import (
     checkpoint as checkpoint,
     comparison as comparison,
     compiler as compiler,
+    complex as complex,
     conversion as conversion,
     creation as creation,
     distributions as distributions,

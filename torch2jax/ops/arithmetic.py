@@ -10,6 +10,7 @@ from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expec
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
+from .complex import complex_power
 from .elementwise import trunc
 from .families import default, default_once, exact, floating_once, floating_real
 
@@ -159,7 +160,7 @@ def pow(input, other):
         return _integer_power(input, other)
     if isinstance(other, np.ndarray) and other in (0.5, -0.5):
         return (lax.sqrt if other == 0.5 else lax.rsqrt)(input)
-    return lax.pow(*same_shape(input, other))
+    return complex_power(input, other) if is_complex(input) else lax.pow(*same_shape(input, other))
 
 
 def _plain_exponent(exponent) -> int | None:

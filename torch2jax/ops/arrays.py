@@ -10,6 +10,7 @@ __all__ = [
     "axes_of",
     "axis_of",
     "cast",
+    "has_sign",
     "highest",
     "is_complex",
     "is_float",
@@ -79,6 +80,13 @@ def is_integer(array) -> bool:
 
 def is_unsigned(array) -> bool:
     return array.dtype == bool or jnp.issubdtype(array.dtype, jnp.unsignedinteger)
+
+
+def has_sign(array):
+    """Where the sign of each element is negative, which that of zero and of what is no number may be."""
+    if is_float(array):
+        array = lax.bitcast_convert_type(array, f"int{8 * array.dtype.itemsize}")
+    return lax.lt(array, like(array, 0))
 
 
 def lowest(array):

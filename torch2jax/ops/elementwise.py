@@ -1,22 +1,21 @@
-"""Pointwise functions of one number: exponentials, trigonometry, rounding, signs; complex numbers and their parts."""
+"""Pointwise functions of one number: exponentials, trigonometry, rounding, signs."""
 
 import math
 
-import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL, canonical, is_integral
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
+from ..dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
+from .arrays import has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where
 from .comparison import at_least, at_most
+from .complex import direction, magnitude
 from .families import exact, floating, floating_once, floating_real, floating_real_once, predicate, unary
 
 for _functions, _function in (
     ((torch.sin,), lax.sin),
     ((torch.cos,), lax.cos),
     ((torch.tan,), lax.tan),
-    ((torch.atan, torch.arctan), lax.atan),
     ((torch.sinh,), lax.sinh),
     ((torch.cosh,), lax.cosh),
     ((torch.tanh, torch.nn.functional.tanh), lax.tanh),
@@ -37,11 +36,6 @@ for _functions, _function in (
     floating_real_once(*_functions)(unary(_function))
 
 for _functions, _function in (  # XLA computes these in several steps, each rounded
-    ((torch.asin, torch.arcsin), lax.asin),
-    ((torch.acos, torch.arccos), lax.acos),
-    ((torch.asinh, torch.arcsinh), lax.asinh),
-    ((torch.acosh, torch.arccosh), lax.acosh),
-    ((torch.atanh, torch.arctanh), lax.atanh),
     ((torch.exp2, torch.special.exp2), lax.exp2),
     ((torch.expm1, torch.special.expm1), lax.expm1),
     ((torch.sigmoid, torch.special.expit, torch.nn.functional.sigmoid), lax.logistic),
@@ -121,45 +115,6 @@ def positive(input):
     return input
 
 
-@jax.custom_jvp
-def magnitude(x):
-    """``lax.abs`` with the derivative zero at zero."""
-    return lax.abs(x)
-
-
-@magnitude.defjvp
-def _(primals, tangents):
-    (x,), (tangent,) = primals, tangents
-    if not is_complex(x):
-        return magnitude(x), lax.mul(lax.sign(x), tangent)
-    return magnitude(x), _along(_direction(x), tangent)
-
-
-def _along(direction, tangent):
-    """How much of a complex `tangent` lies in a direction of the plane."""
-    return lax.add(lax.mul(lax.real(direction), lax.real(tangent)), lax.mul(lax.imag(direction), lax.imag(tangent)))
-
-
-def _length_or_one(x):
-    size = magnitude(x)
-    return cast(where(lax.eq(size, like(size, 0)), like(size, 1), size), x.dtype)
-
-
-@jax.custom_jvp
-def _direction(x):
-    """``x / abs(x)``, with a derivative that divides by nothing smaller than the length, and is zero at zero."""
-    return lax.div(x, _length_or_one(x))
-
-
-@_direction.defjvp
-def _(primals, tangents):
-    (x,), (tangent,) = primals, tangents
-    direction = _direction(x)
-    across = lax.sub(tangent, lax.mul(direction, cast(_along(direction, tangent), x.dtype)))
-    turned = lax.div(across, _length_or_one(x))
-    return direction, where(lax.eq(x, like(x, 0)), like(x, 0), turned)
-
-
 @exact(torch.abs, torch.absolute, dtype=lambda input: input.dtype.to_real())
 def abs_(input):
     return input if is_unsigned(input) else magnitude(input) if is_inexact(input) else lax.abs(input)
@@ -173,7 +128,7 @@ def sign(input):
 @exact(torch.sgn)
 def sgn(input):
     if is_complex(input):
-        return _direction(input)
+        return direction(input)
     if is_float(input):  # PyTorch has zero for nan
         return where(lax.ne(input, input), like(input, 0), lax.sign(input))
     return input if input.dtype == bool else lax.sign(input)
@@ -181,45 +136,7 @@ def sgn(input):
 
 @predicate(torch.signbit, takes=REALS_AND_BOOL)
 def signbit(input):
-    if is_float(input):
-        input = lax.bitcast_convert_type(input, f"int{8 * input.dtype.itemsize}")
-    return lax.lt(input, like(input, 0))
-
-
-# Complex numbers.
-
-
-def _dtype_of_angle(input) -> torch.dtype:
-    return torch.get_default_dtype() if is_integral(input.dtype) else input.dtype.to_real()
-
-
-@exact(torch.angle, dtype=_dtype_of_angle)
-def angle(input):
-    if is_complex(input):
-        at_zero = lax.eq(input, like(input, 0))  # where PyTorch's derivative is zero
-        real = lax.real(input)
-        return lax.atan2(lax.imag(input), where(at_zero, like(real, 1), real))
-    array = cast(input, canonical(torch.get_default_dtype())) if not is_float(input) else input
-    zero = like(array, 0)
-    return where(lax.lt(array, zero), like(array, math.pi), where(lax.ne(array, array), array, zero))
-
-
-def _to_complex(input, other) -> torch.dtype:
-    if input.dtype != other.dtype or input.dtype not in (torch.float16, torch.float32, torch.float64):
-        raise RuntimeError(
-            f"Expected two tensors of one dtype: float16, float32 or float64, got {input.dtype} and {other.dtype}"
-        )
-    return input.dtype.to_complex()
-
-
-@exact(torch.complex, dtype=lambda real, imag: _to_complex(real, imag), exact_out=True)
-def complex_(real, imag):
-    return lax.complex(*same_shape(real, imag))
-
-
-@exact(torch.polar, takes=frozenset({torch.float32, torch.float64}), dtype=lambda abs, angle: _to_complex(abs, angle))
-def polar(abs, angle):
-    return lax.complex(*same_shape(lax.mul(abs, lax.cos(angle)), lax.mul(abs, lax.sin(angle))))
+    return has_sign(input)
 
 
 @floating_real(torch.logit, torch.special.logit)

@@ -27,7 +27,7 @@ from .arrays import (
     where,
     widened,
 )
-from .elementwise import magnitude
+from .complex import magnitude
 from .indexing import known_values
 
 aten = torch.ops.aten

@@ -34,9 +34,12 @@ def key(case: Case) -> dict:
 def refusing(function: Callable, *args, **kwargs):
     """The result of a function of PyTorch's, which may refuse."""
     try:
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
     except Exception as error:
         raise Refused(repr(error)) from error
+    if result is NotImplemented:
+        raise Refused("the operator is left to the other operand")
+    return result
 
 
 def expected_of(case: Case, tensors: list[torch.Tensor] | None = None):

@@ -56,6 +56,17 @@ def test_running_statistics_are_written_and_take_no_gradient():
     assert not grad.any()
 
 
+def test_an_empty_batch_leaves_running_statistics():
+    def norm(x, mean, var):
+        F.batch_norm(x, mean, var, training=True)
+        return mean, var
+
+    given = torch.randn(0, 3, 2), torch.full((3,), 2.0), torch.full((3,), 3.0)
+    expected = norm(*(tensor.clone() for tensor in given))
+    for got, want in zip(t2j(norm)(*map(t2j, given)), expected, strict=True):
+        compare(got, want)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

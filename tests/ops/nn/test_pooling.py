@@ -79,6 +79,20 @@ def test_fractional_max_pool(dimensions):
     assert drawn.shape == (2, 3, *(int(size * 0.5) for size in x.shape[2:]))
 
 
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_fractional_max_pool_takes_the_first_of_more_samples(dimensions):
+    pool = getattr(F, f"fractional_max_pool{dimensions}d")
+    x, given = torch.randn(3, *(7, 8, 6)[:dimensions]), torch.rand(2, 3, dimensions)
+    _same(lambda x, given: pool(x, 2, output_size=3, _random_samples=given), x, given)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (2, 4, 2), (2, 3, 3), (3, 2)])
+def test_fractional_max_pool_refuses_other_samples(shape):
+    x, given = torch.randn(2, 3, 7, 8), torch.rand(shape)
+    with pytest.raises(RuntimeError, match="_random_samples"):
+        t2j(lambda x, given: F.fractional_max_pool2d(x, 2, output_size=3, _random_samples=given))(t2j(x), t2j(given))
+
+
 @pytest.mark.parametrize("norm", [1, 2, 3.0])
 def test_lp_pool(norm):
     _same(lambda x: F.lp_pool2d(x, norm, 2, stride=1), torch.rand(1, 2, 4, 5) + 0.1)

@@ -10,7 +10,7 @@ from jax import lax
 from ...dtypes import FLOATS
 from ...registry import implements
 from ..arrays import cast, like, where, widened
-from ..elementwise import magnitude
+from ..complex import magnitude
 
 _MATMUL_FROM = 26  # rows: where PyTorch computes Euclidean distances as a product of matrices
 

@@ -151,7 +151,9 @@ def _normalize_batch(input, weight, bias, running_mean, running_var, momentum, e
     at = _channel_axis(input, channels_last)
     y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps)
     output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
-    return output, *_updated(running_mean, running_var, mean, var, input.size // max(mean.size, 1), momentum)
+    if input.size == 0:
+        return output, running_mean, running_var
+    return output, *_updated(running_mean, running_var, mean, var, input.size // mean.size, momentum)
 
 
 def _normalize_with(input, weight, bias, mean, var, eps, *, channels_last=False):

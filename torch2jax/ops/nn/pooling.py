@@ -459,7 +459,7 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
     window, wanted = per_dimension(kernel_size, count, "kernel_size"), per_dimension(output_size, count, "output_size")
     if any(start + place - 1 > size for start, place, size in zip(wanted, window, sizes, strict=True)):
         raise RuntimeError(f"fractional pooling: output_size={wanted} with kernel_size={window} exceeds {sizes}")
-    samples = reshape(random_samples, (*lead, count))
+    samples = _fractional_samples(random_samples, lead, count)
     order = (1, 0) if count == 2 else (0, 1, 2)  # which sample serves which dimension
     shape = (*lead, *wanted)
     starts = [
@@ -478,6 +478,17 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
         index = reshape(position, (*lead, math.prod(wanted)))
         places.append(reshape(jnp.take_along_axis(flat, index, axis=-1), shape))
     return _first_largest(places), _place_of_largest([lax.stop_gradient(place) for place in places], positions)
+
+
+def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
+    """The samples of each batch and channel, of which there may be some for a larger batch."""
+    batch, channels = (1, *lead)[-2:]
+    shape = random_samples.shape
+    if len(shape) != 3 or shape[0] < batch or shape[1:] != (channels, count):
+        raise RuntimeError(
+            f"Expected _random_samples of shape ({batch} or more, {channels}, {count}), got {tuple(shape)}"
+        )
+    return reshape(random_samples[:batch] if shape[0] > batch else random_samples, (*lead, count))
 
 
 def _fractional_starts(sample, size: int, count: int, window: int):
