@@ -33,6 +33,11 @@ def some(shape, dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", SHARED, ids=str)
+def test_empty_tensors_may_have_any_strides(dtype):
+    assert t2j(torch.zeros(8, dtype=dtype)[::2][:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", SHARED, ids=str)
 @pytest.mark.parametrize("shape", [(), (64,), (4, 8)], ids=str)
 def test_tensor_and_array_share_memory(dtype, shape):
     tensor = some(shape, dtype)

@@ -74,7 +74,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     try:
         return tensor.numpy()
     except TypeError:  # bfloat16 and float8: numpy knows them through ml_dtypes only
-        flat = tensor.contiguous().reshape(-1)
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # what is empty may have any strides
         return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
 
 

@@ -12,7 +12,17 @@ import pytest
 import torch
 
 from tests.ops.database import DTYPES, Trial, attempt, cases, columns_of, dtypes_of, entries, entry, full_name, trials
-from tests.ops.database.exceptions import DATA_DEPENDENT, EXCLUDED, FREEDOMS, LOOSER, RANDOM, UNINITIALISED
+from tests.ops.database.exceptions import (
+    DATA_DEPENDENT,
+    DATA_DEPENDENT_SAMPLES,
+    EXCLUDED,
+    FREEDOMS,
+    LOOSER,
+    RANDOM,
+    RANDOM_SAMPLES,
+    UNINITIALISED,
+)
+from tests.ops.database.modules import module_db
 from tests.ops.database.samples import bad_cases
 from torch2jax import TracedValueError, t2j
 
@@ -61,11 +71,11 @@ def _matching(pattern: str) -> list:
     return [op for op in entries() if fnmatch.fnmatchcase(full_name(op), pattern)]
 
 
-@pytest.mark.parametrize("pattern", DATA_DEPENDENT)
+@pytest.mark.parametrize("pattern", [*DATA_DEPENDENT, *DATA_DEPENDENT_SAMPLES])
 def test_what_data_decides_is_refused_under_jit(pattern):
     for op in _matching(pattern):
         refusals = 0
-        for case in cases(op, dtypes_of(op)[0], 10):
+        for case in cases(op, dtypes_of(op)[0], 20):
             try:
                 jax.eval_shape(t2j(case.traced), *map(t2j, case.tensors))
             except TracedValueError:
@@ -75,11 +85,20 @@ def test_what_data_decides_is_refused_under_jit(pattern):
         assert refusals, f"{full_name(op)} needs no values: take it off DATA_DEPENDENT"
 
 
-@pytest.mark.parametrize(
-    "pattern", sorted({x.pattern for x in (*EXCLUDED, *LOOSER)} | {*FREEDOMS, *RANDOM, *UNINITIALISED, *DATA_DEPENDENT})
-)
-def test_every_exception_is_of_an_entry(pattern):
-    assert _matching(pattern)
+EXCEPTIONS = [
+    *(exception.pattern for exception in (*EXCLUDED, *LOOSER)),
+    *FREEDOMS,
+    *RANDOM,
+    *RANDOM_SAMPLES,
+    *UNINITIALISED,
+    *DATA_DEPENDENT,
+    *DATA_DEPENDENT_SAMPLES,
+]
+
+
+@pytest.mark.parametrize("pattern", sorted(set(EXCEPTIONS)))
+def test_every_exception_is_of_an_entry_or_module(pattern):
+    assert _matching(pattern) or fnmatch.filter([info.name for info in module_db], pattern)
 
 
 def test_a_wrong_result_is_found():
@@ -95,6 +114,14 @@ def test_a_wrong_gradient_is_found():
     case.differentiable = lambda x: [(x * x.detach() if hasattr(x, "_node") else x * x)]
     with pytest.raises(AssertionError):
         Trial("gradients", case)()
+
+
+def test_a_wrong_result_is_found_among_right_ones():
+    right, wrong, other = cases(entry("add"), torch.float32, 3)
+    wrong.function = lambda *tensors: torch.sub(*tensors) if hasattr(tensors[0], "_node") else torch.add(*tensors)
+    for column in ("jit", "vmap"):
+        found = [error for _, error in attempt([Trial(column, case) for case in (right, wrong, other)])]
+        assert [isinstance(error, AssertionError) for error in found] == [False, True, False]
 
 
 def test_an_answer_to_a_bad_input_is_found():

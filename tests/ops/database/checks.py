@@ -74,7 +74,7 @@ class _Static:
         try:
             return (yield Program(transform(function), arrays))
         except TracedValueError:
-            if exceptions.is_data_dependent(case.name):
+            if exceptions.is_data_dependent(case):
                 return None
             raise
 

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .compare import Tolerance
 
 __all__ = [
     "DATA_DEPENDENT",
+    "DATA_DEPENDENT_SAMPLES",
     "FREEDOMS",
     "RANDOM",
     "RANDOM_SAMPLES",
@@ -137,6 +139,10 @@ LOOSER = [
     ),
     Looser("*", Tolerance(2e-4, 2e-4), "rounded in two passes backwards; float64 tells", ("second",), _SINGLE),
 ]
+
+
+def _tensors_in(arguments) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 
 def _product(result, *args, **kwargs):
@@ -282,6 +288,11 @@ DATA_DEPENDENT = (
     "unique",
     "unique_consecutive",
 )
+# Those samples of which that is true, of entries of which it is not always.
+DATA_DEPENDENT_SAMPLES: dict[str, Callable[[Any], bool]] = {
+    "__getitem__": lambda sample: any(x.dtype == torch.bool for x in _tensors_in(sample.args)),
+    "repeat_interleave": lambda sample: _tensors_in(sample.kwargs) != [] and "output_size" not in sample.kwargs,
+}
 
 
 @functools.cache
@@ -323,9 +334,10 @@ def forward_tolerance(name: str, dtype: torch.dtype) -> Tolerance:
     return usual if wanted is None else wanted
 
 
-def is_data_dependent(name: str) -> bool:
-    """Whether an entry may need values that do not exist yet under jit."""
-    return _matches(name, DATA_DEPENDENT)
+def is_data_dependent(case) -> bool:
+    """Whether a case may need values that do not exist yet under jit."""
+    decided = DATA_DEPENDENT_SAMPLES.get(case.name)
+    return _matches(case.name, DATA_DEPENDENT) or (decided is not None and decided(case.sample))
 
 
 def freedom_of(name: str) -> Callable[..., Any] | None:

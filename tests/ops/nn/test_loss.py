@@ -119,3 +119,14 @@ def test_soft_margins_that_are_far_have_derivatives():
     single = t2j(x.detach().float())
     np.testing.assert_allclose(gradient(single), first.detach().numpy(), 1e-5)
     np.testing.assert_allclose(jax.grad(lambda x: gradient(x).sum())(single), second.numpy(), 1e-3, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float64, torch.complex64), (torch.complex64, torch.float64), (torch.complex64, torch.complex64)]
+)
+def test_distances_of_complex_numbers_are_real(dtypes):
+    input, target = (torch.randn(3, dtype=dtype) for dtype in dtypes)
+    compare(t2j(F.l1_loss)(t2j(input), t2j(target)), F.l1_loss(input.to(torch.complex64), target.to(torch.complex64)))
+    seen = []
+    t2j(lambda x, y: seen.append(F.l1_loss(x, y).dtype))(input, target)
+    assert seen == [F.l1_loss(input, target).dtype]

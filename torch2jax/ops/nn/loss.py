@@ -17,7 +17,7 @@ from torch.nn import _reduction as _Reduction
 from ...dtypes import FLOATS, INEXACT, NUMBERS
 from ...registry import implements, implements_tensors, limit_decomposed
 from ...translation import current
-from ..arrays import cast, is_complex, like, where, widened
+from ..arrays import cast, like, where, widened
 from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, shifted
 
@@ -45,9 +45,13 @@ def _elementwise(function):
         dtype = jnp.promote_types(input.dtype, target.dtype)
         operands = jnp.broadcast_arrays(widened(cast(input, dtype)), widened(cast(target, dtype)))
         loss = reduce(function(*operands, *parameters, **named_parameters), reduction)
-        return loss if is_complex(input) else cast(loss, dtype)
+        return loss if jnp.issubdtype(dtype, jnp.complexfloating) else cast(loss, dtype)
 
     return body
+
+
+def _real_dtype(input, target, reduction=_MEAN, *parameters, **named_parameters) -> torch.dtype:
+    return torch.promote_types(input.dtype, target.dtype).to_real()
 
 
 def _absolute(input, target):
@@ -87,7 +91,7 @@ for _name, _function, _takes in (
     ("smooth_l1_loss", _smooth, FLOATS),
     ("huber_loss", _huber, FLOATS),
 ):
-    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes)(_elementwise(_function))
+    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, dtype=_real_dtype)(_elementwise(_function))
 
 
 @implements_tensors(F.gaussian_nll_loss)
