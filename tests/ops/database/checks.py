@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
@@ -22,21 +22,24 @@ from .samples import Case, full_name, twin
 __all__ = ["CHECKS"]
 
 
-def values(case: Case, column: str = "values") -> None:
+def values(case: Case, column: str = "values") -> Steps:
     """The same tree, shapes, dtypes and values; also the tree, shapes and dtypes that the code itself sees."""
     expected = expected_of(case)
     sights = describe(case.function(*case.twins()))
-    seen = []
+    seen, static = [], _Static()
 
     def function(*tensors):
         result = case.function(*tensors)
         seen.append(describe(result))
         return case.comparable(result, *tensors)
 
-    # Called with tensors, 64-bit types are logical ones even with x64 off.
-    actual = t2j(function)(*case.twins(), **key(case))
+    def run() -> list:
+        # Called with tensors, 64-bit types are logical ones even with x64 off.
+        return static.split(t2j(function)(*case.twins(), **key(case)))
+
+    arrays = yield Program(run, [], eager=True)
     assert seen == [sights], f"the code sees {seen[0]}, PyTorch's sees {sights}"
-    compare_results(case, column, actual, expected, precise=precisely(case))
+    compare_results(case, column, static.join(arrays), expected, precise=precisely(case))
 
 
 def jit(case: Case) -> Steps:
@@ -55,10 +58,10 @@ def vmap(case: Case) -> Steps:
     if not rows[0] or describe(expected[0]) != describe(expected[1]):
         raise Refused(f"{case}: no two samples of one shape")
     static = _Static()
-    stacked = [jnp.stack([t2j(tensor) for tensor in column]) for column in zip(*rows, strict=True)]
+    stacked = [t2j(torch.stack(column)) for column in zip(*rows, strict=True)]
     arrays = yield from static.run(case, jax.vmap, stacked)
     for i in range(2) if arrays is not None else ():
-        actual = static.join([array[i] for array in arrays])
+        actual = static.join([np.asarray(array)[i, ...] for array in arrays])
         compare_results(case, "vmap", actual, expected[i], f"{case.name}, row {i}", precisely(case, rows[i]))
 
 

@@ -55,7 +55,8 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
         np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), err_msg=what)
         return
     assert tuple(np.shape(actual)) == tuple(expected.shape), f"{what}: {np.shape(actual)} != {tuple(expected.shape)}"
-    assert jnp.asarray(actual).dtype == t2j(expected.dtype), f"{what}: {actual.dtype} != {expected.dtype}"
+    dtype = actual.dtype if hasattr(actual, "dtype") else jnp.asarray(actual).dtype
+    assert dtype == t2j(expected.dtype), f"{what}: {dtype} != {expected.dtype}"
     rtol, atol = tolerance_of(expected.dtype, tolerance)
     got, want = _wide(actual, expected.dtype), _wide(t2j(expected.detach()), expected.dtype)
     if scaled:

@@ -15,10 +15,11 @@ __all__ = ["Check", "Program", "Steps", "alone", "together"]
 
 
 class Program(NamedTuple):
-    """A function of arrays, to be compiled, and the arrays."""
+    """A function of arrays, to be compiled, and the arrays; or one that alone runs operation by operation."""
 
     function: Callable
     arrays: list
+    eager: bool = False
 
 
 Steps = Generator[Program, Any, None]
@@ -32,7 +33,8 @@ def alone(check: Check) -> None:
         program = next(steps)
         while True:
             try:
-                results = jax.jit(program.function)(*program.arrays)
+                call = program.function if program.eager else jax.jit(program.function)
+                results = call(*program.arrays)
             except Exception as error:
                 program = steps.throw(error)
             else:
