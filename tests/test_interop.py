@@ -32,6 +32,16 @@ def some(shape, dtype) -> torch.Tensor:
     return (torch.arange(count) % 2).to(dtype).reshape(shape)
 
 
+def test_bounds_of_int64_stay_bounds():
+    bounds = torch.tensor([torch.iinfo(torch.int64).min, -1, torch.iinfo(torch.int64).max])
+    np.testing.assert_array_equal(t2j(bounds), [-(2**31), -1, 2**31 - 1])
+
+    def largest(x, mask):
+        return torch.where(mask, x, torch.tensor(torch.iinfo(x.dtype).min)).amax()
+
+    assert t2j(largest)(torch.tensor([-5, -3]), torch.tensor([True, False])) == -5
+
+
 @pytest.mark.parametrize("dtype", SHARED, ids=str)
 def test_empty_tensors_may_have_any_strides(dtype):
     assert t2j(torch.zeros(8, dtype=dtype)[::2][:0]).shape == (0,)

@@ -23,6 +23,7 @@ __all__ = [
     "dtype_t2j",
     "expect",
     "held_number",
+    "held_values",
     "is_integral",
     "logical",
 ]
@@ -135,6 +136,13 @@ def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch
 def is_integral(dtype: torch.dtype) -> bool:
     """Whether `dtype` is an integer type or bool."""
     return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def held_values(array: np.ndarray, array_dtype) -> np.ndarray:
+    """An array as one of a dtype holds it, of integers as `held_number` does."""
+    if array.dtype == np.int64 and array_dtype == np.int32:
+        array = np.clip(array, -(2**31), 2**31 - 1)
+    return array.astype(array_dtype, copy=False)
 
 
 def held_number(value, array_dtype) -> np.ndarray:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .dtypes import canonical, dtype_j2t, dtype_t2j
+from .dtypes import canonical, dtype_j2t, dtype_t2j, held_values
 from .errors import SparseLayoutError
 from .storage import evaluating
 
@@ -17,6 +17,8 @@ _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
 def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     """The jax array of a tensor's values; 64-bit types narrow while ``jax_enable_x64`` is off.
+
+    An integer that 32 bits do not hold becomes the largest or smallest that they do.
 
     Args:
         tensor: a dense tensor of any shape; it may require grad, be non-contiguous, or carry a conj or neg bit.
@@ -30,7 +32,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
         with evaluating():  # a value, also while JAX traces
-            return jnp.array(to_numpy(tensor), dtype=wanted)
+            return jnp.array(held_values(to_numpy(tensor), wanted))
     if tensor.is_cpu and tensor.is_contiguous():
         # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
         # twice, since what it gives is committed where any argument is.

@@ -270,3 +270,21 @@ def test_initialisers_in_the_forward_pass():
     np.testing.assert_array_equal(bias, np.full(64, 2))
     np.testing.assert_array_equal(eye, np.eye(3))
     assert abs(normal.std() - 0.88) < 0.15
+
+
+def test_ranges_of_integers_have_ends_of_integers():
+    def ranges(start, end):
+        return torch.linspace(start, end, 8, dtype=torch.int64), torch.logspace(start, end, 3, dtype=torch.int64)
+
+    for known in (True, False):
+        call = t2j(ranges) if known else jax.jit(t2j(ranges))
+        actual = call(torch.tensor(3.7), torch.tensor(0.6)) if known else call(jnp.float32(3.7), jnp.float32(0.6))
+        for got, want in zip(actual, ranges(3.7, 0.6), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), atol=0 if known else 1)
+
+
+def test_counts_of_ranges_are_not_negative():
+    for function in (torch.linspace, torch.logspace):
+        for dtype in (torch.float32, torch.int64):
+            with pytest.raises(RuntimeError, match="non-negative"):
+                t2j(lambda function=function, dtype=dtype: function(0, 1, -1, dtype=dtype))()

@@ -92,3 +92,10 @@ def test_incomplete_gamma_functions_of_large_numbers(name):
     ends = torch.tensor([0, 1, torch.inf, -1, torch.nan])
     grid = torch.cartesian_prod(ends, ends).T
     compare(t2j(getattr(torch.special, name))(*grid), getattr(torch.special, name)(*grid))
+
+
+def test_polygamma_of_small_negative_numbers():
+    x = torch.tensor([-1e-3, -1e-5, -1.001, -0.999])
+    for n in (1, 2, 4):
+        expected = torch.polygamma(n, x.double()).numpy()
+        np.testing.assert_allclose(t2j(lambda x, n=n: torch.polygamma(n, x))(t2j(x)), expected, 1e-6)

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import REALS, canonical, expect, held_number, is_integral
+from ..dtypes import REALS, canonical, expect, held_number, held_values, is_integral
 from ..errors import SparseLayoutError
 from ..inplace import write_out
+from ..interop import to_numpy
 from ..registry import implements_tensors
 from ..storage import evaluating, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
@@ -47,7 +48,7 @@ def constant(
 def literal(value, dtype: torch.dtype, **options) -> Torchish:
     """A tensor of given values."""
     with evaluating():
-        array = jnp.asarray(value, canonical(dtype))
+        array = jnp.asarray(held_values(np.asarray(value), canonical(dtype)))
     return constant(lambda: array, dtype=dtype, **options)
 
 
@@ -284,7 +285,7 @@ def _holds_tensor(data) -> bool:
 def _owned(made: Tensor) -> Torchish:
     """A tensor of this call with the values of a real one that PyTorch has just made."""
     with torch._C.DisableTorchFunction():
-        array = made.view(torch.int16).numpy().view("bfloat16") if made.dtype == torch.bfloat16 else made.numpy()
+        array = to_numpy(made)
     return literal(array, made.dtype)
 
 
@@ -382,16 +383,14 @@ _LOGSPACES = [getattr(aten.logspace, name) for name in aten.logspace.overloads()
 @factory(torch.linspace, *_LINSPACES)
 def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False):
     dtype = dtype or _linspace_dtype(start, end)
-    steps = operator.index(steps)
-    if steps < 0:
-        raise RuntimeError("number of steps must be non-negative")
+    steps = _steps(steps)
     if any(isinstance(x, torch.Tensor) and not _is_known(x) for x in (start, end)):
         wide = dtype if not is_integral(dtype) else torch.get_default_dtype()
-        start, end = (x.detach().to(wide) if isinstance(x, torch.Tensor) else x for x in (start, end))
+        start, end = (_end(x, dtype).to(wide) if isinstance(x, torch.Tensor) else _end(x, dtype) for x in (start, end))
         return (start + (end - start) * linspace(0, 1, steps, dtype=wide)).to(dtype)
     start, end = _number(start), _number(end)
-    if is_integral(dtype):  # in double precision, as PyTorch, which then rounds towards zero
-        return literal(_linspace_integers(start, end, steps), dtype, device=device)
+    if is_integral(dtype):
+        return literal(_linspace_integers(start, end, steps, np.float32), dtype, device=device)
     made = constant(_linspace, start, end, steps, canonical(dtype), dtype=dtype, device=device)
     return made.requires_grad_(requires_grad)
 
@@ -401,12 +400,26 @@ def _linspace_dtype(start, end) -> torch.dtype:
     return _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
 
 
-def _linspace_integers(start, end, steps: int) -> np.ndarray:
-    start, end = int(start), int(end)
+def _steps(steps) -> int:
+    if operator.index(steps) < 0:
+        raise RuntimeError(f"number of steps must be non-negative, got {steps}")
+    return operator.index(steps)
+
+
+def _end(value, dtype):
+    """An end of a range, which is of the range's dtype before anything is computed."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(dtype)
+    return int(value) if is_integral(dtype) else value
+
+
+def _linspace_integers(start, end, steps: int, dtype) -> np.ndarray:
+    """Values between integers, computed in `dtype` and not rounded."""
+    start, end = dtype(int(start)), dtype(int(end))
     if steps < 2:
         return np.full(steps, start)
-    step, index = np.float32((end - start) / (steps - 1)), np.arange(steps)
-    return np.trunc(np.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step))
+    step, index = (end - start) / dtype(steps - 1), np.arange(steps, dtype=dtype)
+    return np.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step)
 
 
 def _is_known(tensor: Tensor) -> bool:
@@ -416,8 +429,14 @@ def _is_known(tensor: Tensor) -> bool:
 @factory(torch.logspace, *_LOGSPACES)
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     dtype = dtype or _linspace_dtype(start, end)
-    exponents = linspace(start, end, steps, dtype=dtype if not is_integral(dtype) else torch.float64, device=device)
-    return torch.pow(base, exponents).to(dtype).requires_grad_(requires_grad)
+    if not is_integral(dtype):
+        exponents = linspace(start, end, steps, dtype=dtype, device=device)
+        return torch.pow(base, exponents).requires_grad_(requires_grad)
+    if all(_is_known(x) for x in (start, end, base) if isinstance(x, torch.Tensor)):
+        exponents = _linspace_integers(_number(start), _number(end), _steps(steps), np.float64)
+        return literal(np.power(float(_number(base)), exponents), dtype, device=device)
+    exponents = linspace(_end(start, dtype), _end(end, dtype), steps, dtype=torch.get_default_dtype(), device=device)
+    return torch.pow(base, exponents).to(dtype)
 
 
 def _eye(rows: int, columns: int, dtype) -> jax.Array:

@@ -1,5 +1,7 @@
 """Sorting, order statistics, searching in sorted values, and sets of values."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -252,7 +254,7 @@ def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=Fals
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
     array = np.asarray(input)
     lines = array.reshape(-1, 1) if dim is None else np.moveaxis(array, axis_of(array, dim), 0)
-    flat = lines.reshape(len(lines), -1)
+    flat = lines.reshape(len(lines), math.prod(lines.shape[1:]))
     starts = np.concatenate([[True], (flat[1:] != flat[:-1]).any(1)])[: len(flat)]
     values = lines[starts].reshape(-1) if dim is None else np.moveaxis(lines[starts], 0, axis_of(array, dim))
     inverse = (np.cumsum(starts) - 1).reshape(array.shape if dim is None else -1)

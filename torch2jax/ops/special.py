@@ -149,11 +149,11 @@ def polygamma(n, input):
 def _hurwitz_zeta(order: int, x):
     """The sum of (x + k)**-order over k >= 0; for negative `x`, that over all integers k less that over the others."""
     negative = lax.lt(x, like(x, 0))
-    fraction = x - lax.floor(x)
+    fraction, rest = x - lax.floor(x), lax.ceil(x) - x  # each exact where it is small
     degree, sign = lax.full_like(x, order), (-1) ** order
     first = lax.zeta(degree, where(negative, fraction, x))
     mirrored = where(negative, 1 - x, like(x, 1))
-    others = lax.zeta(degree, where(negative, 1 - fraction, like(x, 1))) - lax.zeta(degree, mirrored)
+    others = lax.zeta(degree, where(negative, rest, like(x, 1))) - lax.zeta(degree, mirrored)
     pole = lax.bitwise_and(lax.le(x, like(x, 0)), lax.eq(fraction, like(x, 0)))
     return where(pole, like(x, np.inf), where(negative, first + sign * others, first))
 

@@ -45,14 +45,27 @@ def refusing(function: Callable, *args, **kwargs):
 def expected_of(case: Case, tensors: list[torch.Tensor] | None = None):
     """What PyTorch gives for a case, or for other tensors in it, made comparable."""
     tensors = case.twins() if tensors is None else tensors
+    if not all(map(_is_held, tensors)):
+        raise Refused("integers of 64 bits, which 32 do not hold")
     return case.comparable(refusing(case.function, *tensors), *tensors)
 
 
+def _is_held(tensor: torch.Tensor) -> bool:
+    if tensor.dtype != torch.int64 or jax.config.jax_enable_x64:
+        return True
+    return bool((tensor == tensor.to(torch.int32)).all())
+
+
 def precisely(case: Case, tensors: list[torch.Tensor] | None = None) -> Callable:
-    """A function that computes `expected_of` in double precision."""
+    """A function that computes `expected_of` in double precision, of integers too."""
 
     def compute():
-        return expected_of(case.in_double(), None if tensors is None else [in_double(tensor) for tensor in tensors])
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return expected_of(case.in_double(), None if tensors is None else [in_double(tensor) for tensor in tensors])
+        finally:
+            torch.set_default_dtype(usual)
 
     return compute
 

@@ -130,3 +130,8 @@ def test_distances_of_complex_numbers_are_real(dtypes):
     seen = []
     t2j(lambda x, y: seen.append(F.l1_loss(x, y).dtype))(input, target)
     assert seen == [F.l1_loss(input, target).dtype]
+
+
+def test_a_margin_makes_floats_of_integers():
+    operands = [torch.tensor([1, -5, 2]), torch.tensor([-1, 1, 1]), torch.tensor([1, 1, -1])]
+    compare(t2j(F.margin_ranking_loss)(*map(t2j, operands)), F.margin_ranking_loss(*operands))

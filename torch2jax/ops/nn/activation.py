@@ -128,8 +128,8 @@ def _prelu_kernel(input, weight):
 
 
 @exact(torch.threshold, F.threshold, takes=REALS)
-def threshold(input, threshold, value):
-    return where(lax.le(input, threshold), value, input)
+def threshold(input, *, threshold, value):
+    return where(lax.le(input, like(input, threshold)), like(input, value), input)
 
 
 @activation(F.hardshrink, torch.hardshrink)

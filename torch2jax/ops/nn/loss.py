@@ -126,7 +126,7 @@ def _reduce_tensor(loss, reduction: int):
 
 @implements_tensors(torch.margin_ranking_loss)
 def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
-    return _reduce_tensor((-target * (input1 - input2) + margin).clamp_min(0), reduction)
+    return _reduce_tensor((-target * (input1 - input2) + float(margin)).clamp_min(0), reduction)
 
 
 @implements_tensors(_nn.soft_margin_loss, aten.soft_margin_loss.default, takes=FLOATS)
