@@ -63,3 +63,16 @@ def test_gradient_of_angle():
 def test_lengths_and_directions_of_tiny_numbers(function):
     z = torch.tensor([0j, 1e-20 + 1e-20j, 3 - 4j])
     np.testing.assert_allclose(t2j(function)(t2j(z)), function(z).numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("function", [torch.abs, torch.sgn])
+def test_gradients_of_lengths_and_directions(function):
+    z = torch.tensor([0j, 3 - 4j, -1 + 0.5j], requires_grad=True)
+    result = function(z)
+    expected = torch.autograd.grad((result.real + 2 * result.imag if result.is_complex() else result).sum(), z)[0]
+
+    def total(z):
+        result = t2j(function)(z)
+        return jnp.sum(result.real + 2 * result.imag)
+
+    np.testing.assert_allclose(jax.grad(total)(t2j(z.detach())), expected.conj().resolve_conj().numpy(), 1e-5)

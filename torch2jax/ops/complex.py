@@ -27,7 +27,7 @@ def _(primals, tangents):
 
 def _along(unit, tangent):
     """How much of a complex `tangent` lies in a direction of the plane."""
-    return lax.add(lax.mul(lax.real(direction), lax.real(tangent)), lax.mul(lax.imag(direction), lax.imag(tangent)))
+    return lax.add(lax.mul(lax.real(unit), lax.real(tangent)), lax.mul(lax.imag(unit), lax.imag(tangent)))
 
 
 def _length_or_one(x):
