@@ -86,6 +86,14 @@ def test_integer_powers():
     compare(t2j(torch.pow)(base, exponent), torch.pow(base, exponent))
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_large_integer_powers(x64):
+    base, exponent = torch.tensor([1, -1, -1, 2, 0, -6]), torch.tensor([99, 65, 100, 64, 70, 1001])
+    with jax.enable_x64(x64):
+        compare(t2j(torch.pow)(base, exponent), torch.pow(base, exponent))
+        compare(t2j(lambda x: x**100)(base), base**100)
+
+
 @pytest.mark.parametrize("scalar", [2.0, 0.1, 1, 3, 1e-9, 1000])
 @pytest.mark.parametrize("function", [operator.add, operator.mul, operator.truediv, operator.sub])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

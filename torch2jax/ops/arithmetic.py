@@ -171,11 +171,17 @@ def _plain_exponent(exponent) -> int | None:
 
 
 def _integer_power(base, exponent):
+    if isinstance(exponent, np.ndarray):
+        return lax.integer_pow(base, int(exponent))
     zero, one = like(base, 0), like(base, 1)
-    power = jnp.power(base, lax.max(exponent, zero))
-    if is_unsigned(base) or isinstance(exponent, np.ndarray):
+    # jnp.power takes six bits of an exponent. Larger ones overflow, unless the base is one or minus one, or to zero.
+    is_large, is_odd = lax.gt(exponent, like(base, 63)), lax.bitwise_and(exponent, one)
+    power = jnp.power(base, where(is_large, lax.add(is_odd, like(base, 62)), lax.max(exponent, zero)))
+    is_even_base = lax.eq(lax.bitwise_and(base, one), zero)
+    power = where(lax.bitwise_and(is_large, is_even_base), zero, power)
+    if is_unsigned(base):
         return power
-    sign_of_minus_one = where(lax.eq(lax.bitwise_and(exponent, one), zero), one, like(base, -1))
+    sign_of_minus_one = where(lax.eq(is_odd, zero), one, like(base, -1))
     inverse = where(lax.eq(base, like(base, -1)), sign_of_minus_one, cast(lax.eq(base, one), base.dtype))
     return where(lax.lt(exponent, zero), inverse, power)
 

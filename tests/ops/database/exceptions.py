@@ -223,7 +223,7 @@ def _power(result, input, exponent, *args, **kwargs):
     if not isinstance(result, torch.Tensor) or result.is_floating_point():
         return result
     if not result.is_complex():
-        return torch.where(torch.as_tensor(exponent) >= 64, 0, result)
+        return torch.where((torch.as_tensor(exponent) >= 64) & (torch.as_tensor(input) % 2 != 0), 0, result)
     input, exponent = torch.broadcast_tensors(*(torch.as_tensor(x, dtype=result.dtype) for x in (input, exponent)))
     free = torch.isinf(input) | torch.isinf(exponent) | ((input == 0) & (exponent.real <= 0))
     return torch.where(free, 0, result)
