@@ -71,7 +71,7 @@ EXCLUDED = [
         "PyTorch gives the gradient to what was overwritten, and not to the rest; its database expects that to fail",
         DERIVATIVES,
     ),
-    Exclusion("fft.ihfft[2n]", "in PyTorch ``out=`` gets another result where one dimension is transformed", ("forms",)),
+    Exclusion("fft.ihfft[2n]", "PyTorch's ``out=`` is another result than without, of one dimension", ("forms",)),
     Exclusion("to_sparse", _SPARSE),
     Exclusion("sparse.*", _SPARSE),
 ]
