@@ -99,3 +99,37 @@ def test_polygamma_of_small_negative_numbers():
     for n in (1, 2, 4):
         expected = torch.polygamma(n, x.double()).numpy()
         np.testing.assert_allclose(t2j(lambda x, n=n: torch.polygamma(n, x))(t2j(x)), expected, 1e-6)
+
+
+RECURRENCES = [
+    *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+]
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_polynomials_of_degrees_that_are_no_integers(name):
+    function = getattr(torch.special, name)
+    degrees = torch.tensor([3.7, np.nan, -1.0, np.inf, 1e20, 2.0, 0.0, 40.0])
+    x = torch.full_like(degrees, 1.5)
+    expected = function(x, degrees).numpy()
+    for call in (t2j(function), jax.jit(t2j(function))):
+        np.testing.assert_allclose(call(t2j(x), t2j(degrees)), expected, 1e-4)
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_polynomials_of_large_degrees_end(name):
+    function, degrees = getattr(torch.special, name), torch.tensor([1e6, 1e6])
+    x = torch.tensor([-20.0, -30.0])
+    np.testing.assert_allclose(t2j(function)(t2j(x), t2j(degrees)), function(x, degrees).numpy(), 1e-4)
+
+
+@pytest.mark.parametrize("function", [torch.i0, torch.special.i1], ids=["i0", "i1"])
+def test_higher_derivatives_of_modified_bessel_functions(function):
+    x = torch.tensor([0.0, 1e-3, -0.05, 0.0999, 0.1001, -1.7, 4.0], dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    with jax.enable_x64(True):
+        call = t2j(function)
+        actual = jax.vmap(jax.grad(jax.grad(call)))(t2j(x.detach()))
+        np.testing.assert_allclose(actual, second.numpy(), 1e-7, 1e-12)

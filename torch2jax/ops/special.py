@@ -203,7 +203,7 @@ def _i0(x):
 
 @_i0.defjvp
 def _(primals, tangents):
-    return _i0(*primals), lax.mul(i1(*primals), *tangents)
+    return _i0(*primals), lax.mul(_i1(*primals), *tangents)
 
 
 @floating_real(torch.i0, torch.special.i0, torch.special.modified_bessel_i0)
@@ -216,9 +216,37 @@ def i0e(input):
     return lax.bessel_i0e(input)
 
 
+@jax.custom_jvp
+def _i1(x):
+    return lax.mul(_growth(x), lax.bessel_i1e(x))
+
+
+@_i1.defjvp
+def _(primals, tangents):
+    return _i1(*primals), lax.mul(_i1_slope(*primals), *tangents)
+
+
+@jax.custom_jvp
+def _i1_slope(x):
+    """DLMF 10.29.2."""
+    at_zero = lax.eq(x, like(x, 0))
+    return where(at_zero, like(x, 0.5), _i0(x) - _i1(x) / where(at_zero, like(x, 1), x))
+
+
+@_i1_slope.defjvp
+def _(primals, tangents):
+    """DLMF 10.25.1, or of small numbers 10.25.2."""
+    (x,) = primals
+    small = lax.lt(lax.abs(x), like(x, 0.1))
+    far = where(small, like(x, 1), x)
+    series = x * _power_series(lax.square(x), [3 / 8, 5 / 96, 7 / 3072, 1 / 20480])
+    curvature = where(small, series, _i1(far) * (1 + 1 / lax.square(far)) - _i1_slope(far) / far)
+    return _i1_slope(x), lax.mul(curvature, *tangents)
+
+
 @floating_real(torch.special.i1, torch.special.modified_bessel_i1)
 def i1(input):
-    return lax.mul(_growth(input), lax.bessel_i1e(input))
+    return _i1(input)
 
 
 @floating_real(torch.special.i1e)
@@ -385,30 +413,45 @@ def _airy_integral(x, direction):
 # Orthogonal polynomials, by their three-term recurrences: DLMF 18.9.
 
 
+_FEW = 1000  # as many steps as a loop of known length takes, which can be differentiated backwards
+
+
 def _recurrence(first, step):
     """The body for polynomials ``p(0) = 1``, ``p(1) = first(x)``, ``p(k+1) = step(k, x, p(k), p(k-1))``."""
 
     def body(input, n):
-        count = _count(n)
-        input, n = same_shape(input, jnp.trunc(n))
+        degree = _degree(n)
+        count = _count(degree)
+        input, degree = same_shape(input, degree)
         one = lax.full_like(input, 1)
+        start = np.int32(1), one, first(input), jnp.where(degree < 0, 0, one)
 
-        def advance(k, state):
-            previous, current, result = state
-            result = jnp.where(n == k, current, result)
-            return current, step(lax.convert_element_type(k, input.dtype), input, current, previous), result
+        def advance(state):
+            k, previous, current, result = state
+            following = step(lax.convert_element_type(k, input.dtype), input, current, previous)
+            return k + 1, current, following, jnp.where(degree == k, current, result)
 
-        result = jnp.where(n < 0, 0, one)
-        return lax.fori_loop(1, count, advance, (one, first(input), result))[2]
+        def goes_on(state):
+            k, _, current, _ = state
+            return jnp.any((degree >= k) & ~jnp.isnan(current))
+
+        if count is not None and count <= _FEW:
+            return lax.fori_loop(1, count, lambda _, state: advance(state), start)[-1]
+        k, _, current, result = lax.while_loop(goes_on, advance, start)
+        return jnp.where(degree >= k, current, result)
 
     return body
 
 
-def _count(n):
-    """One more than the highest degree, an int where it is known, so that the loop can be differentiated backwards."""
-    if is_traced(n):
-        return cast(jnp.max(n, initial=0), np.int32) + 1
-    return int(np.max(np.asarray(n), initial=0)) + 1
+def _degree(n):
+    """The degrees, negative where 64 bits hold none: a polynomial of negative degree is zero."""
+    numbers, n = (jnp, n) if is_traced(n) else (np, np.asarray(n))
+    return numbers.where(abs(n) < 2.0**63, numbers.trunc(n), -1)
+
+
+def _count(degree) -> int | None:
+    """One more than the highest degree, where it is known."""
+    return None if is_traced(degree) else int(np.max(degree, initial=0)) + 1
 
 
 def _chebyshev_step(k, x, p, before):
