@@ -385,7 +385,7 @@ def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False)
     dtype = dtype or _linspace_dtype(start, end)
     steps = _steps(steps)
     if any(isinstance(x, torch.Tensor) and not _is_known(x) for x in (start, end)):
-        wide = dtype if not is_integral(dtype) else torch.get_default_dtype()
+        wide = _exact_dtype(dtype)
         start, end = (_end(x, dtype).to(wide) if isinstance(x, torch.Tensor) else _end(x, dtype) for x in (start, end))
         return (start + (end - start) * linspace(0, 1, steps, dtype=wide)).to(dtype)
     start, end = _number(start), _number(end)
@@ -398,6 +398,13 @@ def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False)
 def _linspace_dtype(start, end) -> torch.dtype:
     is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (start, end))
     return _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
+
+
+def _exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """That in which a range is computed, if its numbers are not known: no integers and not half precision."""
+    if is_integral(dtype):
+        return torch.get_default_dtype()
+    return torch.float32 if dtype.itemsize == 2 else dtype
 
 
 def _steps(steps) -> int:
@@ -430,12 +437,12 @@ def _is_known(tensor: Tensor) -> bool:
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     dtype = dtype or _linspace_dtype(start, end)
     if not is_integral(dtype):
-        exponents = linspace(start, end, steps, dtype=dtype, device=device)
-        return torch.pow(base, exponents).requires_grad_(requires_grad)
+        exponents = linspace(start, end, steps, dtype=_exact_dtype(dtype), device=device)
+        return torch.pow(base, exponents).to(dtype).requires_grad_(requires_grad)
     if all(_is_known(x) for x in (start, end, base) if isinstance(x, torch.Tensor)):
         exponents = _linspace_integers(_number(start), _number(end), _steps(steps), np.float64)
         return literal(np.power(float(_number(base)), exponents), dtype, device=device)
-    exponents = linspace(_end(start, dtype), _end(end, dtype), steps, dtype=torch.get_default_dtype(), device=device)
+    exponents = linspace(_end(start, dtype), _end(end, dtype), steps, dtype=_exact_dtype(dtype), device=device)
     return torch.pow(base, exponents).to(dtype)
 
 

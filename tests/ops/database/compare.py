@@ -69,7 +69,8 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
     except AssertionError:
         if precise is None or not (expected.is_floating_point() or expected.is_complex()):
             raise
-        truth = _wide(precise.detach().resolve_conj().resolve_neg().numpy(), expected.dtype)
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        truth = precise.detach().resolve_conj().resolve_neg().to(wide).numpy()
         scale = atol + rtol * np.abs(truth)
         if not _distance(got, truth, scale) <= max(1, 2 * _distance(want, truth, scale)):
             raise
