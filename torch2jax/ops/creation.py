@@ -417,7 +417,9 @@ def _end(value, dtype):
     """An end of a range, which is of the range's dtype before anything is computed."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(dtype)
-    return int(value) if is_integral(dtype) else value
+    if is_integral(dtype):
+        return int(value)
+    return float(np.asarray(value).astype(canonical(dtype))) if dtype.itemsize == 2 else value
 
 
 def _linspace_integers(start, end, steps: int, dtype) -> np.ndarray:
@@ -437,6 +439,8 @@ def _is_known(tensor: Tensor) -> bool:
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     dtype = dtype or _linspace_dtype(start, end)
     if not is_integral(dtype):
+        if operator.index(steps) != 1:
+            start, end = _end(start, dtype), _end(end, dtype)
         exponents = linspace(start, end, steps, dtype=_exact_dtype(dtype), device=device)
         return torch.pow(base, exponents).to(dtype).requires_grad_(requires_grad)
     if all(_is_known(x) for x in (start, end, base) if isinstance(x, torch.Tensor)):

@@ -159,6 +159,7 @@ LOOSER = [
         ("forward",),
         _SINGLE,
     ),
+    Looser("cov", Tolerance(1e-6, 1e-6), "the gradient of weights in float32 is rounded to it", ("forward",), _DOUBLE),
     Looser("*float", Tolerance(1e-6, 1e-6), "the tangent is rounded to float32", ("forward",), _DOUBLE),
     Looser(
         "matrix_exp",
