@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--grad", action="store_true", help="the column gradients as well")
     parser.add_argument("--jit", action="store_true", help="the column jit as well")
     parser.add_argument("--x64", action="store_true")
-    parser.add_argument("--reference", action="store_true", help="PyTorch's reference inputs as well")
+    parser.add_argument("--reference", action="store_true", help="PyTorch's reference inputs as well, under jit")
     parser.add_argument("-v", "--verbose", action="store_true", help="print each operator's first traceback")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", options.x64)

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torch2jax import t2j
 
-__all__ = ["TOLERANCES", "Tolerance", "compare", "compare_trees", "describe", "sizes"]
+__all__ = ["TOLERANCES", "Tolerance", "compare", "compare_trees", "describe", "is_held", "sizes"]
 
 
 class Tolerance(NamedTuple):
@@ -59,9 +59,9 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
     assert dtype == t2j(expected.dtype), f"{what}: {dtype} != {expected.dtype}"
     rtol, atol = tolerance_of(expected.dtype, tolerance)
     got, want = _wide(actual, expected.dtype), _wide(t2j(expected.detach()), expected.dtype)
-    if expected.dtype == torch.int64 and not jax.config.jax_enable_x64:
-        is_held = (expected == expected.to(torch.int32)).numpy()  # the others overflow
-        got, want = got * is_held, want * is_held
+    if expected.dtype == torch.int64:  # what is not held has overflowed
+        held = is_held(expected).numpy()
+        got, want = got * held, want * held
     if scaled:
         atol *= max(1, np.max(np.abs(want), where=np.isfinite(want), initial=0))
     try:
@@ -74,6 +74,13 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
         scale = atol + rtol * np.abs(truth)
         if not _distance(got, truth, scale) <= max(1, 2 * _distance(want, truth, scale)):
             raise
+
+
+def is_held(tensor: torch.Tensor) -> torch.Tensor:
+    """Which elements JAX holds as what they are: not those of int64 that 32 bits cannot, with x64 off."""
+    if tensor.dtype != torch.int64 or jax.config.jax_enable_x64:
+        return torch.ones_like(tensor, dtype=torch.bool)
+    return tensor == tensor.to(torch.int32)
 
 
 def _wide(array, dtype: torch.dtype) -> np.ndarray:

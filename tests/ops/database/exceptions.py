@@ -261,7 +261,7 @@ def _below_infinity(result, input, *args, **kwargs):
 def _where_finite(result, input, *args, **kwargs):
     """Of complex infinities PyTorch's quotients are not numbers, and XLA's exponentials; the others' are limits."""
     del args, kwargs
-    return torch.where(torch.isinf(input), 0, result) if input.is_complex() else result
+    return _below_infinity(result, input) if input.is_complex() else result
 
 
 # Where a definition leaves results free, they are compared after this function of them and the arguments.

@@ -8,7 +8,7 @@ import jax
 import torch
 
 from . import exceptions
-from .compare import compare_trees, sizes
+from .compare import compare_trees, is_held, sizes
 from .samples import Case, in_double
 
 __all__ = ["Refused", "compare_results", "expected_of", "key", "precisely", "quiet", "refusing"]
@@ -45,15 +45,9 @@ def refusing(function: Callable, *args, **kwargs):
 def expected_of(case: Case, tensors: list[torch.Tensor] | None = None):
     """What PyTorch gives for a case, or for other tensors in it, made comparable."""
     tensors = case.twins() if tensors is None else tensors
-    if not all(map(_is_held, tensors)):
+    if not all(is_held(tensor).all() for tensor in tensors):
         raise Refused("integers of 64 bits, which 32 do not hold")
     return case.comparable(refusing(case.function, *tensors), *tensors)
-
-
-def _is_held(tensor: torch.Tensor) -> bool:
-    if tensor.dtype != torch.int64 or jax.config.jax_enable_x64:
-        return True
-    return bool((tensor == tensor.to(torch.int32)).all())
 
 
 def precisely(case: Case, tensors: list[torch.Tensor] | None = None) -> Callable:

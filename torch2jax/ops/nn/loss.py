@@ -17,7 +17,7 @@ from torch.nn import _reduction as _Reduction
 from ...dtypes import FLOATS, INEXACT, NUMBERS
 from ...registry import implements, implements_tensors, limit_decomposed
 from ...translation import current
-from ..arrays import cast, like, where, widened
+from ..arrays import cast, is_complex, like, where, widened
 from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, shifted
 
@@ -45,7 +45,7 @@ def _elementwise(function):
         dtype = jnp.promote_types(input.dtype, target.dtype)
         operands = jnp.broadcast_arrays(widened(cast(input, dtype)), widened(cast(target, dtype)))
         loss = reduce(function(*operands, *parameters, **named_parameters), reduction)
-        return loss if jnp.issubdtype(dtype, jnp.complexfloating) else cast(loss, dtype)
+        return loss if is_complex(operands[0]) else cast(loss, dtype)
 
     return body
 
