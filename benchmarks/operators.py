@@ -20,36 +20,34 @@ from torch2jax import t2j
 REPEATS = 50
 
 OPERATORS: dict[str, tuple[Callable, Callable]] = {
-    "sin": (lambda x, w: torch.sin(x), lambda x, w: jnp.sin(x)),
-    "x + w": (lambda x, w: x + w, lambda x, w: x + w),
-    "x * 2": (lambda x, w: x * 2, lambda x, w: x * 2),
-    "x > 0": (lambda x, w: x > 0, lambda x, w: x > 0),
-    "where": (lambda x, w: torch.where(MASK, x, w), lambda x, w: jnp.where(MASK_ARRAY, x, w)),
-    "clamp": (lambda x, w: x.clamp(0, 1), lambda x, w: jnp.clip(x, 0, 1)),
-    "sum": (lambda x, w: x.sum(-1), lambda x, w: jnp.sum(x, -1)),
-    "max": (lambda x, w: x.amax(-1), lambda x, w: jnp.max(x, -1)),
-    "cumsum": (lambda x, w: x.cumsum(-1), lambda x, w: jnp.cumsum(x, -1)),
-    "sort": (lambda x, w: torch.sort(x)[0], lambda x, w: jnp.sort(x)),
-    "reshape": (lambda x, w: x.reshape(2, 8), lambda x, w: x.reshape(2, 8)),
-    "transpose": (lambda x, w: x.mT, lambda x, w: x.mT),
-    "x[1:3]": (lambda x, w: x[1:3], lambda x, w: x[1:3]),
-    "cat": (lambda x, w: torch.cat([x, w]), lambda x, w: jnp.concatenate([x, w])),
-    "matmul": (lambda x, w: x @ w, lambda x, w: x @ w),
-    "einsum": (lambda x, w: torch.einsum("ij,jk", x, w), lambda x, w: jnp.einsum("ij,jk", x, w)),
-    "linear": (lambda x, w: F.linear(x, w), lambda x, w: x @ w.T),
-    "relu": (lambda x, w: F.relu(x), lambda x, w: jax.nn.relu(x)),
-    "gelu": (lambda x, w: F.gelu(x), lambda x, w: jax.nn.gelu(x, approximate=False)),
-    "softmax": (lambda x, w: F.softmax(x, -1), lambda x, w: jax.nn.softmax(x, -1)),
-    "layer_norm": (lambda x, w: F.layer_norm(x, (4,)), lambda x, w: jax.nn.standardize(x, -1)),
+    "sin": (lambda x, w, m: torch.sin(x), lambda x, w, m: jnp.sin(x)),
+    "x + w": (lambda x, w, m: x + w, lambda x, w, m: x + w),
+    "x * 2": (lambda x, w, m: x * 2, lambda x, w, m: x * 2),
+    "x > 0": (lambda x, w, m: x > 0, lambda x, w, m: x > 0),
+    "where": (lambda x, w, m: torch.where(m, x, w), lambda x, w, m: jnp.where(m, x, w)),
+    "clamp": (lambda x, w, m: x.clamp(0, 1), lambda x, w, m: jnp.clip(x, 0, 1)),
+    "sum": (lambda x, w, m: x.sum(-1), lambda x, w, m: jnp.sum(x, -1)),
+    "max": (lambda x, w, m: x.amax(-1), lambda x, w, m: jnp.max(x, -1)),
+    "cumsum": (lambda x, w, m: x.cumsum(-1), lambda x, w, m: jnp.cumsum(x, -1)),
+    "sort": (lambda x, w, m: torch.sort(x)[0], lambda x, w, m: jnp.sort(x)),
+    "reshape": (lambda x, w, m: x.reshape(2, 8), lambda x, w, m: x.reshape(2, 8)),
+    "transpose": (lambda x, w, m: x.mT, lambda x, w, m: x.mT),
+    "x[1:3]": (lambda x, w, m: x[1:3], lambda x, w, m: x[1:3]),
+    "cat": (lambda x, w, m: torch.cat([x, w]), lambda x, w, m: jnp.concatenate([x, w])),
+    "matmul": (lambda x, w, m: x @ w, lambda x, w, m: x @ w),
+    "einsum": (lambda x, w, m: torch.einsum("ij,jk", x, w), lambda x, w, m: jnp.einsum("ij,jk", x, w)),
+    "linear": (lambda x, w, m: F.linear(x, w), lambda x, w, m: x @ w.T),
+    "relu": (lambda x, w, m: F.relu(x), lambda x, w, m: jax.nn.relu(x)),
+    "gelu": (lambda x, w, m: F.gelu(x), lambda x, w, m: jax.nn.gelu(x, approximate=False)),
+    "softmax": (lambda x, w, m: F.softmax(x, -1), lambda x, w, m: jax.nn.softmax(x, -1)),
+    "layer_norm": (lambda x, w, m: F.layer_norm(x, (4,)), lambda x, w, m: jax.nn.standardize(x, -1)),
 }
-MASK = torch.eye(4, dtype=torch.bool)
-MASK_ARRAY = t2j(MASK)
 
 
 def _repeated(operator: Callable, count: int) -> Callable:
-    def run(x, w):
+    def run(*operands):
         for _ in range(count):
-            result = operator(x, w)
+            result = operator(*operands)
         return result
 
     return run
@@ -69,12 +67,12 @@ def _best(functions: list[Callable], rounds: int) -> list[float]:
 
 def measure(torch_operator: Callable, jax_operator: Callable, rounds: int) -> list[float]:
     """Microseconds for one operator: translated, in JAX; then to trace it: translated, in JAX."""
-    x, w = jnp.eye(4) * 2, jnp.ones((4, 4))
+    operands = jnp.eye(4) * 2, jnp.ones((4, 4)), jnp.eye(4, dtype=bool)
     translated, direct = t2j(_repeated(torch_operator, REPEATS)), _repeated(jax_operator, REPEATS)
     for function in (translated, direct):  # pays for compilation
-        function(x, w)
-    eager = _best([lambda: translated(x, w), lambda: direct(x, w)], rounds)
-    traced = _best([lambda f=f: jax.make_jaxpr(lambda *a: f(*a))(x, w) for f in (translated, direct)], rounds)
+        function(*operands)
+    eager = _best([lambda: translated(*operands), lambda: direct(*operands)], rounds)
+    traced = _best([lambda f=f: jax.make_jaxpr(lambda *a: f(*a))(*operands) for f in (translated, direct)], rounds)
     return eager + traced
 
 

@@ -26,7 +26,7 @@ def counted():
 
 def test_what_recurs_is_compiled_once(counted):
     body, runs = counted
-    results = [call_inlined(body, (jnp.ones(3), 2.0), {}) for _ in range(6)]
+    results = [call_inlined(body, (jnp.ones(3), 2.0), {}, "body") for _ in range(6)]
     assert runs == [False, False, True]
     assert all((result == 2).all() for result in results)
 
@@ -34,7 +34,7 @@ def test_what_recurs_is_compiled_once(counted):
 def test_a_scalar_that_changes_is_no_reason_to_compile(counted):
     body, runs = counted
     for step in range(6):
-        assert call_inlined(body, (jnp.ones(3), 0.5**step), {})[0] == 0.5**step
+        assert call_inlined(body, (jnp.ones(3), 0.5**step), {}, "body")[0] == 0.5**step
     assert not any(runs)
 
 
@@ -43,7 +43,7 @@ def test_scalars_of_other_types_and_signs_are_others():
         return lax.full_like(x, np.copysign(1, scalar) if type(scalar) is float else 7)
 
     for _ in range(4):
-        values = [float(call_inlined(body, (jnp.ones(()), scalar), {})) for scalar in (0.0, -0.0, 0, False)]
+        values = [float(call_inlined(body, (jnp.ones(()), scalar), {}, "body")) for scalar in (0.0, -0.0, 0, False)]
         assert values == [1, -1, 7, 7]
 
 
@@ -57,9 +57,9 @@ def test_a_body_that_looks_at_values_always_sees_them(asks):
         return lax.sqrt(x)
 
     for _ in range(5):
-        call_inlined(body, (jnp.ones(2),), {})
+        call_inlined(body, (jnp.ones(2),), {}, "body")
     with pytest.raises(ValueError, match="negative"):
-        call_inlined(body, (-jnp.ones(2),), {})
+        call_inlined(body, (-jnp.ones(2),), {}, "body")
 
 
 def test_bounds_are_checked_however_often_an_index_is_used():

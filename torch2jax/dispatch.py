@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
+from jax import lax
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -270,7 +271,7 @@ class Translation(TorchFunctionMode, Call):
 
     @functools.cached_property
     def _copies_constants(self) -> bool:
-        return is_traced(jax.numpy.zeros(()))  # the graph may outlive the tensor's values
+        return is_traced(lax.full((), 0.0))  # the graph may outlive the tensor's values
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
         array = tensor_to_array(tensor, copy=self._copies_constants)

@@ -49,28 +49,49 @@ class _Sequence(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """A body with some of its arguments bound."""
+    """A function with some of its arguments bound."""
 
     function: Callable
     args: _Sequence
     keywords: _Sequence
 
 
-def call_inlined(body: Callable, args, kwargs: dict):
+class _Call(NamedTuple):
+    """A body and all its arguments."""
+
+    body: Callable | _Partial
+    args: tuple
+    kwargs: _Sequence | None
+
+    def run(self, arrays):
+        body = _fill(self.body, arrays) if isinstance(self.body, _Partial) else self.body
+        args = [_fill(item, arrays) for item in self.args]
+        return body(*args) if self.kwargs is None else body(*args, **_fill(self.kwargs, arrays))
+
+
+def call_inlined(body: Callable, args, kwargs: dict, name: str):
     """``body(*args, **kwargs)``, compiled as one where it recurs, and without leaving a nested call in a graph.
 
-    `body` must be pure, and if it does without values where an array is traced, it must have asked `is_traced`.
+    `body` must be pure, and if it does without values where an array is traced, it must have asked `is_traced`. What
+    it leaves in a graph is under `name`.
     """
     arrays: list[Any] = []
-    template = _template(body, arrays), _template(tuple(args), arrays), _template(kwargs, arrays)
-    traced = sum(is_traced(array) for array in arrays)
-    if 0 < traced < len(arrays) or not arrays:  # the values of the others may decide what the body does
-        return body(*args, **kwargs)
+    call = _Call(
+        _template(body, arrays) if type(body) is functools.partial else body,
+        tuple([_template(item, arrays) for item in args]),
+        _template(kwargs, arrays) if kwargs else None,
+    )
+    traced = sum([is_traced(array) for array in arrays])
     try:
-        inlined = _inlined(template, torch.get_default_dtype())
+        inlined = _inlined(call, torch.get_default_dtype()) if arrays else None
     except TypeError:  # a constant that cannot be hashed
-        return body(*args, **kwargs)
-    return inlined.traced(*arrays) if traced else inlined.eager(*arrays)
+        inlined = None
+    if not traced:
+        return body(*args, **kwargs) if inlined is None else inlined.eager(*arrays)
+    with jax.named_scope(name):
+        if inlined is None or traced < len(arrays):  # the values of the others may decide what the body does
+            return body(*args, **kwargs)
+        return inlined.traced(*arrays)
 
 
 @functools.cache
@@ -105,9 +126,9 @@ def _fill(template, arrays) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _inlined(template, default_dtype: torch.dtype) -> "_Inlined":
+def _inlined(call: _Call, default_dtype: torch.dtype) -> "_Inlined":
     del default_dtype  # part of the key: bodies may ask for it
-    return _Inlined(template)
+    return _Inlined(call)
 
 
 class _AsksForValues(Exception):
@@ -115,18 +136,17 @@ class _AsksForValues(Exception):
 
 
 class _Inlined:
-    """One body with all its arguments but the arrays."""
+    """One call but for its arrays."""
 
-    def __init__(self, template):
-        self._template = template
+    def __init__(self, call: _Call):
+        self._call = call
         self._calls = 0
         self._asks = False
         self.traced = jax.jit(self._run, inline=INLINED)
         self._compiled = jax.jit(self._run_without_values, inline=INLINED)
 
     def _run(self, *arrays):
-        body, args, kwargs = self._template
-        return _fill(body, arrays)(*_fill(args, arrays), **_fill(kwargs, arrays))
+        return self._call.run(arrays)
 
     def _run_without_values(self, *arrays):
         try:

@@ -11,34 +11,99 @@ from jax import lax
 from torch._prims_common import compute_elementwise_output_strides
 
 from .dtypes import held_number
+from .promotion import Promotion, kind_of, promoted
 
-__all__ = ["Pointwise", "cast", "common_layout", "common_shape", "in_layout", "result_strides"]
+__all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned"]
 
 
-def common_shape(tensors) -> tuple[int, ...]:
-    shape = tensors[0].shape
-    if all(tensor.shape == shape for tensor in tensors):
-        return tuple(shape)
+class Plan(NamedTuple):
+    """What the metadata of the operands decides."""
+
+    compute: torch.dtype
+    result: torch.dtype
+    shape: tuple[int, ...]
+    layout: tuple[int, ...] | None
+    """The order in which the dimensions are held, None if that of the shape."""
+    strides: tuple[int, ...] | None
+    """Those of the result; None if it is contiguous."""
+
+
+class _Metadata(NamedTuple):
+    """Those of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    """None if it is contiguous."""
+    layout: tuple[int, ...] | None
+
+
+def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
+    """The plan for operands: tensors, Python numbers, and None for those that were not given.
+
+    Args:
+        unpromoted: how many of the first ones have no say in the dtypes.
+
+    Raises:
+        RuntimeError: their shapes do not broadcast.
+    """
+    metadata = tuple([None if x is None else _metadata_of(x) for x in operands])
+    return _planned(kind, unpromoted, metadata, torch.get_default_dtype())
+
+
+def _metadata_of(operand):
+    if isinstance(operand, torch.Tensor):
+        strides = None if operand.is_contiguous() else operand.stride()
+        return _Metadata(operand.dtype, operand.shape, strides, operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
+    return kind_of(operand)
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(kind: Promotion, unpromoted: int, operands: tuple, default: torch.dtype) -> Plan:
+    del default  # part of the key: the dtypes depend on it
+    kinds = [(x.dtype, not x.shape) if isinstance(x, _Metadata) else x for x in operands[unpromoted:]]
+    compute, result = promoted(kind, tuple(x for x in kinds if x is not None))
+    tensors = [x for x in operands if isinstance(x, _Metadata)]
+    shape = _common_shape([x.shape for x in tensors])
+    return Plan(compute, result, shape, _common_layout(tensors, shape), _common_strides(tensors, shape))
+
+
+def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors))
+        return np.broadcast_shapes(*map(tuple, shapes))
     except ValueError:
-        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        got = ", ".join(str(list(shape)) for shape in shapes)
         raise RuntimeError(
-            f"got operands of shapes {shapes}, which do not broadcast: sizes must be equal or 1 in every dimension, "
+            f"got operands of shapes {got}, which do not broadcast: sizes must be equal or 1 in every dimension, "
             "counted from the last"
         ) from None
 
 
-def common_layout(tensors, shape) -> tuple[int, ...] | None:
+def _common_layout(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
     """The layout in which all operands of the full shape are held, if there is one."""
-    layout = None
-    for tensor in tensors:
-        if tensor.shape == shape:
-            own = tensor._node.layout
-            if own is None or layout not in (None, own):
-                return None
-            layout = own
-    return layout
+    layouts = {tensor.layout for tensor in tensors if tensor.shape == shape}
+    return layouts.pop() if len(layouts) == 1 else None
+
+
+_WITH_OPERANDS = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
+
+
+def _common_strides(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
+    """The strides PyTorch gives a result: those of the operands where they agree; None if it is contiguous."""
+    if 0 not in shape and all(tensor.strides is None for tensor in tensors):
+        return None
+    with torch._C._DisableTorchDispatch():
+        examples = [_example(tensor) for tensor in tensors]
+        if len(examples) in _WITH_OPERANDS:
+            strides = _WITH_OPERANDS[len(examples)](*examples).stride()
+        else:
+            strides = compute_elementwise_output_strides(*(example.expand(shape) for example in examples))
+        return None if strides == torch.empty(shape, device="meta").stride() else strides
+
+
+def _example(tensor: _Metadata) -> torch.Tensor:
+    example = torch.empty(tensor.shape, device="meta")
+    return example if tensor.strides is None else example.as_strided(tensor.shape, tensor.strides)
 
 
 def in_layout(operand, shape, layout):
@@ -88,24 +153,3 @@ def _operand(value, shape, dtype):
 
 def cast(array, dtype):
     return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
-
-
-def result_strides(tensors, shape):
-    """The strides PyTorch gives an elementwise result: those of its operands where they agree; None if contiguous."""
-    if all(tensor.shape == shape and tensor.is_contiguous() for tensor in tensors):
-        return None
-    return _strides_of(tuple((tuple(t.shape), t.stride()) for t in tensors), shape)
-
-
-_WITH_OPERANDS = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
-
-
-@functools.lru_cache(maxsize=4096)
-def _strides_of(operands, shape):
-    with torch._C._DisableTorchDispatch():
-        examples = [torch.empty_strided(*operand, device="meta") for operand in operands]
-        if len(examples) in _WITH_OPERANDS:
-            strides = _WITH_OPERANDS[len(examples)](*examples).stride()
-        else:
-            strides = compute_elementwise_output_strides(*(example.expand(shape) for example in examples))
-        return None if strides == torch.empty(shape, device="meta").stride() else strides

@@ -7,7 +7,7 @@ import math
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
-__all__ = ["Promotion", "promoted"]
+__all__ = ["Promotion", "kind_of", "promoted"]
 
 
 class Promotion(enum.Enum):
@@ -36,33 +36,40 @@ class Promotion(enum.Enum):
 _ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLOAT_ONCE: Promotion.INT_TO_FLOAT}
 
 
-def promoted(kind: Promotion, operands) -> tuple[torch.dtype, torch.dtype]:
-    """The dtype to compute in and the dtype of the result, for tensors and Python scalars (None is passed over)."""
-    kinds = tuple(_kind_of(x) for x in operands if x is not None)
+def kind_of(operand) -> tuple[torch.dtype | type, bool]:
+    """What of an operand decides the common dtype.
+
+    Of a tensor: its dtype, and whether it has no dimensions. Of a Python number: its type, and whether half precision
+    holds it as it is; PyTorch computes with Python numbers in float32.
+    """
+    if isinstance(operand, torch.Tensor):
+        return operand.dtype, operand.ndim == 0
+    return type(operand), _is_short(operand)
+
+
+def _is_short(number) -> bool:
+    if not isinstance(number, (int, float)):
+        return True
+    if not abs(number) < 2**16:
+        return False
+    mantissa, exponent = math.frexp(number)
+    return (mantissa * 256).is_integer() and exponent >= -13
+
+
+def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]) -> tuple[torch.dtype, torch.dtype]:
+    """The dtype to compute in and the dtype of the result, for operands of these kinds."""
     compute, result = _promoted(_ROUNDED_ONCE.get(kind, kind), kinds, torch.get_default_dtype())
-    if compute != result and kind in _ROUNDED_ONCE and all(_is_short(x) for x in operands):
+    if compute != result and kind in _ROUNDED_ONCE and all(short for of, short in kinds if isinstance(of, type)):
         compute = result
     return compute, result
 
 
-def _is_short(operand) -> bool:
-    """Whether half precision holds an operand as it is; PyTorch computes with Python scalars in float32."""
-    if not isinstance(operand, (int, float)):
-        return True
-    mantissa, exponent = math.frexp(operand)
-    return (mantissa * 256).is_integer() and -13 <= exponent <= 16
-
-
-def _kind_of(operand):
-    return (operand.dtype, operand.ndim == 0) if isinstance(operand, torch.Tensor) else type(operand)
-
-
 @functools.cache
-def _promoted(kind: Promotion, operands: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     del default  # part of the key: the answer depends on it
     with torch._C.DisableTorchFunction():
         examples = [
-            operand(1) if isinstance(operand, type) else torch.empty((() if operand[1] else (1,)), dtype=operand[0])
-            for operand in operands
+            of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
+            for of, is_scalar in kinds
         ]
         return elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]

@@ -13,12 +13,23 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from .dtypes import Takes, expect
 from .inplace import InPlace, WithFlag
-from .rule import ArrayRule, ChannelsLast, DtypeSpec, MetadataRule, PromoteSpec, Reflected, TakesSpec, TensorRule
+from .rule import (
+    ArrayRule,
+    ChannelsLast,
+    DtypeSpec,
+    MetadataRule,
+    OverloadedRule,
+    PromoteSpec,
+    Reflected,
+    TakesSpec,
+    TensorRule,
+)
 
 __all__ = [
     "check_decomposed",
     "implements",
     "implements_metadata",
+    "implements_overloads",
     "implements_selected",
     "implements_tensors",
     "limit_decomposed",
@@ -127,6 +138,21 @@ def implements_tensors(*functions, takes: Takes | None = None) -> Callable[[Call
         for function in functions:
             _rules[function] = rule
         return body
+
+    return register
+
+
+def implements_overloads(*functions) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to choose, from a call's arguments, the function with a rule that these mean.
+
+    Args:
+        functions: as those of `implements`.
+    """
+
+    def register(choose: Callable) -> Callable:
+        rule = OverloadedRule(choose, lookup, _name(functions[0]))
+        _rules.update(dict.fromkeys(functions, rule))
+        return choose
 
     return register
 

@@ -19,8 +19,8 @@ from .errors import TracedValueError
 from .inline import call_inlined
 from .inplace import write_out
 from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift
-from .pointwise import Pointwise, common_layout, common_shape, in_layout, result_strides
-from .promotion import Promotion, promoted
+from .pointwise import Pointwise, in_layout, planned
+from .promotion import Promotion
 from .storage import evaluating, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
@@ -30,6 +30,7 @@ __all__ = [
     "ChannelsLast",
     "DtypeSpec",
     "MetadataRule",
+    "OverloadedRule",
     "PromoteSpec",
     "Reflected",
     "TakesSpec",
@@ -75,6 +76,24 @@ class TensorRule:
             expect(self.name, _dtype_of_first(self.positional, args, kwargs), self.takes)
         with current().inside():
             return self.body(*args, **kwargs)
+
+
+class OverloadedRule:
+    """Functions that PyTorch calls by one name.
+
+    Args:
+        choose: gives the function that a call's arguments mean; it has a rule.
+        find: gives the rule of a function.
+        name: the name.
+    """
+
+    elementwise = False
+
+    def __init__(self, choose: Callable[..., Any], find: Callable, name: str):
+        self.choose, self.find, self.name = choose, find, name
+
+    def __call__(self, args: tuple, kwargs: dict):
+        return self.find(self.choose(*args, **kwargs))(args, kwargs)
 
 
 class MetadataRule:
@@ -210,12 +229,12 @@ class ArrayRule:
         if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
             result = self._run_concrete(args, kwargs)
         else:
-            result = self._run(self.body, arrays, array_kwargs, tensors)
+            result = call_inlined(self.body, arrays, array_kwargs, self.name)
         dtype = self.dtype
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
         known = Known(self.body, args, kwargs, tensors, self.random and is_traced(arrays[0]))
-        return self._wrap_all(result, dtype, known, tensors, device, layout=layout)
+        return self._wrap_all(result, dtype, known, tensors, device, layout)
 
     def _layout(self, args) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
@@ -225,12 +244,6 @@ class ArrayRule:
             return None
         layout = (0, *range(2, rank), 1)
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
-
-    def _run(self, body, args, kwargs, tensors):
-        if any(is_traced(tensor.held.array) for tensor in tensors):
-            with jax.named_scope(self.name):
-                return call_inlined(body, args, kwargs)
-        return call_inlined(body, args, kwargs)
 
     def _run_concrete(self, args, kwargs):
         args, kwargs = knowns_of(args), knowns_of(kwargs)
@@ -261,39 +274,39 @@ class ArrayRule:
             operands[0] = lift(torch.tensor(operands[0]))
             tensors.append(operands[0])
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
-        compute, result_dtype = promoted(kind, operands[self.unpromoted :])
+        plan = planned(kind, self.unpromoted, operands)
         if self.takes is not None:
-            self._expect(compute, operands, kwargs)
+            self._expect(plan.compute, operands, kwargs)
+        result_dtype = plan.result
         if self.dtype is not None:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
-        shape = common_shape(tensors)
-        dtypes = (canonical(compute), canonical(result_dtype))  # pyright: ignore[reportArgumentType]
-        layout = common_layout(tensors, shape)
+        dtypes = (canonical(plan.compute), canonical(result_dtype))  # pyright: ignore[reportArgumentType]
+        shape, layout = plan.shape, plan.layout
         run = held_run = self._pointwise(shape, dtypes, kwargs)
         if layout is not None:
             held_run = self._pointwise(tuple(shape[dim] for dim in layout), dtypes, kwargs)
-        result = self._run(held_run, [in_layout(x, shape, layout) for x in operands], {}, tensors)
+        result = call_inlined(held_run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
         known = Known(run, operands, {}, tensors, False)
-        return self._wrap_all(result, result_dtype, known, tensors, None, shape, layout)
+        return self._wrap_all(result, result_dtype, known, tensors, layout=layout, strides=plan.strides)
 
     def _pointwise(self, shape, dtypes, kwargs):
         run = Pointwise(self.body, shape, self.unpromoted, *dtypes)
         return functools.partial(run, **kwargs) if kwargs else run
 
-    def _wrap_all(self, result, dtype, known, tensors, device, shape=None, layout=None):
+    def _wrap_all(self, result, dtype, known, tensors, device=None, layout=None, strides=None):
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                as_result(part, each, tensors, known.part(i), device, shape, layout)
+                as_result(part, each, tensors, known.part(i), device, layout, strides)
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
                 return parts
             return self.result_type(parts) if self.result_type else tuple(parts)
-        return as_result(result, dtype, tensors, known, device, shape, layout)
+        return as_result(result, dtype, tensors, known, device, layout, strides)
 
 
-def as_result(array, dtype, tensors: list, known: Known | None = None, device=None, shape=None, layout=None) -> Any:
+def as_result(array, dtype, tensors: list, known: Known | None = None, device=None, layout=None, strides=None) -> Any:
     """The tensor for what a rule computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
     if array is None:
         return None
@@ -306,20 +319,18 @@ def as_result(array, dtype, tensors: list, known: Known | None = None, device=No
     known_value = known.find() if known is not None and is_traced(array) else None
     if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
         array = lax.stop_gradient(array)
-    strides = result_strides(tensors, shape) if shape is not None else None
     if layout is not None and array.ndim != len(layout):
         layout = None
     tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False
-    if device is None:
-        for operand in tensors:
-            if operand._label.type != "cpu":
-                tensor._label = operand._label
-                break
-    else:
+    for operand in tensors:
+        if operand._wants_grad:
+            tensor._wants_grad = grad and differentiable
+        if operand._label.type != "cpu":
+            device = device or operand._label
+    if device is not None:
         tensor._label = device
-    tensor._wants_grad = grad and differentiable and any(operand._wants_grad for operand in tensors)
     return tensor
 
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..dtypes import INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
-from ..registry import implements_tensors, lookup
+from ..registry import implements_overloads, implements_tensors
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 
@@ -190,16 +190,19 @@ def where_(condition, input, other):
     return where(truth(condition), input, other)
 
 
-@implements_tensors(torch.where, aten.where.default)
-def where_or_nonzero(condition, input=None, other=None, *, out=None):
-    if input is None:
-        return torch.nonzero(condition, as_tuple=True)
-    return lookup(aten.where)((condition, input, other), {} if out is None else {"out": out})
+@implements_tensors(aten.where.default)
+def where_nonzero(condition):
+    return torch.nonzero(condition, as_tuple=True)
+
+
+@implements_overloads(torch.where)
+def where_of(condition, input=None, other=None, *, out=None):
+    return aten.where.default if input is None else aten.where
 
 
 @implements_tensors(torch.Tensor.where)
 def where_method(self, condition, other):
-    return lookup(aten.where)((condition, self, other), {})
+    return torch.where(condition, self, other)
 
 
 # Bits.

@@ -9,7 +9,7 @@ import torch
 from jax import lax
 
 from ..dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
-from ..registry import implements, implements_tensors
+from ..registry import implements, implements_overloads, implements_tensors
 from ..translation import current
 from .arrays import (
     at_least_1d,
@@ -227,19 +227,19 @@ def min_all(input):
     return amin(input)
 
 
-def _overloaded(every, along, of_two):
-    """The three functions that PyTorch calls by one name: of everything, along a dimension, of two tensors."""
+def _overloads(every, along, of_two):
+    """Chooses among what PyTorch calls by one name: of everything, along a dimension, of two tensors."""
 
-    def rule(input, *args, **kwargs):
+    def choose(input, *args, **kwargs):
         if isinstance(args[0] if args else kwargs.get("other"), torch.Tensor):
-            return of_two(input, *args, **kwargs)
-        return (along if args or "dim" in kwargs or "axis" in kwargs else every)(input, *args, **kwargs)
+            return of_two
+        return along if args or "dim" in kwargs or "axis" in kwargs else every
 
-    return rule
+    return choose
 
 
-implements_tensors(torch.max, torch.Tensor.max)(_overloaded(aten.max.default, aten.max.dim, torch.maximum))
-implements_tensors(torch.min, torch.Tensor.min)(_overloaded(aten.min.default, aten.min.dim, torch.minimum))
+implements_overloads(torch.max, torch.Tensor.max)(_overloads(aten.max.default, aten.max.dim, torch.maximum))
+implements_overloads(torch.min, torch.Tensor.min)(_overloads(aten.min.default, aten.min.dim, torch.minimum))
 
 
 # Moments.

@@ -25,10 +25,8 @@ def common_dtype(tensors) -> torch.dtype:
     dtypes = [x.dtype if isinstance(x, torch.Tensor) else dtype_j2t(x.dtype) for x in tensors]
     if all(dtype == dtypes[0] for dtype in dtypes):
         return dtypes[0]
-    examples = [
-        torch.empty((1,) * min(x.ndim, 1), dtype=dtype, device="meta") for x, dtype in zip(tensors, dtypes, strict=True)
-    ]
-    return promoted(Promotion.NO_OPMATH, examples)[1]
+    kinds = tuple((dtype, x.ndim == 0) for x, dtype in zip(tensors, dtypes, strict=True))
+    return promoted(Promotion.NO_OPMATH, kinds)[1]
 
 
 def _cast_to_common(arrays) -> list:
