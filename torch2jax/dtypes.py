@@ -22,8 +22,6 @@ __all__ = [
     "dtype_j2t",
     "dtype_t2j",
     "expect",
-    "held_number",
-    "held_values",
     "is_integral",
     "logical",
 ]
@@ -136,21 +134,3 @@ def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch
 def is_integral(dtype: torch.dtype) -> bool:
     """Whether `dtype` is an integer type or bool."""
     return not (dtype.is_floating_point or dtype.is_complex)
-
-
-def held_values(array: np.ndarray, array_dtype) -> np.ndarray:
-    """An array as one of a dtype holds it, of integers as `held_number` does."""
-    if array.dtype == np.int64 and array_dtype == np.int32:
-        array = np.clip(array, -(2**31), 2**31 - 1)
-    return array.astype(array_dtype, copy=False)
-
-
-def held_number(value, array_dtype) -> np.ndarray:
-    """A Python number as an array of a dtype holds it.
-
-    With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the
-    largest there is, so that a bound (``torch.iinfo(torch.int64).max``) stays a bound.
-    """
-    if array_dtype == np.int32 and type(value) is int and not -(2**31) <= value < 2**31:
-        value = 2**31 - 1 if value > 0 else -(2**31)
-    return np.asarray(value).astype(array_dtype)

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .dtypes import canonical, dtype_j2t, dtype_t2j, held_values
+from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .errors import SparseLayoutError
+from .scalars import held_values
 from .storage import evaluating
 
 __all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of"]

@@ -10,8 +10,9 @@ import torch
 from jax import lax
 from torch._prims_common import compute_elementwise_output_strides
 
-from .dtypes import held_number
+from .dtypes import canonical
 from .promotion import Promotion, kind_of, promoted
+from .scalars import held_number, wrapped
 
 __all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned"]
 
@@ -126,8 +127,8 @@ class Pointwise(NamedTuple):
     shape: tuple[int, ...]
     unpromoted: int
     """How many of the first operands keep their dtype."""
-    compute: np.dtype
-    result: np.dtype
+    compute: torch.dtype
+    result: torch.dtype
 
     def __call__(self, *operands, **kwargs):
         """Casts and broadcasts the operands, calls the body, casts what it gives."""
@@ -135,17 +136,17 @@ class Pointwise(NamedTuple):
         promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
         result = self.body(*promoted, **kwargs)
         if isinstance(result, (tuple, list)):
-            return type(result)(cast(part, self.result) for part in result)
-        return cast(result, self.result)
+            return type(result)(cast(part, canonical(self.result)) for part in result)
+        return cast(result, canonical(self.result))
 
 
 def _operand(value, shape, dtype):
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, (jax.Array, np.ndarray)):
-        return held_number(value, dtype)
+        return held_number(wrapped(value, dtype), canonical(dtype))
     if dtype is not None:
-        value = cast(value, dtype)
+        value = cast(value, canonical(dtype))
     if value.shape == shape or value.ndim == 0:
         return value
     return lax.broadcast_in_dim(value, shape, range(len(shape) - value.ndim, len(shape)))

@@ -7,6 +7,8 @@ import math
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
+from .scalars import expect_integer
+
 __all__ = ["Promotion", "kind_of", "promoted"]
 
 
@@ -41,6 +43,9 @@ def kind_of(operand) -> tuple[torch.dtype | type, bool]:
 
     Of a tensor: its dtype, and whether it has no dimensions. Of a Python number: its type, and whether half precision
     holds it as it is; PyTorch computes with Python numbers in float32.
+
+    Raises:
+        OverflowError: an integer is beyond 64 bits.
     """
     if isinstance(operand, torch.Tensor):
         return operand.dtype, operand.ndim == 0
@@ -51,6 +56,8 @@ def _is_short(number) -> bool:
     if not isinstance(number, (int, float)):
         return True
     if not abs(number) < 2**16:
+        if isinstance(number, int):
+            expect_integer(number)
         return False
     mantissa, exponent = math.frexp(number)
     return (mantissa * 256).is_integer() and exponent >= -13

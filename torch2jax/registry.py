@@ -77,6 +77,7 @@ def implements(
     promote: PromoteSpec = None,
     unpromoted: int = 0,
     takes: TakesSpec = None,
+    fits: tuple[str, ...] = (),
     dtype: DtypeSpec = None,
     concrete: bool = False,
     random: bool = False,
@@ -95,6 +96,7 @@ def implements(
         unpromoted: how many of the first operands are broadcast only.
         takes: the dtypes that the function is defined for, as sets of `torch2jax.dtypes`; any other is refused before
             the rule runs. By default all are taken; see `ArrayRule`.
+        fits: the parameters whose Python numbers the dtype must hold: values to fill with, factors.
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
         concrete: the rule needs values, since the shape of its result depends on them.
         random: the rule takes a JAX key as its first argument.
@@ -111,6 +113,7 @@ def implements(
             promote=promote,
             unpromoted=unpromoted,
             takes=takes,
+            fits=fits,
             dtype=dtype,
             concrete=concrete,
             random=random,

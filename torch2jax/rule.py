@@ -21,6 +21,7 @@ from .inplace import write_out
 from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
+from .scalars import expect_fits
 from .storage import evaluating, is_traced
 from .tensor import Torchish, geometry, wrap
 from .translation import current
@@ -124,6 +125,7 @@ class ArrayRule:
         takes: the dtypes that the function is defined for, or a function of the call's arguments that gives them: those
             that promotion gives to compute in; without it that of the first tensor, or what a `dtype` argument casts
             it to. All if None.
+        fits: the parameters whose Python numbers that dtype must hold; others wrap around.
         dtype: the PyTorch dtype of the result (one, a tuple of one for each, None in it where the operands decide,
             or a function of the call's arguments that gives one of these). By default the operands decide.
         concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
@@ -144,6 +146,7 @@ class ArrayRule:
         promote: PromoteSpec = None,
         unpromoted: int = 0,
         takes: TakesSpec = None,
+        fits: tuple[str, ...] = (),
         dtype: DtypeSpec = None,
         concrete: bool = False,
         random: bool = False,
@@ -153,7 +156,7 @@ class ArrayRule:
     ):
         self.exact_out = exact_out
         self.body, self.name, self.prepare = body, name, prepare
-        self.promote, self.unpromoted, self.takes, self.dtype = promote, unpromoted, takes, dtype
+        self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         self.elementwise = promote is not None
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
@@ -203,6 +206,11 @@ class ArrayRule:
         if takes is not None:
             expect(self.name, dtype, takes)
 
+    def _expect_fits(self, dtype: torch.dtype, args, kwargs) -> None:
+        for name, value in (*zip(self.positional, args, strict=False), *kwargs.items()):
+            if name in self.fits:
+                expect_fits(value, dtype)
+
     def _examined(self, args, kwargs) -> torch.dtype:
         if "dtype" in self.parameters:
             at = self.positional.index("dtype") if "dtype" in self.positional else len(args)
@@ -214,6 +222,8 @@ class ArrayRule:
     def _apply(self, args, kwargs, device):
         if self.takes is not None:
             self._expect(self._examined(args, kwargs), args, kwargs)
+        if self.fits:
+            self._expect_fits(self._examined(args, kwargs), args, kwargs)
         tensors: list[Torchish] = []
         layout = self._layout(args) if self.channels_last else None
         if layout is None:
@@ -280,8 +290,9 @@ class ArrayRule:
         result_dtype = plan.result
         if self.dtype is not None:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
-        dtypes = (canonical(plan.compute), canonical(result_dtype))  # pyright: ignore[reportArgumentType]
-        shape, layout = plan.shape, plan.layout
+        if self.fits:
+            self._expect_fits(plan.compute, operands, kwargs)
+        dtypes, shape, layout = (plan.compute, result_dtype), plan.shape, plan.layout
         run = held_run = self._pointwise(shape, dtypes, kwargs)
         if layout is not None:
             held_run = self._pointwise(tuple(shape[dim] for dim in layout), dtypes, kwargs)

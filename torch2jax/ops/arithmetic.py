@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect
+from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
+from ..scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .complex import complex_power
 from .elementwise import trunc
@@ -31,7 +32,7 @@ def _scaled(operand, alpha):
     return mul(operand, like(operand, alpha))
 
 
-@implements(torch.add, promote=_scaled_promotion)
+@implements(torch.add, promote=_scaled_promotion, fits=("alpha",))
 def add(input, other, *, alpha=1):
     other = _scaled(other, alpha)
     return lax.bitwise_or(input, other) if input.dtype == bool else lax.add(input, other)
@@ -47,12 +48,12 @@ def _subtracted_dtypes(input, other, *, alpha=1):
             )
 
 
-@implements(torch.sub, torch.subtract, promote=_scaled_promotion, takes=_subtracted_dtypes)
+@implements(torch.sub, torch.subtract, promote=_scaled_promotion, takes=_subtracted_dtypes, fits=("alpha",))
 def sub(input, other, *, alpha=1):
     return lax.sub(input, _scaled(other, alpha))
 
 
-@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion, takes=_subtracted_dtypes)
+@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion, takes=_subtracted_dtypes, fits=("alpha",))
 def rsub(input, other, *, alpha=1):
     return sub(other, input, alpha=alpha)
 
@@ -149,7 +150,19 @@ def fmod(input, other):
     return lax.rem(input, other)
 
 
-@default(torch.pow, takes=NUMBERS)
+def _powered_dtypes(input, other):
+    """Numbers; the exponent of integers is not negative, and theirs and that of half precision is held by the dtype."""
+    if isinstance(input, torch.Tensor):
+        if type(other) is int and is_integral(input.dtype):
+            if other < 0:
+                raise RuntimeError("Integers to negative integer powers are not allowed.")
+            expect_fits(other, input.dtype)
+        elif input.dtype in (torch.float16, torch.bfloat16):
+            expect_fits(other, input.dtype)
+    return NUMBERS
+
+
+@default(torch.pow, takes=_powered_dtypes)
 def pow(input, other):
     exponent = _plain_exponent(other)
     if exponent is not None and (exponent >= 0 or is_inexact(input)):
@@ -272,7 +285,7 @@ def _prepare_lerp(input, end, weight):
     return (input, end, weight), {}
 
 
-@default(torch.lerp, prepare=_prepare_lerp)
+@default(torch.lerp, prepare=_prepare_lerp, fits=("weight",))
 def lerp(input, end, weight):
     difference = lax.sub(end, input)
     if isinstance(weight, np.ndarray) and abs(weight) >= 0.5:  # exact at one, as PyTorch is
@@ -280,13 +293,13 @@ def lerp(input, end, weight):
     return lax.add(input, lax.mul(weight, difference))
 
 
-@default(torch.addcmul, takes=NUMBERS)
+@default(torch.addcmul, takes=NUMBERS, fits=("value",))
 def addcmul(input, tensor1, tensor2, *, value=1):
     product = lax.mul(tensor1, tensor2)
     return lax.add(input, product if value == 1 else lax.mul(product, like(input, value)))
 
 
-@default(torch.addcdiv, takes=INEXACT)
+@default(torch.addcdiv, takes=INEXACT, fits=("value",))
 def addcdiv(input, tensor1, tensor2, *, value=1):
     quotient = lax.div(tensor1, tensor2)
     return lax.add(input, quotient if value == 1 else lax.mul(quotient, like(input, value)))

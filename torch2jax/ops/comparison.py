@@ -10,7 +10,9 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..dtypes import INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
+from ..promotion import Promotion, kind_of, promoted
 from ..registry import implements_overloads, implements_tensors
+from ..scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 
@@ -49,7 +51,7 @@ def _tangent_of_chosen(first, tangents):
     return where(first, x, bound)
 
 
-@exact(torch.clamp, torch.clip, takes=REALS)
+@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"))
 def clamp(input, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -62,12 +64,12 @@ def _bounded(differentiable, plain, input, bound):
     return (differentiable if is_float(input) else plain)(input, bound)
 
 
-@ordered(torch.clamp_min)
+@ordered(torch.clamp_min, fits=("min",))
 def clamp_min(input, min):
     return clamp(input, min=min)
 
 
-@ordered(torch.clamp_max)
+@ordered(torch.clamp_max, fits=("max",))
 def clamp_max(input, max):
     return clamp(input, max=max)
 
@@ -185,7 +187,17 @@ def isclose(input, other, *, rtol, atol, equal_nan):
     return lax.bitwise_or(close, lax.bitwise_and(lax.is_finite(actual), within))
 
 
-@exact(aten.where, unpromoted=1)
+def _expect_choice(condition, input, other):
+    numbers = [x for x in (input, other) if isinstance(x, (int, float, complex))]
+    if numbers:
+        tensors = [x for x in (input, other) if isinstance(x, torch.Tensor)]
+        dtype, _ = promoted(Promotion.NO_OPMATH, tuple(map(kind_of, (*tensors, *numbers))))
+        for number in numbers if dtype not in (torch.float16, torch.bfloat16) else ():  # there it becomes infinite
+            expect_fits(number, dtype)
+    return (condition, input, other), {}
+
+
+@exact(aten.where, unpromoted=1, prepare=_expect_choice)
 def where_(condition, input, other):
     return where(truth(condition), input, other)
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import REALS, canonical, expect, held_number, held_values, is_integral
+from ..dtypes import REALS, canonical, expect, is_integral
 from ..errors import SparseLayoutError
 from ..inplace import write_out
 from ..interop import to_numpy
 from ..registry import implements_tensors
+from ..scalars import expect_fits, held_number, held_values
 from ..storage import evaluating, known_result
 from ..tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
@@ -53,7 +54,12 @@ def literal(value, dtype: torch.dtype, **options) -> Torchish:
 
 
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
-    """A tensor of one value."""
+    """A tensor of one value.
+
+    Raises:
+        RuntimeError: the dtype does not hold it.
+    """
+    expect_fits(value, dtype)
     array_dtype = canonical(dtype)
     return constant(lax.full, tuple(shape), held_number(value, array_dtype), array_dtype, dtype=dtype, **options)
 
@@ -339,6 +345,8 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
         raise RuntimeError(f"unsupported range: {start} -> {end}")
     if step == 0:
         raise RuntimeError("step must be nonzero")
+    for number in (start, end, step):
+        expect_fits(number, torch.int64 if is_integral(dtype) else torch.float64)
     if dtype == torch.int64:
         start, end, step = int(start), int(end), int(step)
     if step == 0:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import NUMBERS, REALS, REALS_AND_BOOL, held_number
+from ..dtypes import NUMBERS, REALS, REALS_AND_BOOL
 from ..inplace import write_out
 from ..registry import implements, implements_tensors
+from ..scalars import held_number
 from ..storage import View, ViewKind, evaluate, is_traced, reshape
 from ..tensor import Torchish, geometry, make_view
 from ..translation import current
@@ -343,7 +344,7 @@ def _scatter(combine: Callable, input, dim, index, src, **expansion):
     return _Elements(input, dim, index, **expansion).scatter(combine, src)
 
 
-@implements(torch.scatter, aten.scatter, prepare=_unexpanded)
+@implements(torch.scatter, aten.scatter, prepare=_unexpanded, fits=("src", "value"))
 def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None, windows=()):
     if reduce not in (None, "add", "multiply"):
         raise RuntimeError(f"reduce argument must be either add or multiply, but got {reduce!r}")
@@ -452,7 +453,7 @@ def index_select(input, dim, index):
     return selected if input.ndim else reshape(selected, ())
 
 
-@implements(torch.index_add)
+@implements(torch.index_add, fits=("alpha",))
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
         source = (lax.bitwise_and if source.dtype == bool else lax.mul)(source, like(source, alpha))
@@ -466,7 +467,7 @@ def index_copy(input, dim, index, source):
     return _Rows(input, dim, index).scatter(_put, source, "index_copy")
 
 
-@implements(torch.index_fill, aten.index_fill)
+@implements(torch.index_fill, aten.index_fill, fits=("value",))
 def index_fill(input, dim, index, value):
     if np.ndim(value):
         raise RuntimeError(
@@ -488,8 +489,8 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
 
 def _as_dtype(value, dtype):
     """A number or array as an array of `dtype`."""
-    if np.iscomplexobj(value) and not jnp.issubdtype(dtype, np.complexfloating):
-        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got a complex number")
+    if isinstance(value, jax.Array) and jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, np.complexfloating):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got a complex tensor")
     return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else held_number(value, dtype)
 
 
@@ -547,7 +548,7 @@ def _check_mask(mask, name: str) -> None:
         raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {mask.dtype}")
 
 
-@implements(torch.masked_fill)
+@implements(torch.masked_fill, fits=("value",))
 def masked_fill(input, mask, value):
     _check_mask(mask, "masked_fill")
     if np.ndim(value):

@@ -270,28 +270,3 @@ for _name, _view in (
     implements_tensors(getattr(torch, _name), getattr(torch.Tensor, _name), getattr(aten, _name).default)(
         _scattered(_view)
     )
-
-
-# Padding.
-
-
-@implements(torch.constant_pad_nd, aten.constant_pad_nd)
-def constant_pad_nd(input, pad, value=0):
-    if len(pad) % 2 or len(pad) > 2 * input.ndim:
-        raise RuntimeError(
-            f"Length of pad must be even and no more than twice the number of dimensions of the input; got "
-            f"{len(pad)} for {input.ndim} dimensions"
-        )
-    config = [(0, 0, 0)] * input.ndim
-    for i in range(len(pad) // 2):
-        low, high = int(pad[2 * i]), int(pad[2 * i + 1])
-        size = input.shape[-1 - i] + low + high
-        if size < 0:
-            raise RuntimeError(
-                f"The input size {input.shape[-1 - i]}, plus negative padding {low} and {high}, resulted in a "
-                f"negative output size, which is invalid. Check dimension {input.ndim - 1 - i} of your input."
-            )
-        config[-1 - i] = (low, high, 0)
-    if not any(low or high for low, high, _ in config):
-        return input
-    return lax.pad(input, like(input, value), config)

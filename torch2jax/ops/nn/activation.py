@@ -49,7 +49,7 @@ def relu6(input):
     return hardtanh(input, min_val=0, max_val=6)
 
 
-@exact(F.hardtanh, takes=REALS)
+@exact(F.hardtanh, takes=REALS, fits=("min_val", "max_val"))
 def hardtanh(input, *, min_val=-1.0, max_val=1.0):
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
@@ -68,7 +68,7 @@ def hardswish(input):
     return lax.mul(input, hardsigmoid(input))
 
 
-@activation(F.leaky_relu)
+@activation(F.leaky_relu, fits=("negative_slope",))
 def leaky_relu(input, *, negative_slope=0.01):
     return _rectify(input, lambda x: lax.mul(x, like(x, negative_slope)))
 
@@ -83,7 +83,7 @@ def _expm1_below(x):
     return lax.expm1(where(lax.gt(x, like(x, 0)), like(x, 0), x))
 
 
-@activation(F.elu)
+@activation(F.elu, fits=("alpha",))
 def elu(input, *, alpha=1.0, scale=1, input_scale=1):
     negative = lax.mul(_expm1_below(_times(input, input_scale)), like(input, alpha))
     return _times(where(lax.gt(input, like(input, 0)), input, negative), scale)
@@ -98,7 +98,7 @@ def selu(input):
     return elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946)
 
 
-@activation(torch.celu, F.celu)
+@activation(torch.celu, F.celu, fits=("alpha",))
 def celu(input, *, alpha=1.0):
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
@@ -127,12 +127,12 @@ def _prelu_kernel(input, weight):
     return _rectify(input, lambda x: lax.mul(x, weight))
 
 
-@exact(torch.threshold, F.threshold, takes=REALS)
+@exact(torch.threshold, F.threshold, takes=REALS, fits=("threshold", "value"))
 def threshold(input, *, threshold, value):
     return where(lax.le(input, like(input, threshold)), like(input, value), input)
 
 
-@activation(F.hardshrink, torch.hardshrink)
+@activation(F.hardshrink, torch.hardshrink, fits=("lambd",))
 def hardshrink(input, *, lambd=0.5):
     return where(lax.le(lax.abs(input), like(input, lambd)), like(input, 0), input)
 
@@ -184,7 +184,7 @@ def mish(input):
     return lax.mul(input, lax.tanh(softplus(input)))
 
 
-@activation(F.softplus)
+@activation(F.softplus, fits=("beta", "threshold"))
 def softplus(input, *, beta=1, threshold=20):
     scaled = _times(input, beta)
     is_linear = lax.gt(scaled, like(input, threshold))

@@ -11,7 +11,8 @@ from jax import lax
 
 from ...dtypes import FLOATS, NUMBERS
 from ...registry import implements
-from ..arrays import like, where, widened
+from ...scalars import expect_fits, held_number
+from ..arrays import is_inexact, like, where, widened
 
 aten = torch.ops.aten
 _nn = torch._C._nn
@@ -22,6 +23,8 @@ _IMAGES = FLOATS | {torch.uint8}
 
 
 def _padded_dtypes(input, pad, mode="constant", value=None):
+    if value is not None:
+        expect_fits(float(value), input.dtype)
     return NUMBERS if mode in ("reflect", "replicate") else None
 
 
@@ -40,8 +43,8 @@ def pad(input, pad, mode="constant", value=None, *, channels_last=False):
                 f"The input size {size}, plus negative padding {low} and {high}, resulted in a negative output size"
             )
     if mode == "constant":
-        fill = np.asarray(0 if value is None else value).astype(input.dtype)
-        return lax.pad(input, fill, [(low, high, 0) for low, high in widths])
+        fill = (value or 0.0) if is_inexact(input) else int(value or 0)
+        return lax.pad(input, held_number(fill, input.dtype), [(low, high, 0) for low, high in widths])
     if mode not in _EDGES:
         raise NotImplementedError(f"Unrecognised padding mode {mode}; it may be constant, {', '.join(_EDGES)}")
     if value:
@@ -112,7 +115,7 @@ for _dims in (1, 2, 3):
     implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS)(_pad_rule("replicate"))
 
 
-@implements(torch.constant_pad_nd)
+@implements(torch.constant_pad_nd, torch.ops.aten.constant_pad_nd, fits=("value",))
 def constant_pad_nd(input, pad_, value=0):
     return pad(input, pad_, value=value)
 

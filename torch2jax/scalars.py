@@ -1,0 +1,84 @@
+"""Python numbers among tensors: what PyTorch refuses, and what becomes of those that a dtype does not hold."""
+
+import cmath
+
+import jax
+import numpy as np
+import torch
+
+__all__ = ["expect_fits", "expect_integer", "held_number", "held_values", "wrapped"]
+
+
+def expect_integer(value: int) -> None:
+    """Refuses an integer that PyTorch's arguments cannot carry.
+
+    Raises:
+        OverflowError: 64 bits do not hold it, with or without a sign.
+    """
+    if not -(2**63) <= value < 2**64:
+        raise OverflowError(f"got an integer of {value.bit_length()} bits; wanted one of at most 64")
+
+
+def expect_fits(value, dtype: torch.dtype) -> None:
+    """Refuses a Python number that a tensor is to be filled or scaled with, but that its dtype does not hold.
+
+    Negative integers wrap around in unsigned dtypes, and infinities are held by all that have them. What is no Python
+    number is passed over.
+
+    Raises:
+        OverflowError: the number is an integer of more than 64 bits.
+        RuntimeError: the number is beyond the largest or smallest of `dtype`, or complex where that is real.
+    """
+    if type(value) is int:
+        expect_integer(value)
+    elif type(value) is not float and type(value) is not complex:
+        return
+    if not _fits(value, dtype):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got {value}")
+
+
+def _fits(value, dtype: torch.dtype) -> bool:
+    if dtype is torch.bool:
+        return True
+    if isinstance(value, complex):
+        part = torch.float64 if dtype is torch.complex128 else torch.float32
+        return _fits(value.real, part) and (_fits(value.imag, part) if dtype.is_complex else value.imag == 0)
+    if dtype.is_floating_point or dtype.is_complex:
+        return not cmath.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    info = torch.iinfo(_meant(dtype))
+    least = -info.max if info.min == 0 and isinstance(value, int) else info.min
+    return least <= value <= info.max
+
+
+def _meant(dtype: torch.dtype) -> torch.dtype:
+    # With jax_enable_x64 off an int64 array is an int32 one before anybody sees it.
+    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.int64 if dtype is torch.int32 and not x64 else dtype
+
+
+def wrapped(value, dtype: torch.dtype):
+    """A Python number as an operand of a dtype: an integer of 32 bits wraps around, as others do when they are cast."""
+    if type(value) is int and not -(2**31) <= value < 2**31 and _meant(dtype) is torch.int32:
+        return (value + 2**31) % 2**32 - 2**31
+    return value
+
+
+def held_values(array: np.ndarray, array_dtype) -> np.ndarray:
+    """An array as one of a dtype holds it, of integers as `held_number` does."""
+    if array.dtype == np.int64 and array_dtype == np.int32:
+        array = np.clip(array, -(2**31), 2**31 - 1)
+    return array.astype(array_dtype, copy=False)
+
+
+def held_number(value, array_dtype) -> np.ndarray:
+    """A Python number as an array of a dtype holds it.
+
+    With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the
+    largest there is, so that a bound (``torch.iinfo(torch.int64).max``) stays a bound.
+    """
+    if array_dtype == np.int32 and type(value) is int:
+        value = min(max(value, -(2**31)), 2**31 - 1)
+    if type(value) is complex and np.dtype(array_dtype).kind not in "bc":
+        value = value.real
+    with np.errstate(over="ignore"):  # infinity, as in PyTorch
+        return np.asarray(value).astype(array_dtype)
