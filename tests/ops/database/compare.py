@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torch2jax import t2j
 
-__all__ = ["TOLERANCES", "Tolerance", "compare", "compare_trees", "describe", "is_held", "sizes"]
+__all__ = ["TOLERANCES", "Tolerance", "compare", "compare_trees", "describe", "is_held", "precision_of", "sizes"]
 
 
 class Tolerance(NamedTuple):
@@ -30,10 +30,14 @@ TOLERANCES = {
 _WIDE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
+def precision_of(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which floating-point numbers are held: one of 32 bits with ``jax_enable_x64`` off."""
+    return dtype if jax.config.jax_enable_x64 else _WIDE.get(dtype, dtype)
+
+
 def tolerance_of(dtype: torch.dtype, wanted: Tolerance | None = None) -> Tolerance:
-    """How far values of a dtype may be off; 64-bit types are held in 32 bits with ``jax_enable_x64`` off."""
-    held = dtype if jax.config.jax_enable_x64 else _WIDE.get(dtype, dtype)
-    usual = TOLERANCES.get(held, Tolerance(0, 0))
+    """How far values of a dtype may be off."""
+    usual = TOLERANCES.get(precision_of(dtype), Tolerance(0, 0))
     return usual if wanted is None else Tolerance(max(usual.rtol, wanted.rtol), max(usual.atol, wanted.atol))
 
 

@@ -28,10 +28,15 @@ def _attention(query, key, value, mask=None, is_causal=False, scale=None, drop=N
     and in the gradient.
     """
     batch, length = query.shape[:-2], query.shape[-2]
-    query = lax.mul(query, np.asarray(1 / math.sqrt(query.shape[-1]) if scale is None else scale, query.dtype))
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scales_query = query.dtype.itemsize >= 4 or math.frexp(scale)[0] == 0.5  # else the query would be rounded once more
+    if scales_query:
+        query = lax.mul(query, np.asarray(scale, query.dtype))
     query, heads_shape = _share_heads(query, key)
     scores = _batched_dot(query, key, contract=-1, accumulate=_accumulator(query))
     scores = reshape(scores, (*batch, length, key.shape[-2]))
+    if not scales_query:
+        scores = lax.mul(scores, np.asarray(scale, scores.dtype))
     scores = _masked(scores, mask, is_causal)
     weights, total = _exponentials(scores, may_be_empty=mask is not None)
     if drop is not None:
