@@ -15,7 +15,7 @@ from torch2jax import NoRuleError, TracedValueError, t2j
 from . import exceptions
 from .compare import describe
 from .derivatives import forward, gradients, second
-from .outcome import Refused, compare_results, expected_of, key, precisely
+from .outcome import Refused, compare_results, expected_of, key, witnesses
 from .programs import Program, Steps
 from .samples import Case, full_name, twin
 
@@ -39,7 +39,7 @@ def values(case: Case, column: str = "values") -> Steps:
 
     arrays = yield Program(run, [], eager=True)
     assert seen == [sights], f"the code sees {seen[0]}, PyTorch's sees {sights}"
-    compare_results(case, column, static.join(arrays), expected, precise=precisely(case))
+    compare_results(case, column, static.join(arrays), expected, **witnesses(case))
 
 
 def jit(case: Case) -> Steps:
@@ -48,7 +48,7 @@ def jit(case: Case) -> Steps:
     static = _Static()
     arrays = yield from static.run(case, lambda function: function, [t2j(tensor) for tensor in case.tensors])
     if arrays is not None:
-        compare_results(case, "jit", static.join(arrays), expected, precise=precisely(case))
+        compare_results(case, "jit", static.join(arrays), expected, **witnesses(case))
 
 
 def vmap(case: Case) -> Steps:
@@ -62,7 +62,7 @@ def vmap(case: Case) -> Steps:
     arrays = yield from static.run(case, jax.vmap, stacked)
     for i in range(2) if arrays is not None else ():
         actual = static.join([np.asarray(array)[i, ...] for array in arrays])
-        compare_results(case, "vmap", actual, expected[i], f"{case.name}, row {i}", precisely(case, rows[i]))
+        compare_results(case, "vmap", actual, expected[i], f"{case.name}, row {i}", **witnesses(case, rows[i]))
 
 
 class _Static:
@@ -127,9 +127,9 @@ def forms(case: Case) -> None:
         elif isinstance(actual, Exception):
             raise AssertionError(f"{what}: raises {_line(actual)}") from actual
         else:
-            wide = case.in_double()
+            wide = case.in_precision(torch.float64)
             precise = functools.partial(_results_of, form, wide, *wide.twins())
-            compare_results(case, "forms", actual, expected, f"{case.name} as {what}", precise)
+            compare_results(case, "forms", actual, expected, f"{case.name} as {what}", precise=precise)
 
 
 def _outcome(function: Callable):

@@ -41,7 +41,9 @@ def tolerance_of(dtype: torch.dtype, wanted: Tolerance | None = None) -> Toleran
     return usual if wanted is None else Tolerance(max(usual.rtol, wanted.rtol), max(usual.atol, wanted.atol))
 
 
-def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None, precise=None, scaled=False) -> None:
+def compare(
+    actual, expected, what: str = "", tolerance: Tolerance | None = None, precise=None, rounded=None, scaled=False
+) -> None:
     """Asserts that an array has a tensor's shape and dtype and, to tolerance, its values.
 
     Args:
@@ -51,6 +53,7 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
         tolerance: a looser one than the dtype's.
         precise: `expected` in double precision. An array that is no further from it than twice what `expected` is
             passes too: where PyTorch itself is inaccurate, its rounding errors are not asked for.
+        rounded: what `expected` is in the precision of the array, if that is less than its dtype's.
         scaled: the absolute tolerance is one of the largest number in `expected`, if that is larger than 1: what
             remains of a sum of large numbers is as inexact as they are.
     """
@@ -73,11 +76,19 @@ def compare(actual, expected, what: str = "", tolerance: Tolerance | None = None
     except AssertionError:
         if precise is None or not (expected.is_floating_point() or expected.is_complex()):
             raise
-        wide = torch.complex128 if expected.is_complex() else torch.float64
-        truth = precise.detach().resolve_conj().resolve_neg().to(wide).numpy()
-        scale = atol + rtol * np.abs(truth)
-        if not _distance(got, truth, scale) <= max(1, 2 * _distance(want, truth, scale)):
+        truth, witness = _exact(precise, expected.dtype), want if rounded is None else _exact(rounded, expected.dtype)
+        with np.errstate(all="ignore"):
+            scale = atol + rtol * np.abs(truth)
+        overflown = np.isfinite(truth) & ~np.isfinite(witness)  # so may be the array
+        off = _distance(np.where(overflown & ~np.isfinite(got), truth, got), truth, scale)
+        usual = _distance(np.where(overflown, truth, witness), truth, scale)
+        if not (off <= max(1, 2 * usual) and np.isfinite(off)):
             raise
+
+
+def _exact(tensor: torch.Tensor, dtype: torch.dtype) -> np.ndarray:
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return tensor.detach().resolve_conj().resolve_neg().to(wide).numpy()
 
 
 def is_held(tensor: torch.Tensor) -> torch.Tensor:
@@ -101,22 +112,27 @@ def _distance(values: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> float
         return np.max(np.abs(values - truth)[finite] / scale[finite], initial=0)
 
 
-def compare_trees(actual, expected, what: str = "", precise=None, **options) -> None:
-    """Asserts that two results agree leaf by leaf, with the options of `compare`; `precise` is called when needed."""
+def compare_trees(actual, expected, what: str = "", precise=None, rounded=None, **options) -> None:
+    """Asserts that two results agree leaf by leaf, with the options of `compare`.
+
+    `precise` and `rounded` are functions that give such results, called when needed.
+    """
     got, want = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
     assert len(got) == len(want), f"{what}: {len(got)} results, expected {len(want)}"
+    none = [None] * len(want)
     try:
-        _compare_leaves(got, want, [None] * len(want), what, options)
+        _compare_leaves(got, want, none, none, what, options)
     except AssertionError:
         if precise is None:
             raise
-        _compare_leaves(got, want, pytree.tree_leaves(precise()), what, options)
+        in_held = none if rounded is None else pytree.tree_leaves(rounded())
+        _compare_leaves(got, want, pytree.tree_leaves(precise()), in_held, what, options)
 
 
-def _compare_leaves(got: list, want: list, precise: list, what: str, options: dict) -> None:
-    for a, e, p in zip(got, want, precise, strict=True):
+def _compare_leaves(got: list, want: list, precise: list, rounded: list, what: str, options: dict) -> None:
+    for a, e, p, r in zip(got, want, precise, rounded, strict=True):
         if isinstance(e, torch.Tensor):
-            compare(a, e, what, precise=p, **options)
+            compare(a, e, what, precise=p, rounded=r, **options)
         elif isinstance(e, float):
             assert math.isclose(a, e, rel_tol=1e-5) or (a != a and e != e), f"{what}: {a!r} != {e!r}"
         else:

@@ -15,7 +15,7 @@ from . import exceptions
 from .compare import sizes
 from .outcome import Refused, compare_results, key, refusing
 from .programs import Program, Steps
-from .samples import Case, in_double, twin
+from .samples import Case, in_precision, twin
 
 __all__ = ["Derivatives", "forward", "gradients", "second"]
 
@@ -39,12 +39,12 @@ class Derivatives:
             self.cotangents = [torch.randn_like(out) for out in self.outputs]
             self.tangents = [torch.randn_like(case.tensors[i]) for i in self.wanted]
         else:
-            self.cotangents = [in_double(x) for x in like.cotangents]
-            self.tangents = [in_double(x) for x in like.tangents]
+            self.cotangents = [in_precision(x, torch.float64) for x in like.cotangents]
+            self.tangents = [in_precision(x, torch.float64) for x in like.tangents]
 
     @functools.cached_property
     def in_double(self) -> "Derivatives":
-        return Derivatives(self.case.in_double(), self)
+        return Derivatives(self.case.in_precision(torch.float64), self)
 
     def function(self, *arrays) -> list:
         """The case's function of the inputs that want gradients."""

@@ -96,16 +96,6 @@ LOOSER = [
         "sums of products of up to a thousand, each a sum itself that is rounded to eight bits in another order",
         dtypes=HALF,
     ),
-    *(
-        Looser(
-            pattern,
-            Tolerance(1e-3, 1e-3),
-            "coordinates of hundreds of pixels in single precision while jax_enable_x64 is off",
-            ("jit",),
-            _DOUBLE,
-        )
-        for pattern in ("nn.functional.interpolate.bi*", "nn.functional.upsample_bilinear")
-    ),
     Looser(
         "nn.functional.conv*",
         Tolerance(2e-5, 1e-4),
@@ -362,7 +352,7 @@ def is_converted(name: str, dtype: torch.dtype) -> bool:
 
 
 def tolerance_for(name: str, column: str, dtype: torch.dtype) -> Tolerance | None:
-    """The looser tolerance of an entry, or None."""
+    """The looser tolerance of an entry, or None: that of its dtype, or of the one in which that is held."""
     return _loosest(name, column, frozenset((dtype, precision_of(dtype))))
 
 

@@ -1,6 +1,7 @@
 """What PyTorch gives for a case, and the comparison with it."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -8,10 +9,10 @@ import jax
 import torch
 
 from . import exceptions
-from .compare import compare_trees, is_held, sizes
-from .samples import Case, in_double
+from .compare import compare_trees, is_held, precision_of, sizes
+from .samples import Case, in_precision
 
-__all__ = ["Refused", "compare_results", "expected_of", "key", "precisely", "quiet", "refusing"]
+__all__ = ["Refused", "compare_results", "expected_of", "key", "quiet", "refusing", "witnesses"]
 
 
 class Refused(Exception):
@@ -50,25 +51,33 @@ def expected_of(case: Case, tensors: list[torch.Tensor] | None = None):
     return case.comparable(refusing(case.function, *tensors), *tensors)
 
 
-def precisely(case: Case, tensors: list[torch.Tensor] | None = None) -> Callable:
-    """A function that computes `expected_of` in double precision, of integers too."""
+def witnesses(case: Case, tensors: list[torch.Tensor] | None = None) -> dict[str, Callable]:
+    """Functions that compute `expected_of` in other precisions, to tell how inaccurate PyTorch is.
 
-    def compute():
-        usual = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            return expected_of(case.in_double(), None if tensors is None else [in_double(tensor) for tensor in tensors])
-        finally:
-            torch.set_default_dtype(usual)
-
-    return compute
+    They are `precise`, in double precision (of integers too), and `rounded`, in single precision where doubles are
+    held in that.
+    """
+    found = {"precise": functools.partial(_in_precision, torch.float64, case, tensors)}
+    if precision_of(case.dtype) != case.dtype:
+        found["rounded"] = functools.partial(_in_precision, torch.float32, case, tensors)
+    return found
 
 
-def compare_results(case: Case, column: str, actual, wanted, what: str = "", precise: Callable | None = None) -> None:
+def _in_precision(precision: torch.dtype, case: Case, tensors: list[torch.Tensor] | None):
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(precision)
+    try:
+        given = case.in_precision(precision)
+        return expected_of(given, None if tensors is None else [in_precision(tensor, precision) for tensor in tensors])
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def compare_results(case: Case, column: str, actual, wanted, what: str = "", **witnesses: Callable) -> None:
     """Asserts that a translated case gives what PyTorch does, to the tolerance of its entry."""
     if exceptions.has_values(case):
         tolerance = exceptions.tolerance_for(case.name, column, case.dtype)
         scaled = column in exceptions.DERIVATIVES
-        compare_trees(actual, wanted, what or case.name, precise, tolerance=tolerance, scaled=scaled)
+        compare_trees(actual, wanted, what or case.name, tolerance=tolerance, scaled=scaled, **witnesses)
     else:
         assert sizes(actual) == sizes(wanted), f"{case.name}: {sizes(actual)}, expected {sizes(wanted)}"

@@ -25,7 +25,7 @@ __all__ = [
     "entries",
     "entry",
     "full_name",
-    "in_double",
+    "in_precision",
     "refused_dtypes",
     "samples",
     "twin",
@@ -102,12 +102,12 @@ def _as_held(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def in_double(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of floating point numbers in double precision, any other as it is."""
-    wide = torch.complex128 if tensor.is_complex() else torch.float64
+def in_precision(tensor: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+    """A tensor of floating point numbers, real or complex, in that of a real dtype; any other as it is."""
     if not (tensor.is_complex() or tensor.is_floating_point()):
         return tensor
-    return tensor.detach().to(wide).requires_grad_(tensor.requires_grad)
+    dtype = precision.to_complex() if tensor.is_complex() else precision
+    return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
 
 
 class Case:
@@ -147,11 +147,11 @@ class Case:
         first, args, kwargs = pytree.tree_unflatten(filled, self._spec)
         return function(first, *args, **kwargs)
 
-    def in_double(self) -> "Case":
-        """The same case in double precision, which tells the more accurate of two results."""
-        wide = copy.copy(self)
-        wide.tensors = [in_double(tensor) for tensor in self.tensors]
-        return wide
+    def in_precision(self, precision: torch.dtype) -> "Case":
+        """The same case in another precision; double tells the more accurate of two results."""
+        other = copy.copy(self)
+        other.tensors = [in_precision(tensor, precision) for tensor in self.tensors]
+        return other
 
     def twins(self) -> list[torch.Tensor]:
         """The tensors, on memory of their own; with ``jax_enable_x64`` off, 64-bit numbers as 32 bits hold them."""
