@@ -61,6 +61,7 @@ EXCLUDED = [
     Exclusion("chalf", "JAX has no complex32"),
     Exclusion("complex", "JAX has no complex32", dtypes=(torch.float16,)),
     Exclusion("view_as_complex", "JAX has no complex32", dtypes=(torch.float16,)),
+    Exclusion("where", "JAX has no complex32, which a complex number makes of it", ("jit",), (torch.float16,)),
     Exclusion(
         "as_strided.partial_views",
         "its samples are views of larger storages, which arrays as arguments are not",
@@ -92,9 +93,16 @@ _DOUBLE = (torch.float64,)
 LOOSER = [
     Looser(
         "nn.functional.multi_head_attention_forward",
-        Tolerance(2e-2, 8),
-        "sums of products of up to a thousand, each a sum itself that is rounded to eight bits in another order",
+        Tolerance(2e-2, 32),
+        "of up to a thousand: sums weighted by exponentials of hundreds that are rounded to eight bits",
         dtypes=HALF,
+    ),
+    Looser("histc", Tolerance(0, 1), "an edge of two bins, but for rounding, is in either", dtypes=HALF),
+    Looser(
+        "nn.functional.multilabel_soft_margin_loss",
+        Tolerance(2e-3, 2e-2),
+        "means of terms of up to fifty and of either sign, each of which is rounded to eleven bits",
+        dtypes=(torch.float16,),
     ),
     Looser(
         "nn.functional.conv*",
