@@ -30,6 +30,7 @@ REFUSING = [
     lambda x, v: x.clone().fill_(v),
     lambda x, v: torch.add(x, x, alpha=v),
     lambda x, v: torch.addcmul(x, x, x, value=v),
+    lambda x, v: torch.addmm(x[:, None], x[:, None], x[:1, None], alpha=v),
     lambda x, v: torch.index_add(x, 0, torch.tensor([0]), x[:1], alpha=v),
     lambda x, v: F.pad(x, (1, 1), value=v if v != 2**63 else 2**64),  # 2**63 PyTorch takes for -2**63
     lambda x, v: F.threshold(x, 0, v),

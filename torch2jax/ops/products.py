@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..dtypes import NUMBERS, Takes, canonical
 from ..registry import implements, implements_tensors
+from ..scalars import expect_fits
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor
@@ -165,6 +166,17 @@ def inner(input, other):
 # Products that are added to something: beta * input + alpha * product. With beta 0 the input is not looked at.
 
 
+def _added_dtypes(input, *factors, beta=1, alpha=1):
+    """Numbers; beta and alpha must be ones that the dtype holds, or single precision for half."""
+    del factors
+    for number in (beta, alpha):
+        expect_fits(number, torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype)
+    return NUMBERS
+
+
+added = functools.partial(implements, takes=_added_dtypes)
+
+
 def _scaled(array, factor):
     # PyTorch, too, truncates a factor of integers to an integer.
     return array if factor == 1 else lax.mul(array, like(array, factor))
@@ -189,24 +201,24 @@ def _added(input, product, beta, alpha):
     return lax.add(input, product)
 
 
-@multiplied(torch.addmm)
+@added(torch.addmm)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     _check_ndim("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     return _added(input, _product(mat1, mat2), beta, alpha)
 
 
-@multiplied(torch.addmv)
+@added(torch.addmv)
 def addmv(input, mat, vec, *, beta=1, alpha=1):
     _check_ndim("addmv", mat=(mat, 2), vec=(vec, 1))
     return _added(input, _product(mat, vec), beta, alpha)
 
 
-@multiplied(torch.baddbmm)
+@added(torch.baddbmm)
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return _added(input, bmm(batch1, batch2), beta, alpha)
 
 
-@multiplied(torch.addbmm)
+@added(torch.addbmm)
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     _check_ndim("addbmm", batch1=(batch1, 3), batch2=(batch2, 3))
     _check_batch_sizes(batch1, batch2)
