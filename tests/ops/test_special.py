@@ -94,6 +94,13 @@ def test_incomplete_gamma_functions_of_large_numbers(name):
     compare(t2j(getattr(torch.special, name))(*grid), getattr(torch.special, name)(*grid))
 
 
+def test_zeta_of_large_orders_and_on_the_left():
+    orders, q = torch.tensor([1.0, 1.5, 2, 3, 4, 5e6, 501, torch.nan, 0]), torch.tensor([0.0, -2, 3, -0.3, -7.6, 500])
+    orders, q = torch.meshgrid(orders, torch.cat([q, torch.tensor([-501.0, -1001.2, -torch.inf])]), indexing="ij")
+    expected = torch.special.zeta(orders, q)
+    np.testing.assert_allclose(jax.jit(t2j(torch.special.zeta))(t2j(orders), t2j(q)), expected.numpy(), 2e-5)
+
+
 def test_polygamma_of_small_negative_numbers():
     x = torch.tensor([-1e-3, -1e-5, -1.001, -0.999])
     for n in (1, 2, 4):
@@ -115,6 +122,15 @@ def test_polynomials_of_degrees_that_are_no_integers(name):
     expected = function(x, degrees).numpy()
     for call in (t2j(function), jax.jit(t2j(function))):
         np.testing.assert_allclose(call(t2j(x), t2j(degrees)), expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "x"), [("laguerre_polynomial_l", 0.0), ("legendre_polynomial_p", 1.0), ("legendre_polynomial_p", -1.0)]
+)
+def test_polynomials_of_large_degrees_do_not_drift_where_they_are_one(name, x):
+    degrees = np.array([100, 255, 900])
+    result = t2j(getattr(torch.special, name))(np.full(3, x, np.float32), degrees)
+    np.testing.assert_array_equal(result, np.where(x < 0, (-1.0) ** degrees, 1))
 
 
 @pytest.mark.parametrize("name", RECURRENCES)

@@ -96,10 +96,10 @@ def polar(abs, angle):
 
 
 def complex_power(base, exponent):
-    """``lax.pow`` of complex numbers, which is not a number where a power of zero is zero."""
+    """``exp(exponent * log(base))``, but of zero, with which ``lax.pow`` overflows only if the result does."""
     base, exponent = same_shape(base, exponent)
     vanishes = lax.bitwise_and(lax.eq(base, like(base, 0)), lax.gt(lax.real(exponent), like(lax.real(exponent), 0)))
-    power = lax.pow(where(vanishes, like(base, 1), base), exponent)
+    power = lax.exp(lax.mul(exponent, lax.log(where(vanishes, like(base, 1), base))))
     return where(vanishes, like(power, 0), power)
 
 

@@ -75,7 +75,36 @@ def lgamma(input):
 
 @floating_real(torch.special.zeta)
 def zeta(input, other):
-    return lax.zeta(*same_shape(input, other))
+    x, q = same_shape(input, other)
+    one, nan, infinite = like(x, 1), like(x, np.nan), like(x, np.inf)
+    defined = (x > one) & (x < infinite) & ((q > 0) | (x == lax.floor(x)))
+    result = where(defined, _reflected_zeta(where(defined, x, 2 * one), where(defined, q, one)), nan)
+    # The rest is what PyTorch finds, in its order: its terms at a pole before an undefined `x`, and so on.
+    result = where((q <= 0) & (q == lax.floor(q)), infinite, result)
+    return where(x < one, nan, where(lax.eq(x, one), infinite, result))
+
+
+def _reflected_zeta(x, q):
+    """The sum of (q + k)**-x over k >= 0, with an integer `x` where `q` is negative.
+
+    There it is that over all integers k less that over the others, each a sum of powers of positive numbers.
+    """
+    negative = lax.lt(q, like(q, 0))
+    fraction, rest = q - lax.floor(q), lax.ceil(q) - q  # each exact where it is small
+    first = _zeta(x, where(negative, fraction, q))
+    others = _zeta(x, where(negative, rest, like(q, 1))) - _zeta(x, where(negative, 1 - q, like(q, 1)))
+    odd = lax.ne(lax.rem(x, like(x, 2)), like(x, 0))
+    pole = lax.bitwise_and(lax.le(q, like(q, 0)), lax.eq(fraction, like(q, 0)))
+    both = where(odd, first - others, first + others)
+    both = where(lax.eq(first, others) & jnp.isinf(first), where(odd & (fraction > rest), -first, first), both)
+    return where(pole, like(q, np.inf), where(negative, both, first))
+
+
+def _zeta(x, q):
+    """``lax.zeta``, which is not a number where its first term overflows or underflows."""
+    term = lax.pow(q, -x)
+    alone = lax.bitwise_or(jnp.isinf(term), lax.eq(term, like(q, 0)))
+    return where(alone, term, lax.zeta(where(alone, like(x, 2), x), where(alone, like(q, 1), q)))
 
 
 # Incomplete gamma functions. Where `a` is large and `x` near it XLA's series end too soon, and DLMF 8.12.3 is uniform.
@@ -147,15 +176,12 @@ def polygamma(n, input):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _hurwitz_zeta(order: int, x):
-    """The sum of (x + k)**-order over k >= 0; for negative `x`, that over all integers k less that over the others."""
-    negative = lax.lt(x, like(x, 0))
-    fraction, rest = x - lax.floor(x), lax.ceil(x) - x  # each exact where it is small
-    degree, sign = lax.full_like(x, order), (-1) ** order
-    first = lax.zeta(degree, where(negative, fraction, x))
-    mirrored = where(negative, 1 - x, like(x, 1))
-    others = lax.zeta(degree, where(negative, rest, like(x, 1))) - lax.zeta(degree, mirrored)
-    pole = lax.bitwise_and(lax.le(x, like(x, 0)), lax.eq(fraction, like(x, 0)))
-    return where(pole, like(x, np.inf), where(negative, first + sign * others, first))
+    return _reflected_zeta(lax.full_like(x, order), x)
+
+
+@_hurwitz_zeta.defjvp
+def _(order, primals, tangents):
+    return _hurwitz_zeta(order, *primals), like(primals[0], -order) * _hurwitz_zeta(order + 1, *primals) * tangents[0]
 
 
 @floating_real(torch.special.erfcx)
@@ -163,11 +189,6 @@ def erfcx(input):
     near = lax.lt(input, like(input, 2))
     small, large = where(near, input, like(input, 0)), where(near, like(input, 2), input)
     return where(near, lax.mul(lax.exp(lax.square(small)), lax.erfc(small)), _erfcx_integral(large))
-
-
-@_hurwitz_zeta.defjvp
-def _(order, primals, tangents):
-    return _hurwitz_zeta(order, *primals), like(primals[0], -order) * _hurwitz_zeta(order + 1, *primals) * tangents[0]
 
 
 @floating_real(torch.special.log_ndtr)
@@ -472,18 +493,19 @@ for _name, _first in (
     floating_real(_functions[0])(_recurrence(_first, _chebyshev_step))
     floating_real(_functions[1])(_recurrence(*_shifted(_first, _chebyshev_step)))
 
+
+def _laguerre_step(k, x, p, before):
+    return p + (k * (p - before) - x * p) / (k + 1)  # by differences: exact at zero
+
+
+def _legendre_step(k, x, p, before):
+    return x * p + k * (x * p - before) / (k + 1)  # by differences: exact at one and minus one
+
+
 for _function, _first, _step in (
     (torch.special.hermite_polynomial_h, lambda x: 2 * x, lambda k, x, p, before: 2 * (x * p - k * before)),
     (torch.special.hermite_polynomial_he, lambda x: x, lambda k, x, p, before: x * p - k * before),
-    (
-        torch.special.laguerre_polynomial_l,
-        lambda x: 1 - x,
-        lambda k, x, p, before: ((2 * k + 1 - x) * p - k * before) / (k + 1),
-    ),
-    (
-        torch.special.legendre_polynomial_p,
-        lambda x: x,
-        lambda k, x, p, before: ((2 * k + 1) * x * p - k * before) / (k + 1),
-    ),
+    (torch.special.laguerre_polynomial_l, lambda x: 1 - x, _laguerre_step),
+    (torch.special.legendre_polynomial_p, lambda x: x, _legendre_step),
 ):
     floating_real(_function)(_recurrence(_first, _step))
