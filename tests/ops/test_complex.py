@@ -79,7 +79,7 @@ def test_gradients_of_lengths_and_directions(function):
 
 
 def test_powers_overflow_only_if_the_result_does():
-    numbers = torch.tensor([0j, -5 - 5j, -501 + 1001j, 1e20 + 1e20j, 1e-20j, 2 + 0j])
-    base, exponent = torch.meshgrid(numbers, numbers[1:], indexing="ij")
+    numbers = torch.tensor([-5 - 5j, -501 + 1001j, 1e20 + 1e20j, 1e-10j, 2 + 0j])
+    base, exponent = torch.meshgrid(numbers, numbers, indexing="ij")
     actual = jax.jit(t2j(torch.pow))(t2j(base), t2j(exponent))
     np.testing.assert_allclose(np.abs(actual), torch.pow(base, exponent).abs(), 1e-4)  # phases of 1e20 radians differ
