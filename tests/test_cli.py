@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,22 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 @implements(torch.ops.test_cli.double)
 def _(x):
     return x * 3  # wrong on purpose
+
+
+@torch.library.custom_op("test_cli::ramp", mutates_args=())
+def ramp(x: torch.Tensor) -> torch.Tensor:
+    return (x - 1).clamp(min=0)
+
+
+ramp.register_autograd(
+    lambda ctx, gradient: gradient * (ctx.saved_tensors[0] > 1),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@implements(torch.ops.test_cli.ramp)
+def _(x):
+    return jnp.maximum(x - 1, 0)  # of slope 1/2 at the kink, where PyTorch's is 0
 
 
 class Net(nn.Module):
@@ -104,6 +121,14 @@ class TestCheck:
         result = run("check", here("unknown"), "--shape", "3")
         assert result.exit_code == 1
         assert "NoRuleError" in result.output
+
+    def test_a_kink_at_which_the_other_slope_is_taken(self):
+        report = check(Subject("ramp", ramp, (torch.ones(3),)), grad=True)
+        assert report.passed
+        assert report.checks[1].agreement.moved > 0.9
+        report = check(Subject("ramp", ramp, (torch.full((3,), 2.0),)), grad=True)
+        assert report.passed
+        assert report.checks[1].agreement.moved == 0
 
     def test_tolerance(self):
         assert run("check", here("double"), "--shape", "3", "--tolerance", "1").exit_code == 0
@@ -269,7 +294,21 @@ class TestCompare:
         assert compare({"x": values.numpy()}, {"x": values}, 1e-4).agrees
         assert not compare({"x": np.ones(3)}, {"x": values}, 1e-4).agrees
 
+    def test_nothing_but_zeros(self):
+        assert compare({"x": np.zeros(2)}, {"x": torch.zeros(2)}, 1e-4).agrees
+        assert not compare({"x": np.ones(2)}, {"x": torch.zeros(2)}, 1e-4).agrees
+
     def test_noise_beside_large_tensors(self):
         expected = {"large": torch.full((2,), 1e3), "zero": torch.zeros(2)}
         assert compare({"large": np.full(2, 1e3), "zero": np.full(2, 1e-5)}, expected, 1e-4).agrees
         assert not compare({"large": np.full(2, 1e3), "zero": np.full(2, 1.0)}, expected, 1e-4).agrees
+
+    def test_differences_that_rounding_makes_in_pytorch_too(self):
+        expected = {"x": torch.tensor([1.0, 0.0])}
+        nudged = [expected, {"x": torch.tensor([1.0, 0.4])}, {"x": torch.tensor([1.0, float("nan")])}]
+        assert not compare({"x": np.array([1.0, 0.5])}, expected, 1e-3).agrees
+        agreement = compare({"x": np.array([1.0, 0.5])}, expected, 1e-3, nudged[:2])
+        assert agreement.agrees
+        assert agreement.moved == pytest.approx(0.4)
+        assert not compare({"x": np.array([1.0, 0.9])}, expected, 1e-3, nudged[:2]).agrees
+        assert not compare({"x": np.array([1.0, 0.5])}, expected, 1e-3, nudged).agrees

@@ -76,7 +76,8 @@ def _remark(check: Check) -> str:
     if check.agreement is None:
         return check.note
     if check.agreement.agrees:
-        return "agree"
+        moved = check.agreement.moved
+        return f"agree: rounding moves PyTorch's by {moved:.1e}" if moved else "agree"
     return check.agreement.problem or f"differ, most in {check.agreement.worst}"
 
 

@@ -41,11 +41,21 @@ class Trial:
         trainable = {name: tensor for name, tensor in _parameters(self.target).items() if tensor.requires_grad}
         return {**trainable, **differentiable(self.inputs)}
 
-    def pytorch(self) -> Callable:
-        """PyTorch's side on a copy of the model: from inputs to outputs, new buffers and the copy's parameters."""
+    def pytorch(self, nudge: int | None = None) -> Callable:
+        """PyTorch's side on a copy of the model: from inputs to outputs, new buffers and the copy's parameters.
+
+        With `nudge`, a seed, it moves parameters and inputs about as much as rounding moves what is computed of them.
+        """
         target = _copied(self.target)
+        generator = None if nudge is None else torch.Generator().manual_seed(nudge)
+        if generator is not None:
+            with torch.no_grad():
+                for parameter in _parameters(target).values():
+                    parameter.copy_(_nudged(parameter, generator))
 
         def run(inputs: Mapping[str, torch.Tensor]):
+            if generator is not None:
+                inputs = {name: _nudged(tensor, generator) for name, tensor in inputs.items()}
             args, kwargs = _filled(self._arguments, inputs)
             outputs = _outputs(target(*args, **kwargs), torch.Tensor)
             return outputs, _buffers(target), _parameters(target)
@@ -64,6 +74,13 @@ class Trial:
 def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those that are real and of floating point."""
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
 
 
 def _copied(target):
