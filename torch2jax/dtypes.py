@@ -11,6 +11,7 @@ __all__ = [
     "COMPLEX",
     "FACTORED",
     "FLOATS",
+    "HALF",
     "INEXACT",
     "INTEGERS",
     "INTEGERS_AND_BOOL",
@@ -57,6 +58,7 @@ Takes = frozenset[torch.dtype]
 FLOATS: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_floating_point)
 COMPLEX: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_complex)
 BOOL: Takes = frozenset({torch.bool})
+HALF: Takes = frozenset({torch.float16, torch.bfloat16})
 INTEGERS: Takes = frozenset(_NAMES) - FLOATS - COMPLEX - BOOL
 INEXACT = FLOATS | COMPLEX
 REALS = FLOATS | INTEGERS

@@ -205,11 +205,10 @@ class ArrayRule:
         takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
         if takes is not None:
             expect(self.name, dtype, takes)
-
-    def _expect_fits(self, dtype: torch.dtype, args, kwargs) -> None:
-        for name, value in (*zip(self.positional, args, strict=False), *kwargs.items()):
-            if name in self.fits:
-                expect_fits(value, dtype)
+        if self.fits:
+            for name, value in (*zip(self.positional, args, strict=False), *kwargs.items()):
+                if name in self.fits:
+                    expect_fits(value, dtype)
 
     def _examined(self, args, kwargs) -> torch.dtype:
         if "dtype" in self.parameters:
@@ -220,10 +219,8 @@ class ArrayRule:
         return _dtype_of_first(self.positional, args, kwargs)
 
     def _apply(self, args, kwargs, device):
-        if self.takes is not None:
+        if self.takes is not None or self.fits:
             self._expect(self._examined(args, kwargs), args, kwargs)
-        if self.fits:
-            self._expect_fits(self._examined(args, kwargs), args, kwargs)
         tensors: list[Torchish] = []
         layout = self._layout(args) if self.channels_last else None
         if layout is None:
@@ -285,13 +282,11 @@ class ArrayRule:
             tensors.append(operands[0])
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
-        if self.takes is not None:
+        if self.takes is not None or self.fits:
             self._expect(plan.compute, operands, kwargs)
         result_dtype = plan.result
         if self.dtype is not None:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
-        if self.fits:
-            self._expect_fits(plan.compute, operands, kwargs)
         dtypes, shape, layout = (plan.compute, result_dtype), plan.shape, plan.layout
         run = held_run = self._pointwise(shape, dtypes, kwargs)
         if layout is not None:

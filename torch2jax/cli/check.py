@@ -231,9 +231,10 @@ class _Checker:
             if random:
                 checks.append(Check(self._prefix + name, times=row, note="random: values not compared"))
             else:
-                agreement = compare(actual[name], tensors, self._tolerance or tolerance)
+                accepted = self._tolerance or tolerance
+                agreement = compare(actual[name], tensors, accepted)
                 if nudged is not None and not (agreement.agrees or agreement.problem):
-                    agreement = compare(actual[name], tensors, self._tolerance or tolerance, nudged())
+                    agreement = compare(actual[name], tensors, accepted, nudged())
                 checks.append(Check(self._prefix + name, agreement, row))
         return checks
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
+from ..dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
 from ..promotion import Promotion
 from ..registry import implements, implements_tensors
 from ..scalars import expect_fits
@@ -157,7 +157,7 @@ def _powered_dtypes(input, other):
             if other < 0:
                 raise RuntimeError("Integers to negative integer powers are not allowed.")
             expect_fits(other, input.dtype)
-        elif input.dtype in (torch.float16, torch.bfloat16):
+        elif input.dtype in HALF:
             expect_fits(other, input.dtype)
     return NUMBERS
 

@@ -9,7 +9,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..dtypes import INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
+from ..dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
 from ..promotion import Promotion, kind_of, promoted
 from ..registry import implements_overloads, implements_tensors
 from ..scalars import expect_fits
@@ -192,7 +192,7 @@ def _expect_choice(condition, input, other):
     if numbers:
         tensors = [x for x in (input, other) if isinstance(x, torch.Tensor)]
         dtype, _ = promoted(Promotion.NO_OPMATH, tuple(map(kind_of, (*tensors, *numbers))))
-        for number in numbers if dtype not in (torch.float16, torch.bfloat16) else ():  # there it becomes infinite
+        for number in numbers if dtype not in HALF else ():  # there it becomes infinite
             expect_fits(number, dtype)
     return (condition, input, other), {}
 

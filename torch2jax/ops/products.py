@@ -9,14 +9,14 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
-from ..dtypes import NUMBERS, Takes, canonical
+from ..dtypes import HALF, NUMBERS, Takes, canonical
 from ..registry import implements, implements_tensors
 from ..scalars import expect_fits
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor
 multiplied = functools.partial(implements, takes=NUMBERS)
-GROUPED: Takes = frozenset({torch.float16, torch.bfloat16, torch.float32})
+GROUPED: Takes = HALF | {torch.float32}
 
 
 @multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
@@ -170,7 +170,7 @@ def _added_dtypes(input, *factors, beta=1, alpha=1):
     """Numbers; beta and alpha must be ones that the dtype holds, or single precision for half."""
     del factors
     for number in (beta, alpha):
-        expect_fits(number, torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype)
+        expect_fits(number, torch.float32 if input.dtype in HALF else input.dtype)
     return NUMBERS
 
 

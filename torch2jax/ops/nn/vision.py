@@ -115,7 +115,7 @@ for _dims in (1, 2, 3):
     implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS)(_pad_rule("replicate"))
 
 
-@implements(torch.constant_pad_nd, torch.ops.aten.constant_pad_nd, fits=("value",))
+@implements(torch.constant_pad_nd, aten.constant_pad_nd, fits=("value",))
 def constant_pad_nd(input, pad_, value=0):
     return pad(input, pad_, value=value)
 
