@@ -13,8 +13,8 @@ from .bridge.compat import (
 )
 from .convert import j2t, t2j
 from .errors import NoRuleError, TracedValueError
-from .promotion import Promotion
-from .registry import implements, implements_tensors
+from .rules.promotion import Promotion
+from .rules.registry import implements, implements_tensors
 
 __all__ = [
     "NoRuleError",

@@ -11,12 +11,12 @@ import torch
 
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
-from .dtypes import canonical, dtype_j2t
-from .interop import array_to_tensor, tensor_to_array
-from .tensor import Torchish
-from .translated import TranslatedFunction, TranslatedModule
+from .calls.translated import TranslatedFunction, TranslatedModule
+from .tensors.dtypes import canonical, dtype_j2t
+from .tensors.interop import array_to_tensor, tensor_to_array
+from .tensors.tensor import Torchish
+from .tensors.trees import map_arguments
 from .translation import current
-from .trees import map_arguments
 
 __all__ = ["j2t", "t2j"]
 

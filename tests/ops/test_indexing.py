@@ -1,4 +1,4 @@
-"""Elements by index and mask: values, gradients, graphs and refusals. Subscripts are in `tests/test_setitem.py`."""
+"""Elements by index and mask: values, gradients, graphs and refusals. Subscripts are in `tests/ops/test_setitem.py`."""
 
 import jax
 import jax.numpy as jnp

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import torch
 
-from ..rule import ArrayRule
+from ..rules.rule import ArrayRule
 from ..translation import current
 from .differentiable import run_program
 from .exchange import check_dtypes, widened

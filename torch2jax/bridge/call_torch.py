@@ -10,8 +10,8 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from ..dtypes import canonical, dtype_j2t
-from ..inline import INLINED
+from ..rules.inline import INLINED
+from ..tensors.dtypes import canonical, dtype_j2t
 from .ffi import check_version
 from .function import Settings
 from .primitive import call_torch

@@ -7,8 +7,8 @@ import jax
 import torch
 from torch import Size
 
-from ..dtypes import dtype_j2t, dtype_t2j
-from ..interop import array_to_tensor, tensor_to_array
+from ..tensors.dtypes import dtype_j2t, dtype_t2j
+from ..tensors.interop import array_to_tensor, tensor_to_array
 from .call_torch import torch2jax
 
 __all__ = [

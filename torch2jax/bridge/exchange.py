@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import torch
 
-from ..dtypes import dtype_t2j, logical
-from ..interop import array_to_tensor, is_dense, to_numpy, values_of
+from ..tensors.dtypes import dtype_t2j, logical
+from ..tensors.interop import array_to_tensor, is_dense, to_numpy, values_of
 
 __all__ = ["argument_of", "check_dtypes", "results_of", "where_tensors_are", "widened"]
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import torch
 
-from ..dtypes import canonical, dtype_j2t
+from ..tensors.dtypes import canonical, dtype_j2t
 from .buffers import Buffer
 from .ffi import DATA_OFFSET, CallFrame, stream_of
 from .locks import holding, inheriting

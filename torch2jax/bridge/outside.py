@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..dtypes import canonical, is_integral
 from ..errors import NoRuleError, TracedValueError
-from ..inplace import write_in_place
-from ..interop import array_to_tensor, tensor_to_array
-from ..rule import as_result
-from ..storage import evaluate
-from ..tensor import Torchish
+from ..rules.inplace import write_in_place
+from ..rules.rule import as_result
+from ..tensors.dtypes import canonical, is_integral
+from ..tensors.interop import array_to_tensor, tensor_to_array
+from ..tensors.storage import evaluate
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten, map_arguments
 from ..translation import current
-from ..trees import flatten, map_arguments
 from .call_torch import Programs
 from .function import Settings, TorchFunction
 from .primitive import Result, call_torch

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..storage import evaluating
+from ..tensors.storage import evaluating
 
 __all__ = ["Program"]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..trees import flatten
+from ..tensors.trees import flatten
 
 __all__ = ["Arguments", "Template", "take_apart", "take_out_arrays"]
 

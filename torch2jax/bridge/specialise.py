@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..dtypes import canonical, dtype_j2t, is_integral
-from ..trees import map_results
+from ..tensors.dtypes import canonical, dtype_j2t, is_integral
+from ..tensors.trees import map_results
 from .function import Settings, TorchFunction
 from .primitive import Result
 from .watch import Watch

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import torch
 from torch.overrides import resolve_name
 
+from ..calls.dispatch import observing
 from ..convert import t2j
-from ..dispatch import observing
-from ..levels import Level, level_of
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
+from .levels import Level, level_of
 from .subject import SpecError, Subject
 from .trial import Trial, differentiable
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from ..interop import tensor_to_array
+from ..tensors.interop import tensor_to_array
 
 __all__ = ["GRADIENT_TOLERANCE", "OUTPUT_TOLERANCE", "Agreement", "compare"]
 

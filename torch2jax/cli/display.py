@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..levels import Level
 from .check import Check, Report
+from .levels import Level
 
 __all__ = ["console", "show_operators", "show_report"]
 

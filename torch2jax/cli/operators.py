@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..levels import Level, level_of, operator_of
+from .levels import Level, level_of, operator_of
 
 __all__ = ["operators"]
 

@@ -8,7 +8,7 @@ import jax
 import torch
 
 from ..convert import t2j
-from ..trees import map_arguments
+from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 
 __all__ = ["Trial", "differentiable"]

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
-from ..promotion import Promotion
-from ..registry import implements, implements_tensors
-from ..scalars import expect_fits
+from ..rules.promotion import Promotion
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
+from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .complex import complex_power
 from .elementwise import trunc

@@ -3,8 +3,8 @@
 import torch
 from jax import lax
 
-from ..promotion import Promotion
-from ..registry import implements, implements_tensors
+from ..rules.promotion import Promotion
+from ..rules.registry import implements, implements_tensors
 from .arrays import is_complex
 
 aten = torch.ops.aten

@@ -9,10 +9,10 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
-from ..promotion import Promotion, kind_of, promoted
-from ..registry import implements_overloads, implements_tensors
-from ..scalars import expect_fits
+from ..rules.promotion import Promotion, kind_of, promoted
+from ..rules.registry import implements_overloads, implements_tensors
+from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
+from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 

@@ -6,7 +6,7 @@ import jax
 import torch
 from jax import lax
 
-from ..dtypes import canonical, is_integral
+from ..tensors.dtypes import canonical, is_integral
 from .arrays import cast, has_sign, is_complex, is_float, like, same_shape, where
 from .families import exact, floating, floating_once
 

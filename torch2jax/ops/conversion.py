@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical
-from ..registry import implements_tensors
-from ..storage import is_traced, known_result
-from ..tensor import strides_of_copy, wrap
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import canonical
+from ..tensors.storage import is_traced, known_result
+from ..tensors.tensor import strides_of_copy, wrap
 from ..translation import current
 
 aten = torch.ops.aten

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import REALS, canonical, expect, is_integral
 from ..errors import SparseLayoutError
-from ..inplace import write_out
-from ..interop import to_numpy
-from ..registry import implements_tensors
-from ..scalars import expect_fits, held_number, held_values
-from ..storage import evaluating, known_result
-from ..tensor import Torchish, strides_of_copy, wrap
+from ..rules.inplace import write_out
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import REALS, canonical, expect, is_integral
+from ..tensors.interop import to_numpy
+from ..tensors.scalars import expect_fits, held_number, held_values
+from ..tensors.storage import evaluating, known_result
+from ..tensors.tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
 
 aten = torch.ops.aten

@@ -13,9 +13,9 @@ import torch
 from jax import lax
 from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
-from ..registry import implements_tensors
+from ..rules.registry import implements_tensors
 from ..seams import applies, stands_in
-from ..storage import is_traced
+from ..tensors.storage import is_traced
 from ..translation import current
 from .random import sample
 

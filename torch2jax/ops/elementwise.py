@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
+from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
 from .arrays import has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where
 from .comparison import at_least, at_most
 from .complex import direction, magnitude

@@ -2,9 +2,9 @@
 
 import functools
 
-from ..dtypes import FLOATS
-from ..promotion import Promotion
-from ..registry import implements
+from ..rules.promotion import Promotion
+from ..rules.registry import implements
+from ..tensors.dtypes import FLOATS
 
 default = functools.partial(implements, promote=Promotion.DEFAULT)
 exact = functools.partial(implements, promote=Promotion.NO_OPMATH)

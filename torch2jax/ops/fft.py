@@ -8,8 +8,8 @@ from jax import lax
 from jax.lax import FftType
 from torch._prims_common import corresponding_complex_dtype, corresponding_real_dtype
 
-from ..dtypes import COMPLEX
-from ..registry import implements, limit_decomposed
+from ..rules.registry import implements, limit_decomposed
+from ..tensors.dtypes import COMPLEX
 from .arrays import like
 from .creation import factory, literal
 

@@ -5,8 +5,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, INTEGERS, REALS
-from ..registry import implements, implements_tensors
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from .arrays import is_float, like, where
 
 aten = torch.ops.aten

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import NUMBERS, REALS, REALS_AND_BOOL
-from ..inplace import write_out
-from ..registry import implements, implements_tensors
-from ..scalars import held_number
-from ..storage import View, ViewKind, evaluate, is_traced, reshape
-from ..tensor import Torchish, geometry, make_view
+from ..rules.inplace import write_out
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL
+from ..tensors.scalars import held_number
+from ..tensors.storage import View, ViewKind, evaluate, is_traced, reshape
+from ..tensors.tensor import Torchish, geometry, make_view
 from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 

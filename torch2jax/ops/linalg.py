@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FACTORED, INEXACT
 from ..errors import TracedValueError
-from ..interop import array_to_tensor
-from ..registry import implements, implements_tensors
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import FACTORED, INEXACT
+from ..tensors.interop import array_to_tensor
 from .arrays import cast, is_complex, like, where, widened
 from .products import matmul
 from .values import values

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..registry import implements_metadata
+from ..rules.registry import implements_metadata
 
 Tensor = torch.Tensor
 

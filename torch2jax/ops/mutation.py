@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from ..inplace import write_in_place
-from ..registry import implements_tensors
-from ..storage import Held, Storage, View, is_traced, values_only
-from ..tensor import Torchish, become, resize, strides_of_shape
+from ..rules.inplace import write_in_place
+from ..rules.registry import implements_tensors
+from ..tensors.storage import Held, Storage, View, is_traced, values_only
+from ..tensors.tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current
 from .creation import filled
 

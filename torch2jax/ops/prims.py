@@ -13,8 +13,8 @@ import torch._prims  # defines them
 from jax import lax
 from torch._ops import OpOverload
 
-from ..promotion import Promotion
-from ..registry import implements, implements_tensors
+from ..rules.promotion import Promotion
+from ..rules.registry import implements, implements_tensors
 from ..translation import current
 
 prims = torch.ops.prims

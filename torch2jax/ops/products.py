@@ -9,9 +9,9 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
-from ..dtypes import HALF, NUMBERS, Takes, canonical
-from ..registry import implements, implements_tensors
-from ..scalars import expect_fits
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
+from ..tensors.scalars import expect_fits
 from .arrays import is_complex, like
 
 Tensor = torch.Tensor

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
-from ..inplace import write_in_place
-from ..registry import implements_tensors
-from ..storage import is_traced, known_result
-from ..tensor import Torchish, strides_of_copy, wrap
+from ..rules.inplace import write_in_place
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
+from ..tensors.storage import is_traced, known_result
+from ..tensors.tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
 from .arrays import like
 from .creation import factory, like_options, new_shape

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
-from ..registry import implements, implements_overloads, implements_tensors
+from ..rules.registry import implements, implements_overloads, implements_tensors
+from ..tensors.dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
 from ..translation import current
 from .arrays import (
     at_least_1d,

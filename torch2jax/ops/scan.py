@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
-from ..registry import implements
+from ..rules.registry import implements
+from ..tensors.dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
 from .arrays import axis_of, cast, is_complex, widened
 from .reduction import in_dtype, integers_to_int64
 

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from ..dtypes import FLOATS
 from ..errors import TracedValueError
-from ..registry import implements_tensors
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import FLOATS
 from .values import values
 
 _NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}

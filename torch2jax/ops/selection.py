@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch._prims_common import canonicalize_dim
 
-from ..dtypes import is_integral
+from ..calls.selection import Selected, map_rows, select
 from ..errors import TracedValueError
-from ..registry import implements_selected
-from ..selection import Selected, map_rows, select
+from ..rules.registry import implements_selected
+from ..tensors.dtypes import is_integral
 from ..translation import current
 from .arrays import highest, lowest
 

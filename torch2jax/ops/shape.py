@@ -7,12 +7,12 @@ import torch
 from jax import lax
 from torch._prims_common import canonicalize_dim, canonicalize_dims
 
-from ..dtypes import canonical, dtype_j2t
 from ..errors import TracedValueError
-from ..inplace import write_out
-from ..promotion import Promotion, promoted
-from ..registry import implements, implements_tensors
-from ..storage import reshape
+from ..rules.inplace import write_out
+from ..rules.promotion import Promotion, promoted
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.storage import reshape
 from ..translation import current
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .indexing import known_values

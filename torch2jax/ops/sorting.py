@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import REALS, REALS_AND_BOOL, canonical
-from ..registry import implements, implements_tensors
+from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from .arrays import axis_of, cast, is_float, kept, like, where
 from .reduction import at_index
 

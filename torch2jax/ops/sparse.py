@@ -3,7 +3,7 @@
 import torch
 
 from ..errors import SparseLayoutError
-from ..registry import implements_tensors
+from ..rules.registry import implements_tensors
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

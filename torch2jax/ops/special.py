@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import FLOATS, REALS_AND_BOOL
-from ..registry import implements
-from ..storage import is_traced
+from ..rules.registry import implements
+from ..tensors.dtypes import FLOATS, REALS_AND_BOOL
+from ..tensors.storage import is_traced
 from .arrays import cast, is_float, like, same_shape, where, widened
 from .families import default, floating_real
 

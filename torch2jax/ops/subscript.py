@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.selection import select
 from ..errors import TracedValueError
-from ..registry import implements, implements_tensors
-from ..selection import select
-from ..storage import View, ViewKind, is_traced, reshape
-from ..tensor import Torchish, geometry, make_view
+from ..rules.registry import implements, implements_tensors
+from ..tensors.storage import View, ViewKind, is_traced, reshape
+from ..tensors.tensor import Torchish, geometry, make_view
 from ..translation import current
 from .arrays import cast
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced

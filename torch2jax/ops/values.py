@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jax.extend.core import concrete_or_error
 
-from ..dtypes import dtype_t2j
 from ..errors import TracedValueError
-from ..interop import array_to_tensor
-from ..registry import implements_tensors
-from ..storage import evaluate, is_traced
-from ..tensor import Torchish
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import dtype_t2j
+from ..tensors.interop import array_to_tensor
+from ..tensors.storage import evaluate, is_traced
+from ..tensors.tensor import Torchish
 from ..translation import current
 
 Tensor = torch.Tensor

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dtypes import canonical
 from ..errors import TracedValueError
-from ..regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..registry import implements_tensors
-from ..storage import Part, Split, Storage, View, ViewKind, reshape, transpose
-from ..tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
+from ..rules.registry import implements_tensors
+from ..tensors.dtypes import canonical
+from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
+from ..tensors.storage import Part, Split, Storage, View, ViewKind, reshape, transpose
+from ..tensors.tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values

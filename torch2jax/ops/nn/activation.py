@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...dtypes import FLOATS, INEXACT, REALS, canonical
-from ...promotion import Promotion
-from ...registry import implements, implements_tensors
+from ...rules.promotion import Promotion
+from ...rules.registry import implements, implements_tensors
+from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical
 from ..arrays import axis_of, cast, is_unsigned, like, spread, where, widened
 
 aten = torch.ops.aten

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS
 from ...errors import TracedValueError
-from ...registry import implements_tensors
-from ...rule import ArrayRule
+from ...rules.registry import implements_tensors
+from ...rules.rule import ArrayRule
 from ...seams import stands_in
+from ...tensors.dtypes import FLOATS
 from ...translation import current
 from ..views import reshape
 from .dropout import keep_some

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ...dtypes import INEXACT
-from ...registry import implements
+from ...rules.registry import implements
+from ...tensors.dtypes import INEXACT
 from ..views import reshape
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...registry import implements
-from ...storage import is_traced
+from ...rules.registry import implements
+from ...tensors.storage import is_traced
 from ..arrays import cast, like, widened
 
 # Boxes.

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS
-from ...registry import implements
+from ...rules.registry import implements
+from ...tensors.dtypes import FLOATS
 from ..arrays import cast, like, where, widened
 from ..complex import magnitude
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS
-from ...inplace import write_in_place
-from ...registry import implements_tensors
-from ...rule import ArrayRule
+from ...rules.inplace import write_in_place
+from ...rules.registry import implements_tensors
+from ...rules.rule import ArrayRule
+from ...tensors.dtypes import FLOATS
 
 aten = torch.ops.aten
 

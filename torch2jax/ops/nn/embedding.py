@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS
-from ...registry import implements, implements_tensors
-from ...rule import ArrayRule
-from ...storage import is_traced, reshape
+from ...rules.registry import implements, implements_tensors
+from ...rules.rule import ArrayRule
+from ...tensors.dtypes import FLOATS
+from ...tensors.storage import is_traced, reshape
 from ..arrays import cast, widened
 from ..indexing import known_values, progression
 from ..values import values

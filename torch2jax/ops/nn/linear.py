@@ -5,8 +5,8 @@ import math
 import torch
 from jax import lax
 
-from ...dtypes import NUMBERS
-from ...registry import implements
+from ...rules.registry import implements
+from ...tensors.dtypes import NUMBERS
 from ..views import reshape
 
 

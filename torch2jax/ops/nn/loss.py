@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jax import lax
 from torch.nn import _reduction as _Reduction
 
-from ...dtypes import FLOATS, INEXACT, NUMBERS
-from ...registry import implements, implements_tensors, limit_decomposed
+from ...rules.registry import implements, implements_tensors, limit_decomposed
+from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
 from ..indexing import known_values

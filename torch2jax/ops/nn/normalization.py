@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS, INEXACT
-from ...inplace import write_in_place
-from ...registry import implements, implements_tensors, limit_decomposed
-from ...rule import ArrayRule
+from ...rules.inplace import write_in_place
+from ...rules.registry import implements, implements_tensors, limit_decomposed
+from ...rules.rule import ArrayRule
+from ...tensors.dtypes import FLOATS, INEXACT
 from ..arrays import spread
 from ..views import reshape
 

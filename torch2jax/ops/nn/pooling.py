@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...dtypes import FLOATS, REALS
-from ...registry import implements, implements_tensors
+from ...rules.registry import implements, implements_tensors
+from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened
 from ..views import reshape
 from .convolution import per_dimension

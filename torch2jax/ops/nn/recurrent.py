@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...registry import implements, implements_tensors
-from ...rule import ArrayRule
+from ...rules.registry import implements, implements_tensors
+from ...rules.rule import ArrayRule
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...dtypes import FLOATS, NUMBERS
-from ...registry import implements
-from ...scalars import expect_fits, held_number
+from ...rules.registry import implements
+from ...tensors.dtypes import FLOATS, NUMBERS
+from ...tensors.scalars import expect_fits, held_number
 from ..arrays import is_inexact, like, where, widened
 
 aten = torch.ops.aten

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import torch
 
+from ..tensors.storage import is_traced
+from ..tensors.tensor import Torchish
+from ..tensors.trees import map_arguments, map_results
 from .dispatch import Translation
 from .module import Skeleton
-from .storage import is_traced
-from .tensor import Torchish
-from .trees import map_arguments, map_results
 
 __all__ = ["TranslatedFunction", "TranslatedModule"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from .errors import user_location
-from .seams import exchange, stands_in
-from .storage import evaluate, evaluating, is_traced
-from .tensor import wrap
-from .translation import current
+from ..errors import user_location
+from ..seams import exchange, stands_in
+from ..tensors.storage import evaluate, evaluating, is_traced
+from ..tensors.tensor import wrap
+from ..translation import current
 
 __all__ = ["Stream"]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
-from .scalars import expect_integer
+from ..tensors.scalars import expect_integer
 
 __all__ = ["Promotion", "kind_of", "promoted"]
 

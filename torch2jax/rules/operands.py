@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import torch
 
-from .storage import Deferred, evaluate
-from .tensor import Torchish
-from .translation import current
+from ..tensors.storage import Deferred, evaluate
+from ..tensors.tensor import Torchish
+from ..translation import current
 
 __all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift"]
 

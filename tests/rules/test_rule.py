@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from tests.ops.database import compare
 from torch2jax import implements, t2j
-from torch2jax.dtypes import FLOATS, NUMBERS, expect
+from torch2jax.tensors.dtypes import FLOATS, NUMBERS, expect
 
 
 @torch.library.custom_op("test_rule::half", mutates_args=())

@@ -10,9 +10,9 @@ import torch
 from jax import lax
 from torch._prims_common import compute_elementwise_output_strides
 
-from .dtypes import canonical
+from ..tensors.dtypes import canonical
+from ..tensors.scalars import held_number, wrapped
 from .promotion import Promotion, kind_of, promoted
-from .scalars import held_number, wrapped
 
 __all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned"]
 

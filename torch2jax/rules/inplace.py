@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from jax import lax
 
-from .dtypes import canonical
-from .errors import user_location
-from .interop import is_dense
+from ..errors import user_location
+from ..tensors.dtypes import canonical
+from ..tensors.interop import is_dense
+from ..tensors.regions import overlaps_itself
+from ..tensors.storage import Held, known_result, values_only
+from ..tensors.tensor import Torchish, resize
 from .operands import lift
 from .pointwise import cast
-from .regions import overlaps_itself
-from .storage import Held, known_result, values_only
-from .tensor import Torchish, resize
 
 __all__ = ["InPlace", "WithFlag", "check_cast", "write_in_place", "write_out"]
 

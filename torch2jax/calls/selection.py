@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from .dtypes import is_integral
-from .errors import TracedValueError, user_location
-from .inplace import InPlace, WithFlag, check_cast
-from .rule import Reflected
-from .tensor import Torchish
-from .translation import current
-from .trees import map_arguments
+from ..errors import TracedValueError, user_location
+from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..rules.rule import Reflected
+from ..tensors.dtypes import is_integral
+from ..tensors.tensor import Torchish
+from ..tensors.trees import map_arguments
+from ..translation import current
 
 __all__ = ["Selected", "apply_elementwise", "map_rows", "select"]
 

@@ -15,12 +15,12 @@ from jax import lax
 from torch._functorch import utils as functorch_utils
 from torch.autograd.function import BackwardCFunction
 
-from .dtypes import is_integral
-from .seams import stands_in
-from .storage import Held, Storage, is_traced
-from .tensor import Torchish, wrap
-from .translation import Call, current
-from .trees import map_arguments
+from ..seams import stands_in
+from ..tensors.dtypes import is_integral
+from ..tensors.storage import Held, Storage, is_traced
+from ..tensors.tensor import Torchish, wrap
+from ..tensors.trees import map_arguments
+from ..translation import Call, current
 
 __all__ = ["CustomFunctions"]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
+from ..translation import current
 from .dtypes import canonical
 from .regions import region
 from .storage import Held, Storage, View, evaluate
-from .translation import current
 
 __all__ = [
     "Torchish",

@@ -13,7 +13,7 @@ import jax
 import jax.core
 import torch
 
-from .storage import is_traced, noting_questions
+from ..tensors.storage import is_traced, noting_questions
 
 __all__ = ["INLINED", "call_inlined"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import torch
 
+from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
-from .interop import tensor_to_array
 
 __all__ = ["Skeleton", "copy_structure", "named_tensors"]
 

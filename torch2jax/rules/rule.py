@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from jax import lax
 
-from .dtypes import Takes, canonical, expect, logical
-from .errors import TracedValueError
+from ..errors import TracedValueError
+from ..tensors.dtypes import Takes, canonical, expect, logical
+from ..tensors.scalars import expect_fits
+from ..tensors.storage import evaluating, is_traced
+from ..tensors.tensor import Torchish, geometry, wrap
+from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
 from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
-from .scalars import expect_fits
-from .storage import evaluating, is_traced
-from .tensor import Torchish, geometry, wrap
-from .translation import current
 
 __all__ = [
     "ArrayRule",

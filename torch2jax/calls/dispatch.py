@@ -20,19 +20,19 @@ from jax import lax
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import registry
-from .autograd import CustomFunctions
-from .dtypes import canonical, dtype_j2t
-from .errors import NoRuleError, TracedValueError
-from .inplace import write_in_place, write_out
-from .interop import is_dense, tensor_to_array
-from .regions import CONJUGATE, NEGATIVE
+from ..errors import NoRuleError, TracedValueError
+from ..rules import registry
+from ..rules.inplace import write_in_place, write_out
+from ..seams import close_seams, open_seams
+from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.interop import is_dense, tensor_to_array
+from ..tensors.regions import CONJUGATE, NEGATIVE
+from ..tensors.storage import View, evaluating, is_traced
+from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..transforms.autograd import CustomFunctions
+from ..translation import Call, current
 from .rng import Stream
-from .seams import close_seams, open_seams
 from .selection import Selected, apply_elementwise
-from .storage import View, evaluating, is_traced
-from .tensor import Torchish, make_region, make_view, wrap
-from .translation import Call, current
 
 __all__ = ["Translation", "decomposition_of", "functional_of", "observing"]
 

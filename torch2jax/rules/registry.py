@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from .dtypes import Takes, expect
+from ..tensors.dtypes import Takes, expect
 from .inplace import InPlace, WithFlag
 from .rule import (
     ArrayRule,
@@ -94,8 +94,8 @@ def implements(
             ``"torchvision::nms"``.
         promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
         unpromoted: how many of the first operands are broadcast only.
-        takes: the dtypes that the function is defined for, as sets of `torch2jax.dtypes`; any other is refused before
-            the rule runs. By default all are taken; see `ArrayRule`.
+        takes: the dtypes that the function is defined for, as sets of `torch2jax.tensors.dtypes`; any other is refused
+            before the rule runs. By default all are taken; see `ArrayRule`.
         fits: the parameters whose Python numbers the dtype must hold: values to fill with, factors.
         dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
         concrete: the rule needs values, since the shape of its result depends on them.

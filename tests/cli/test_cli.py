@@ -15,8 +15,8 @@ from torch2jax import implements
 from torch2jax.cli.app import app
 from torch2jax.cli.check import check
 from torch2jax.cli.compare import compare
+from torch2jax.cli.levels import Level, level_of
 from torch2jax.cli.subject import Subject
-from torch2jax.levels import Level, level_of
 
 SHAPE = ("--shape", "4,8")
 

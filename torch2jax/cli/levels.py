@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from . import registry
-from .dispatch import decomposition_of, functional_of
-from .rule import MetadataRule
+from ..calls.dispatch import decomposition_of, functional_of
+from ..rules import registry
+from ..rules.rule import MetadataRule
 
 __all__ = ["Level", "level_of", "operator_of"]
 

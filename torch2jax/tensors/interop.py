@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..errors import SparseLayoutError
 from .dtypes import canonical, dtype_j2t, dtype_t2j
-from .errors import SparseLayoutError
 from .scalars import held_values
 from .storage import evaluating
 

@@ -1,0 +1,1 @@
+"""PyTorch's own transformations within translated code, as JAX's."""
