@@ -1,5 +1,6 @@
 """The state of one translated call, and how code that runs inside it finds it."""
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,6 +17,8 @@ class Call(ABC):
     """Where its random operators take their keys from; see `rng.Stream`."""
     functions: Any
     """The custom autograd functions it has run; see `autograd.CustomFunctions`."""
+    tape: Any = None
+    """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):
@@ -32,6 +35,10 @@ class Call(ABC):
     @abstractmethod
     def lift(self, value) -> Any:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
+
+    @abstractmethod
+    def nested(self) -> contextlib.AbstractContextManager:
+        """A context for code of this call that runs under a transformation of JAX's begun within the call."""
 
     def __enter__(self):
         stack = _active.__dict__.setdefault("stack", [])

@@ -29,7 +29,9 @@ from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..transforms import engine as engine  # registers what stands in for PyTorch's
 from ..transforms.autograd import CustomFunctions
+from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -56,9 +58,10 @@ class Translation(TorchFunctionMode, Call):
         rng: the JAX key that random operators take theirs from, or None.
         last_resort: what runs in PyTorch itself, and how (`bridge.last_resort.LastResort`); None for nothing but what
             the call around this one lets run there.
+        depth: how deep a tape it keeps, where the call around it keeps none.
     """
 
-    def __init__(self, rng=None, last_resort: Any = None):
+    def __init__(self, rng=None, last_resort: Any = None, depth: int = 0):
         super().__init__()
         outer = current()
         self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
@@ -74,10 +77,14 @@ class Translation(TorchFunctionMode, Call):
         self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self._observer = _observer.get()
+        self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
+        self._depth = depth if self.tape is None else self.tape.depth
+        self._recording = contextlib.ExitStack()
 
     def __enter__(self) -> "Translation":
         open_seams()
         Call.__enter__(self)
+        self._recording.enter_context(self.nested())
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self
@@ -85,12 +92,30 @@ class Translation(TorchFunctionMode, Call):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
+        self._recording.close()
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
         close_seams()
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
+
+    @contextlib.contextmanager
+    def nested(self):
+        outer = self.tape
+        if self._depth == 0 or (outer is not None and outer.is_current):
+            yield
+            return
+        with Tape(self._depth, outer) as self.tape:
+            try:
+                yield
+            finally:
+                self.tape = outer
+
+    def array_of(self, tensor: Torchish):
+        """The array of a tensor as it leaves the code that is recorded on the present tape."""
+        array = tensor.read()
+        return array if self.tape is None else self.tape.lowered(array)
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -265,7 +290,7 @@ class Translation(TorchFunctionMode, Call):
         lifted = _region_of(self._storages[key], tensor)
         if lifted is None:
             return self._constant(tensor)
-        if lifted._wants_grad and not tensor.requires_grad:  # as after weight.detach()
+        if lifted.history is not None and not tensor.requires_grad:  # as after weight.detach()
             lifted._node = lifted._node.detached()
         return lifted
 
@@ -285,7 +310,8 @@ class Translation(TorchFunctionMode, Call):
             vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
-            lifted._wants_grad = tensor.requires_grad
+            if tensor.requires_grad:
+                lifted.start_history()
             if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
             self._constants[id(tensor)] = (tensor, lifted)

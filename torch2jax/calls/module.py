@@ -42,7 +42,7 @@ class Skeleton:
     def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation):
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("t2j got a TorchScript module; wanted the Python module it was made from")
-        self._state = state or {}
+        self._state, self._call = state or {}, call
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
         _name_scopes(self.module)
@@ -69,7 +69,8 @@ class Skeleton:
         """
         tensors = named_tensors(self.module)
         names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
-        state = {name: tensors[name].read() if name in tensors else self._state.get(name) for name in names}  # pyright: ignore[reportAttributeAccessIssue]
+        array_of: Any = self._call.array_of
+        state = {name: array_of(tensors[name]) if name in tensors else self._state.get(name) for name in names}
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def method(self, method: types.MethodType):

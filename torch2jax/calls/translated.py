@@ -13,6 +13,7 @@ import torch
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
+from ..transforms.tape import Depth
 from .dispatch import Translation
 from .module import Skeleton
 
@@ -41,12 +42,15 @@ class TranslatedFunction:
     __signature__ = _Signature(rng=None)
 
     def __init__(self, function: Callable, last_resort: Any = None):
-        self._function, self._last_resort = function, last_resort
+        self._function, self._last_resort, self._depth = function, last_resort, Depth()
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, rng=None, **kwargs):
-        with Translation(rng, self._last_resort) as call, torch.enable_grad():
-            return _run(call, self._function, args, kwargs)
+        def run(depth: int):
+            with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
+                return _run(call, self._function, args, kwargs)
+
+        return self._depth.run(run)
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r})"
@@ -61,7 +65,7 @@ class TranslatedModule:
     __signature__ = _Signature(state_dict=None, rng=None, return_state_dict=False)
 
     def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None, last_resort: Any = None):
-        self._module, self._method, self._last_resort = module, method, last_resort
+        self._module, self._method, self._last_resort, self._depth = module, method, last_resort, Depth()
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -72,11 +76,15 @@ class TranslatedModule:
                 "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
                 'jit with static_argnames="return_state_dict", or a function that passes it'
             )
-        with Translation(rng, self._last_resort) as call, torch.enable_grad():
-            skeleton = Skeleton(self._module, state_dict, call)
-            function = skeleton.module if self._method is None else skeleton.method(self._method)
-            result = _run(call, function, args, kwargs)
-            return (result, skeleton.state_dict()) if return_state_dict else result
+
+        def run(depth: int):
+            with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
+                skeleton = Skeleton(self._module, state_dict, call)
+                function = skeleton.module if self._method is None else skeleton.method(self._method)
+                result = _run(call, function, args, kwargs)
+                return (result, skeleton.state_dict()) if return_state_dict else result
+
+        return self._depth.run(run)
 
     def __repr__(self) -> str:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
@@ -96,7 +104,7 @@ def _run(call: Translation, function: Callable, args: tuple, kwargs: dict):
 
     def leave(value):
         if isinstance(value, torch.Tensor):
-            return call.lift(value) if is_inner else call.lift(value).read()
+            return call.lift(value) if is_inner else call.array_of(call.lift(value))
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)

@@ -12,6 +12,7 @@ from . import (
     distributions as distributions,
     elementwise as elementwise,
     fft as fft,
+    gradients as gradients,
     histogram as histogram,
     indexing as indexing,
     ldl as ldl,

@@ -48,7 +48,8 @@ def converted(input, dtype=None, device=None, copy: bool = False, memory_format=
         result = _without_gradient(result)
     strides = strides_of_copy(input, memory_format)
     copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
-    copied._wants_grad = grad and input._wants_grad
+    if grad:
+        copied.descend((input,), "ToCopy")
     return copied
 
 

@@ -5,7 +5,7 @@ import torch
 
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
-from ..tensors.storage import Held, Storage, View, is_traced, values_only
+from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
 from ..tensors.tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current
 from .creation import filled
@@ -111,8 +111,12 @@ def set_(self, source=None):
 def set_data(self, value):
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
-    before = self.held if same and self._node.storage.differentiable else None
+    before, history = self.held, self.history
+    differentiable = same and self._node.storage.differentiable
     become(self, value)
-    if before is not None:
-        array, layout = value.held
-        self.write(Held(values_only(before.arranged(layout), array), layout), value.known)
+    array, layout = value.held
+    if differentiable:
+        self._node = self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout))
+    elif history is not None:
+        self._node = self._node.grafted(value.held)
+    self._node.storage.history = history

@@ -52,7 +52,8 @@ def sample(
     known = known_result(array, body, (key, *given, *values), {}, knowns)
     label = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
     result = wrap(array, dtype, known, strides=strides, device=label)
-    result._wants_grad = differentiable and any(x.requires_grad for x in tensors)
+    if differentiable and torch.is_grad_enabled():
+        result.descend(tensors, "Sample")
     return result.requires_grad_() if requires_grad else result
 
 

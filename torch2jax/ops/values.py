@@ -170,14 +170,15 @@ def _deepcopy(self, memo):
     # A real tensor is met here when a module's skeleton is made: it stands for itself.
     result = call.lift(self) if not isinstance(self, Torchish) else self.clone()
     if isinstance(self, Torchish):
+        if self.history is not None:
+            result.start_history()
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in _attributes(self).items()})
-        result._wants_grad = self._wants_grad
     memo[id(self)] = result
     return result
 
 
 def _attributes(tensor: Torchish) -> dict:
-    own = {"_node", "_label", "_wants_grad", "_warned"}
+    own = {"_node", "_label", "_warned", "_viewed"}
     return {key: value for key, value in tensor.__dict__.items() if key not in own}
 
 
@@ -277,38 +278,3 @@ def _is_cuda(self):
 @implements_tensors(Tensor.is_cpu.__get__)
 def _is_cpu(self):
     return self.device.type == "cpu"
-
-
-@implements_tensors(Tensor.requires_grad.__get__)
-def _requires_grad(self):
-    return current().lift(self)._wants_grad
-
-
-@implements_tensors(Tensor.requires_grad.__set__)
-def _set_requires_grad(self, value):
-    self.requires_grad_(value)
-
-
-@implements_tensors(Tensor.requires_grad_)
-def requires_grad_(self, requires_grad=True):
-    if requires_grad and not (self.is_floating_point() or self.is_complex()):
-        raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    current().lift(self)._wants_grad = requires_grad
-    return self
-
-
-@implements_tensors(Tensor.is_leaf.__get__)
-def _is_leaf(self):
-    return True
-
-
-@implements_tensors(Tensor.grad_fn.__get__, Tensor.grad.__get__)
-def _no_graph(self):
-    return None
-
-
-@implements_tensors(torch._C._set_grad_enabled)
-def _set_grad_enabled(mode):
-    current().functions.set_grad_enabled(mode)
-    with torch._C.DisableTorchFunction():
-        torch._C._set_grad_enabled(mode)

@@ -302,7 +302,7 @@ def lift_fresh(self, like):
 def detach(input):
     node = input._node.detached() if input.dtype.is_floating_point or input.dtype.is_complex else input._node
     detached = make_view(input, node, input)
-    detached._wants_grad, detached._viewed = False, None
+    detached._viewed = None
     return detached
 
 
@@ -404,9 +404,8 @@ def view_dtype(self, dtype):
         lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
     )
     # As in PyTorch, a write to the bytes is none that autograd sees.
-    node = self._node.detached() if self._node.storage.differentiable and dtype != self.dtype else self._node
-    viewed = make_view(self, View(node, kind), like)
-    viewed._wants_grad, viewed._viewed = viewed._wants_grad and dtype == self.dtype, None
+    viewed = make_view(self, View(self._node if dtype == self.dtype else self._node.detached(), kind), like)
+    viewed._viewed = None
     return viewed
 
 
@@ -534,7 +533,6 @@ def detach_(self):
     if self._viewed is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     self._node = detach(self)._node
-    self._wants_grad = False
     return self
 
 
@@ -549,5 +547,6 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 def clone(input, *, memory_format=torch.preserve_format):
     held, strides = input.held, strides_of_copy(input, memory_format)
     copied = wrap(held.array, input.dtype, input.known, layout=held.layout, strides=strides, device=input._label)
-    copied._wants_grad = input._wants_grad and torch.is_grad_enabled()
+    if torch.is_grad_enabled():
+        copied.descend((input,), "Clone")
     return copied

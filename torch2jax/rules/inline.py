@@ -14,6 +14,7 @@ import jax.core
 import torch
 
 from ..tensors.storage import is_traced, noting_questions
+from ..translation import current
 
 __all__ = ["INLINED", "call_inlined"]
 
@@ -82,16 +83,27 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
         _template(kwargs, arrays) if kwargs else None,
     )
     traced = sum([is_traced(array) for array in arrays])
+    if traced and not torch.is_grad_enabled():
+        arrays = _without_history(arrays)
+        traced = sum([is_traced(array) for array in arrays])
     try:
         inlined = _inlined(call, torch.get_default_dtype()) if arrays else None
     except TypeError:  # a constant that cannot be hashed
         inlined = None
     if not traced:
-        return body(*args, **kwargs) if inlined is None else inlined.eager(*arrays)
+        return call.run(arrays) if inlined is None else inlined.eager(*arrays)
     with jax.named_scope(name):
         if inlined is None or traced < len(arrays):  # the values of the others may decide what the body does
-            return body(*args, **kwargs)
+            return call.run(arrays)
         return inlined.traced(*arrays)
+
+
+def _without_history(arrays: list) -> list:
+    """With gradients off nothing is recorded."""
+    call = current()
+    if call is None or call.tape is None:
+        return arrays
+    return [call.tape.lowered(array) for array in arrays]
 
 
 @functools.cache

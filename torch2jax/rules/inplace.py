@@ -9,14 +9,15 @@ from jax import lax
 
 from ..errors import user_location
 from ..tensors.dtypes import canonical
+from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import Held, known_result, values_only
+from ..tensors.storage import Held, known_result, with_derivatives_of
 from ..tensors.tensor import Torchish, resize
 from .operands import lift
 from .pointwise import cast
 
-__all__ = ["InPlace", "WithFlag", "check_cast", "write_in_place", "write_out"]
+__all__ = ["InPlace", "WithFlag", "check_cast", "expect_no_source", "write_in_place", "write_out"]
 
 
 class InPlace:
@@ -100,16 +101,28 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         array = to_dtype(array)
         known = known_result(array, to_dtype, (known,), {}, [known])
     if torch.is_grad_enabled():
-        tensor._wants_grad = tensor._wants_grad or value._wants_grad
+        expect_no_source(tensor)
         tensor.write(Held(array, layout), known)
+        tensor.descend((tensor, value), "CopySlices")
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
-        array, known = values_only(tensor.held.arranged(layout), array), None  # known values have no derivatives
+        array, known = with_derivatives_of(tensor.held.arranged(layout), array), None
     elif value._node.storage.differentiable:
         array = lax.stop_gradient(array)
-    tensor.write(Held(array, layout), known)
+    tensor.write(Held(array, layout), known, in_place_of_itself=True)
     storage.differentiable = differentiable
+
+
+def expect_no_source(tensor: Torchish) -> None:
+    """Refuses to write to a tensor that requires grad by itself, with gradients on.
+
+    Raises:
+        RuntimeError: it does, or is a view of one that does.
+    """
+    if isinstance(tensor.history, Source):
+        what = "a leaf Variable" if tensor.history.variable is tensor else "a view of a leaf Variable"
+        raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
 
 
 def _type_name(dtype: torch.dtype) -> str:

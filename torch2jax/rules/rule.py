@@ -303,17 +303,26 @@ class ArrayRule:
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                as_result(part, each, tensors, known.part(i), device, layout, strides)
+                as_result(part, each, tensors, known.part(i), device, layout, strides, self.name)
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
                 return parts
             return self.result_type(parts) if self.result_type else tuple(parts)
-        return as_result(result, dtype, tensors, known, device, layout, strides)
+        return as_result(result, dtype, tensors, known, device, layout, strides, self.name)
 
 
-def as_result(array, dtype, tensors: list, known: Known | None = None, device=None, layout=None, strides=None) -> Any:
-    """The tensor for what a rule computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
+def as_result(
+    array,
+    dtype,
+    tensors: list,
+    known: Known | None = None,
+    device=None,
+    layout=None,
+    strides=None,
+    name: str = "Unknown",
+) -> Any:
+    """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
     if array is None:
         return None
     if dtype is None:
@@ -330,9 +339,9 @@ def as_result(array, dtype, tensors: list, known: Known | None = None, device=No
     tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False
+    if grad and differentiable:
+        tensor.descend(tensors, name)
     for operand in tensors:
-        if operand._wants_grad:
-            tensor._wants_grad = grad and differentiable
         if operand._label.type != "cpu":
             device = device or operand._label
     if device is not None:

@@ -15,6 +15,9 @@ import jax.core
 import numpy as np
 from jax import lax
 
+from ..translation import current
+from .history import Node
+
 __all__ = [
     "Deferred",
     "Held",
@@ -31,7 +34,7 @@ __all__ = [
     "noting_questions",
     "reshape",
     "transpose",
-    "values_only",
+    "with_derivatives_of",
 ]
 
 _MAX_DEPTH = 100
@@ -140,6 +143,11 @@ class Held(NamedTuple):
         return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
 
 
+def _tape():
+    call = current()
+    return None if call is None else call.tape
+
+
 def reshape(array, shape):
     """`array` in another shape; nothing is emitted where it has that shape already."""
     return array if array.shape == tuple(shape) else lax.reshape(array, shape)
@@ -150,16 +158,23 @@ def transpose(array, permutation):
     return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
 
 
+def with_derivatives_of(before, values):
+    """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
+    tape = _tape()
+    if tape is None:
+        return _values_only(before, values)
+    return tape.with_values(before, _values_only(tape.lowered(before), tape.lowered(values)))
+
+
 @jax.custom_jvp
-def values_only(before, after):
-    """`after` with the derivatives of `before`: a write that autograd does not see."""
+def _values_only(before, after):
     del before
     return after
 
 
-@values_only.defjvp
+@_values_only.defjvp
 def _(primals, tangents):
-    return values_only(*primals), tangents[0]
+    return _values_only(*primals), tangents[0]
 
 
 class ViewKind(NamedTuple):
@@ -205,12 +220,16 @@ class Storage:
         memory: the memory that this is one more storage of; by default a new one.
     """
 
-    __slots__ = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "memory", "order")
+    __slots__ = (
+        *("_array", "_flat", "_held", "_known", "_larger", "_version"),
+        *("differentiable", "history", "memory", "order"),
+    )
 
     overlaps = False
     bits: frozenset[str] = frozenset()
 
     def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None):
+        self.history: Node | None = None  # how the values came about, if they require grad
         self._hold(held, known)
         self.order = order
         self._flat: Storage | View | None = None
@@ -245,12 +264,17 @@ class Storage:
             self._array = self._held.arranged(None)
         return self._array
 
-    def write(self, held: Held, known) -> None:
+    def write(self, held: Held, known, *, in_place_of_itself: bool = False) -> None:
+        """Replaces the values.
+
+        Args:
+            in_place_of_itself: the new values have the derivatives of the old ones.
+        """
         self._settle()
         if self._larger is not None:
             self._larger.write(held, known)
         else:
-            self._hold(held, known)
+            self._hold(held, known, is_new=not in_place_of_itself)
             self.differentiable = self.differentiable or self._may_differ()
             self._publish()
 
@@ -264,6 +288,13 @@ class Storage:
         twin = Storage(Held(array, layout), self._known, self.order, self.memory)
         twin.differentiable = False
         return twin
+
+    def grafted(self, held: Held) -> "Storage | View":
+        """The same memory with a history of its own, which begins with `held`: the same values."""
+        self._settle()
+        if self._larger is not None:
+            return self._larger.grafted(held)
+        return Storage(held, self._known, self.order, self.memory)
 
     @property
     def dtype(self) -> np.dtype:
@@ -295,19 +326,30 @@ class Storage:
         pad = functools.partial(lax.pad, padding_value=np.zeros((), before.dtype), padding_config=padding)
         after = pad(before)
         larger = Storage(Held(after, None), known_result(after, pad, (known,), {}, [known]), None, self.memory)
-        larger.differentiable = self.differentiable
+        larger.differentiable, larger.history = self.differentiable, self.history
         self._larger, self._flat = View(larger, _beginning(shape, self.order)), larger
         return larger
 
-    def _hold(self, held: Held, known) -> None:
-        self._held = held
-        self._array = held.array if held.layout is None else None
+    def _hold(self, held: Held, known, is_new: bool = True) -> None:
+        self._array = None
+        tape = _tape()
         if not is_traced(held.array):
             known = self._array = held.arranged(None)
-        self._known = known
+        elif tape is not None:
+            values = tape.lowered(held.array)
+            if not is_traced(values):
+                known = Held(values, held.layout).arranged(None)
+            if is_new:
+                held = Held(tape.claimed(held.array), held.layout)
+        self._held, self._known = held, known
+        if held.layout is None:
+            self._array = held.array
 
     def _may_differ(self) -> bool:
-        return self._known is None and self._held.array.dtype.kind not in "biu"
+        array, tape = self._held.array, _tape()
+        if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
+            return tape is not None and tape.has(array)
+        return array.dtype.kind not in "biu"
 
     def _publish(self) -> None:
         self.memory.latest = self
@@ -324,11 +366,11 @@ class Storage:
         if self._larger is None:
             latest = self.memory.latest
             (array, layout), known = latest.held, latest.known
-            if self.differentiable:  # what is known has no derivatives
-                array, known = values_only(self._held.arranged(layout), array), None
+            if self.differentiable:
+                array, known = with_derivatives_of(self._held.arranged(layout), array), None
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
-            self._hold(Held(array, layout), known)
+            self._hold(Held(array, layout), known, is_new=False)
 
 
 def _flattening(shape, order) -> ViewKind:
@@ -356,7 +398,7 @@ def _beginning(shape, order) -> ViewKind:
 class View:
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
-    __slots__ = ("_array", "_version", "bits", "kind", "overlaps", "parent", "storage")
+    __slots__ = ("_array", "_root", "_version", "bits", "kind", "overlaps", "parent", "storage")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
         self.parent, self.kind = parent, kind
@@ -364,6 +406,7 @@ class View:
         self.overlaps = kind.overlaps or parent.overlaps
         self.bits = parent.bits if kind.bit is None else parent.bits ^ {kind.bit}
         self._array = None
+        self._root: Held | None = None  # what is held, where that has a place on a tape
         self._version = -1
 
     @property
@@ -373,15 +416,28 @@ class View:
     @property
     def held(self) -> Held:
         permutation = self.kind.permutation
-        if permutation is None or self._version == self.storage.memory.version:
+        if self._version == self.storage.memory.version:
+            return Held(self._array, None) if self._root is None else self._root
+        if permutation is None:
             return Held(self.read(), None)
         array, below = self.parent.held
         layout = tuple(permutation.index(dim) for dim in below or range(array.ndim))
-        return Held(array, None if layout == tuple(range(array.ndim)) else layout)
+        held = Held(array, None if layout == tuple(range(array.ndim)) else layout)
+        tape = _tape()
+        if tape is not None and is_traced(array):
+            self._root = Held(tape.claimed(array), held.layout)
+            self._array, self._version = self._root.arranged(None), self.storage.memory.version
+            return self._root
+        return held
 
     def read(self) -> Any:
         if self._version != self.storage.memory.version:
-            self._array = self._read() if self.kind.permutation is None else self.held.arranged(None)
+            if self.kind.permutation is None:
+                array, tape = self._read(), _tape()
+                self._array = array if tape is None else tape.claimed(array)
+            else:
+                self._root = None
+                self._array = self.held.arranged(None)
             self._version = self.storage.memory.version
         return self._array
 
@@ -393,7 +449,8 @@ class View:
         parent = None if self.kind.traced else self.parent.known
         return None if parent is None else known_result(self.read(), self.kind.read, (parent,), {}, [parent])
 
-    def write(self, held: Held, known) -> None:
+    def write(self, held: Held, known, *, in_place_of_itself: bool = False) -> None:
+        del in_place_of_itself  # the parent gets other derivatives
         if self.kind.permutation is not None:
             self._write_permuted(held, known)
             return
@@ -402,17 +459,34 @@ class View:
         after = write(before, array)
         knowns = [known] if self.kind.covers else [before_known, None if self.kind.traced else known]
         self.parent.write(Held(after, None), known_result(after, write, (before_known, known), {}, knowns))
-        self._array, self._version = array, self.storage.memory.version
+        if _tape() is not None and is_traced(array):
+            self._version = -1  # to be read anew: a tape has the view behind what it is a view of
+        else:
+            self._array, self._version = array, self.storage.memory.version
 
     def _write_permuted(self, held: Held, known) -> None:
+        known = known_result(held.array, self.kind.write, (None, known), {}, [known])
+        self.parent.write(self._permuted(held), known)
+
+    def _permuted(self, held: Held) -> Held:
+        """What the parent holds where the view, a permutation of it, holds `held`."""
         array, layout = held
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
-        layout = None if layout == tuple(range(array.ndim)) else layout
-        self.parent.write(Held(array, layout), known_result(array, self.kind.write, (None, known), {}, [known]))
+        return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
     def detached(self) -> "View":
         """The same view of detached memory."""
         return View(self.parent.detached(), self.kind)
+
+    def grafted(self, held: Held) -> "View":
+        """The same view of memory with a history of its own, which begins with `held`: the same values."""
+        if self.kind.permutation is not None:
+            return View(self.parent.grafted(self._permuted(held)), self.kind)
+        array = held.arranged(None)
+        before = None if self.kind.covers else self.parent.read()
+        view = View(self.parent.grafted(Held(self.kind.write(before, array), None)), self.kind)
+        view._array, view._version = array, view.storage.memory.version
+        return view
 
 
 class Split:

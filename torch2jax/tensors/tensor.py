@@ -1,11 +1,13 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..translation import current
 from .dtypes import canonical
+from .history import UNRECORDED, Node, Source
 from .regions import region
 from .storage import Held, Storage, View, evaluate
 
@@ -33,8 +35,9 @@ class Torchish(torch.Tensor):
 
     _node: Storage | View
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
-    _wants_grad: bool
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
+    _gradient: torch.Tensor | None = None  # `Tensor.grad`
+    _retains_grad: bool = False
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -70,13 +73,41 @@ class Torchish(torch.Tensor):
         """The values as they are held, perhaps with their dimensions in another order."""
         return self._node.held
 
-    def write(self, held: Held, known=None) -> None:
+    @property
+    def history(self) -> Node | None:
+        """How the values came about, None if they require no grad."""
+        return self._node.storage.history if self.dtype.is_floating_point or self.dtype.is_complex else None
+
+    def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
+        """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
+        histories = [x.history for x in operands]
+        if any(history is not None for history in histories):
+            is_recorded = current().tape is not None
+            self._node.storage.history = Node(operation, histories) if is_recorded else UNRECORDED
+
+    def start_history(self) -> None:
+        """Lets the tensor require grad by itself."""
+        held, tape = self.held, current().tape
+        source = Source(self)
+        if tape is not None:
+            held = Held(tape.leaf(held.array, source), held.layout)
+        self._node = self._node.grafted(held)
+        self._node.storage.history = source
+
+    def end_history(self) -> None:
+        """Lets a tensor that required grad by itself no longer do so."""
+        held, tape = self.held, current().tape
+        if tape is not None:
+            held = Held(tape.lowered(held.array), held.layout)
+        self._node = self._node.grafted(held)
+
+    def write(self, held: Held, known=None, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype."""
         node = self._node
         if node.overlaps:
             with torch._C.DisableTorchFunction():
                 node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
-        node.write(held, known)
+        node.write(held, known, in_place_of_itself=in_place_of_itself)
 
 
 def _call(func):
@@ -119,7 +150,6 @@ def _make(node, shape, dtype, strides, offset, device) -> Torchish:
     )
     tensor._node = node
     tensor._label = device
-    tensor._wants_grad = False
     if not torch.is_grad_enabled():
         current().functions.note(tensor)
     return tensor
@@ -155,11 +185,10 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
 
 
 def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
-    grad = torch.is_grad_enabled()
-    if not grad and node.storage.differentiable:
+    storage = node.storage
+    if (storage.differentiable or storage.history is not None) and not torch.is_grad_enabled():
         node = node.detached()
     tensor = _make(node, shape, dtype, strides, offset, base._label)
-    tensor._wants_grad = grad and base._wants_grad
     tensor._viewed = base if base._viewed is None else base._viewed
     return tensor
 

@@ -17,6 +17,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..seams import stands_in
 from ..tensors.dtypes import is_integral
+from ..tensors.history import Node
 from ..tensors.storage import Held, Storage, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
@@ -101,7 +102,7 @@ class CustomFunctions:
         values = [result.read() for result in results.values()]
         for result, array in zip(results.values(), backward.attach(arrays, values), strict=True):
             result._node = Storage(Held(array, None))
-            result._wants_grad = True
+            result._node.storage.history = Node(node.name(), [x.history for x in inputs])
 
     def _source(self, node, number: int, call: Call) -> Torchish:
         """The tensor at an edge of PyTorch's graph: the result of another function, or a leaf."""

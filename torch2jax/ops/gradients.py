@@ -1,0 +1,163 @@
+"""What a tensor says of its gradients, and hooks on them. What computes them is `transforms/engine.py`."""
+
+# Properties are looked up on the class, where pyright takes them for their values.
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+
+import warnings
+from collections import OrderedDict
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from ..rules.registry import implements_tensors
+from ..tensors.history import Node, Source
+from ..transforms.tape import Form, Hooked
+from ..translation import current
+
+Tensor = torch.Tensor
+
+
+@implements_tensors(Tensor.requires_grad.__get__)
+def _requires_grad(self):
+    return current().lift(self).history is not None
+
+
+@implements_tensors(Tensor.requires_grad.__set__)
+def _set_requires_grad(self, value):
+    self.requires_grad_(value)
+
+
+@implements_tensors(Tensor.requires_grad_)
+def requires_grad_(self, requires_grad=True):
+    tensor = current().lift(self)
+    if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
+    if requires_grad == (tensor.history is not None):
+        return self
+    if requires_grad:
+        tensor.start_history()
+    elif not _is_leaf(tensor):
+        raise RuntimeError(
+            "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+            "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+        )
+    else:
+        tensor.end_history()
+    return self
+
+
+@implements_tensors(Tensor.is_leaf.__get__)
+def _is_leaf(self):
+    tensor = current().lift(self)
+    return tensor.history is None or _is_source(tensor)
+
+
+def _is_source(tensor) -> bool:
+    return isinstance(tensor.history, Source) and tensor.history.variable is tensor
+
+
+@implements_tensors(Tensor.grad_fn.__get__)
+def _grad_fn(self):
+    tensor = current().lift(self)
+    history = tensor.history
+    if history is None or _is_source(tensor):
+        return None
+    return Node("View", (history,)) if isinstance(history, Source) else history
+
+
+@implements_tensors(Tensor.grad.__get__)
+def _grad(self):
+    tensor = current().lift(self)
+    if tensor._gradient is None and not _is_leaf(tensor) and not tensor.retains_grad:
+        warnings.warn(
+            "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+            "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
+            "Tensor, use .retain_grad() on the non-leaf Tensor.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return tensor._gradient
+
+
+@implements_tensors(Tensor.grad.__set__)
+def _set_grad(self, value):
+    tensor = current().lift(self)
+    if value is None:
+        tensor._gradient = None
+        return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+    value = current().lift(value)
+    if value is tensor:
+        raise RuntimeError("can't assign Variable as its own grad")
+    if value.dtype != tensor.dtype:
+        raise RuntimeError(f"assigned grad has data of a different type: got {value.dtype}, wanted {tensor.dtype}")
+    if value.shape != tensor.shape:
+        raise RuntimeError(
+            f"assigned grad has data of a different size: got {list(value.shape)}, wanted {list(tensor.shape)}"
+        )
+    tensor._gradient = value
+
+
+@implements_tensors(Tensor.grad.__delete__)
+def _delete_grad(self):
+    current().lift(self)._gradient = None
+
+
+@implements_tensors(Tensor.register_hook)
+def register_hook(self, hook):
+    tensor = current().lift(self)
+    if tensor.history is None:
+        raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    return _added(_hooks_of(tensor), hook)
+
+
+def _hooks_of(tensor) -> OrderedDict:
+    """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
+    tape = current().tape
+    if tape is None:
+        return OrderedDict()
+    places = tape.places_of(tensor)
+    hooked = next((tape.hooks[place] for place in places if place in tape.hooks), None)
+    if hooked is None:
+        hooked = Hooked(OrderedDict(), Form.of(tensor))
+        tape.hooks.update(dict.fromkeys(places, hooked))
+    return hooked.hooks
+
+
+def _added(hooks: OrderedDict, hook) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+@implements_tensors(Tensor.register_post_accumulate_grad_hook)
+def register_post_accumulate_grad_hook(self, hook):
+    tensor = current().lift(self)
+    if tensor.history is None:
+        raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    if not _is_source(tensor):
+        raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+    return _added(tensor.history.posthooks, hook)
+
+
+@implements_tensors(Tensor.retain_grad)
+def retain_grad(self):
+    tensor = current().lift(self)
+    if tensor.history is None:
+        raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+    if not _is_source(tensor) and current().tape is not None:
+        current().tape.retaining[id(tensor)] = tensor
+    tensor._retains_grad = not _is_source(tensor)
+
+
+@implements_tensors(Tensor.retains_grad.__get__)
+def _retains_grad(self):
+    return current().lift(self)._retains_grad
+
+
+@implements_tensors(torch._C._set_grad_enabled)
+def _set_grad_enabled(mode):
+    current().functions.set_grad_enabled(mode)
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(mode)

@@ -1,0 +1,97 @@
+"""How a tensor came about, as far as PyTorch's autograd tells: `requires_grad`, `is_leaf`, `grad_fn`.
+
+The derivatives themselves are JAX's. This says which tensors are connected, also where the derivative is zero.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["UNRECORDED", "Node", "Source", "reaches", "sources_among"]
+
+
+class Node:
+    """What `Tensor.grad_fn` is: an operation that tensors which require grad went into.
+
+    Args:
+        operation: what PyTorch calls it.
+        inputs: the histories of its operands; None for those that require no grad.
+    """
+
+    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "posthooks", "prehooks")
+
+    def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
+        self._operation = operation
+        self.inputs = tuple(inputs)
+        self.metadata: dict = {}
+        self.prehooks: OrderedDict[int, Callable] = OrderedDict()
+        self.posthooks: OrderedDict[int, Callable] = OrderedDict()
+
+    def name(self) -> str:
+        return f"{self._operation}Backward0"
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+    @property
+    def next_functions(self) -> tuple:
+        return tuple((node, 0) for node in self.inputs)
+
+    def register_prehook(self, hook: Callable) -> RemovableHandle:
+        """Calls ``hook(grad_outputs)`` before the backward of this operation."""
+        return _added(self.prehooks, hook)
+
+    def register_hook(self, hook: Callable) -> RemovableHandle:
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation."""
+        return _added(self.posthooks, hook)
+
+
+def _added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+class Source(Node):
+    """Where a history begins: a tensor that requires grad by itself.
+
+    Args:
+        variable: that tensor.
+    """
+
+    __slots__ = ("places", "variable")
+
+    def __init__(self, variable):
+        super().__init__("AccumulateGrad")
+        self.variable = variable
+        self.places: list[Any] = []
+
+    def name(self) -> str:
+        return "torch::autograd::AccumulateGrad"
+
+
+UNRECORDED = Node("Unrecorded")
+"""The history of what requires grad as long as no tape is kept."""
+
+
+def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
+    """The ids of nodes, among those `wanted`, that lead to some nodes."""
+    return wanted.intersection(_leading_to(ends))
+
+
+def sources_among(ends: Iterable[Node | None]) -> list[Source]:
+    """The sources that lead to some nodes."""
+    return [node for node in _leading_to(ends).values() if isinstance(node, Source)]
+
+
+def _leading_to(ends: Iterable[Node | None]) -> dict[int, Node]:
+    found: dict[int, Node] = {}
+    pending = [node for node in ends if node is not None]
+    while pending:
+        node = pending.pop()
+        if id(node) not in found:
+            found[id(node)] = node
+            pending.extend(x for x in node.inputs if x is not None)
+    return found

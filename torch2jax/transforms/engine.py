@@ -1,0 +1,184 @@
+"""`.backward()` and `torch.autograd.grad`, below PyTorch's checks of their arguments: gradients from the tape."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from torch.autograd import graph
+
+from ..rules.operands import lift
+from ..seams import stands_in
+from ..tensors.dtypes import canonical
+from ..tensors.history import Node, Source, reaches
+from ..tensors.storage import Held
+from ..tensors.tensor import Torchish, wrap
+from ..translation import current
+from .linearization import Var
+from .tape import Form, NeedsTape, Tape, conjugate
+
+__all__ = ["run_backward"]
+
+
+@stands_in(torch.autograd, "_engine_run_backward")
+@stands_in(graph, "_engine_run_backward")
+def run_backward(
+    t_outputs,
+    grad_tensors,
+    retain_graph: bool,
+    create_graph: bool,
+    inputs: Sequence[torch.Tensor] = (),
+    allow_unreachable: bool = True,
+    accumulate_grad: bool = True,
+):
+    """What PyTorch's engine does.
+
+    Args:
+        t_outputs: tensors to differentiate.
+        grad_tensors: the gradient of each, of its shape; None for one.
+        retain_graph: whether the graph may be used again.
+        create_graph: whether the gradients are differentiable.
+        inputs: with respect to what; without, all tensors that require grad by themselves.
+        allow_unreachable: whether gradients of inputs that do not lead to the outputs are None.
+        accumulate_grad: whether gradients are added to `Tensor.grad` instead of given back.
+
+    Raises:
+        RuntimeError: an output or input requires no grad; an input is not used; or the graph was used before.
+    """
+    outputs, wanted = [lift(x) for x in t_outputs], [lift(x) for x in inputs]
+    gradients = [None if x is None else lift(x) for x in grad_tensors]
+    _check(outputs, wanted)
+    if current().tape is None:
+        raise NeedsTape(1)
+    tape = _tape_of(outputs)
+    wanted = wanted or tape.sources_of(outputs)
+    found = tape.at_first(
+        lambda number: _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
+    )
+    if accumulate_grad:
+        for tensor, gradient in zip(wanted, found, strict=True):
+            if gradient is not None:
+                _accumulate(tensor, gradient, create_graph)
+        return ()
+    if not allow_unreachable and None in found:
+        raise RuntimeError(
+            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
+            "this is the desired behavior."
+        )
+    return found
+
+
+def _check(outputs: list[Torchish], inputs: list[Torchish]) -> None:
+    for i, output in enumerate(outputs):
+        if output.history is None:
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+    if any(x.history is None for x in inputs):
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+
+
+def _tape_of(outputs: list[Torchish]) -> Tape:
+    """The innermost tape that has one of the outputs."""
+    tape = current().tape
+    while tape.outer is not None and not any(tape.has(output.held.array) for output in outputs):
+        tape = tape.outer
+    return tape
+
+
+def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> None:
+    with torch.set_grad_enabled(create_graph):
+        if tensor._gradient is None:
+            tensor._gradient = gradient
+        elif create_graph:
+            tensor._gradient = tensor._gradient + gradient
+        else:
+            tensor._gradient.add_(gradient)
+        if isinstance(tensor.history, Source):
+            for hook in list(tensor.history.posthooks.values()):
+                hook(tensor)
+
+
+class _Run:
+    """A backward pass at one level of a tape."""
+
+    def __init__(self, tape: Tape, number: int, outputs, gradients, retain_graph: bool, create_graph: bool):
+        self.tape, self.number, self.level = tape, number, tape.levels[number]
+        self.keep, self.create = retain_graph, create_graph
+        self.outputs: list[Torchish] = outputs
+        self.count = number + 1 if create_graph else tape.depth  # of the levels that the gradients are no part of
+        self.reached = self.level.reach([tape.lowered(output.held.array, number) for output in outputs])
+        self.seeds = self._seeds(gradients)
+        given = [x for x in (*outputs, *gradients) if x is not None]
+        self.origins = [x.history for x in given]
+        self.dependencies = [array for array in (x.held.array for x in given) if tape.has(array)]
+
+    def gradients(self, wanted: list[Torchish]) -> tuple:
+        """Those with respect to tensors, None for what does not lead to the outputs."""
+        places = [self.tape.place_of(tensor, self.number) for tensor in wanted]
+        found = self.level.pull_back(
+            self.reached,
+            self.seeds,
+            {place for place in places if place is not None},
+            self._visits(),
+            lambda array: array if self.create else self.tape.lowered(array),
+            lambda steps: self.tape.use(steps, self.keep),
+        )
+        connected = reaches((x.history for x in self.outputs), {id(x.history) for x in wanted})
+        results = []
+        for tensor, place in zip(wanted, places, strict=True):
+            cotangent = found.get(place)
+            if cotangent is None and id(tensor.history) in connected:
+                cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
+            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
+        return tuple(results)
+
+    def _seeds(self, gradients: list[Torchish | None]) -> dict[Var, Any]:
+        seeds: dict[Var, Any] = {}
+        for output, gradient in zip(self.outputs, gradients, strict=True):
+            place = self.tape.place_of(output, self.number)
+            if place is None:  # its derivative is zero
+                continue
+            array, layout = output.held
+            seed = jnp.ones(array.shape, array.dtype)
+            if gradient is not None:
+                seed = self._cotangent(gradient, layout, array.dtype)
+            seeds[place] = seed if place not in seeds else seeds[place] + seed
+        return seeds
+
+    def _visits(self) -> Mapping[Var, Any]:
+        retaining = {self.tape.place_of(tensor, self.number): tensor for tensor in self.tape.retaining.values()}
+        return {
+            place: functools.partial(self._visit, place, retaining.get(place))
+            for place in {**self.tape.hooks, **retaining}
+            if place in self.reached.linear
+        }
+
+    def _visit(self, place: Var, retaining: Torchish | None, cotangent):
+        """Shows a gradient to the hooks on it, and to the tensor that retains it."""
+        if place in self.tape.hooks:
+            hooks, form = self.tape.hooks[place]
+            for hook in list(hooks.values()):
+                with torch.set_grad_enabled(self.create):
+                    result = hook(self._tensor(cotangent, form))
+                if result is not None:
+                    cotangent = self._cotangent(lift(result), form.layout, cotangent.dtype)
+        if retaining is not None:
+            retaining._gradient = self._tensor(cotangent, Form.of(retaining))
+        return cotangent
+
+    def _cotangent(self, gradient: Torchish, layout, dtype):
+        array, own = gradient.held
+        array = Held(conjugate(self.tape.lowered(array, self.count)), own).arranged(layout)
+        return array if array.dtype == dtype else array.astype(dtype)
+
+    def _tensor(self, cotangent, form: Form) -> Torchish:
+        array = conjugate(cotangent)
+        if array.dtype != canonical(form.dtype):
+            array = array.astype(canonical(form.dtype))
+        if self.create:
+            array = self.tape.sealed(array, self.dependencies, self.count)
+        with torch.set_grad_enabled(self.create):
+            gradient = wrap(array, form.dtype, layout=form.layout, strides=form.strides, device=form.device)
+        if self.create:
+            gradient._node.storage.history = Node("Gradient", self.origins)
+        return gradient

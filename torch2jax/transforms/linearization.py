@@ -1,0 +1,297 @@
+"""JAX's linearization, held open: the derivative of what has been computed so far, at any time.
+
+`jax.vjp` linearizes a function from its beginning to its end, and then transposes. PyTorch may ask at any point. So
+`Level` is that linearization without an end: while its trace is the current one, whatever is computed from a `leaf`
+leaves its linear part behind, and `pull_back` transposes as much of that as is asked for. This is the one file that
+knows JAX's own tracers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from jax._src import core, source_info_util
+from jax._src.interpreters import ad, partial_eval as pe
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+__all__ = ["Level", "Reached", "Sealed", "Var", "current_trace", "is_zero", "running", "sealed"]
+
+Var = Any
+"""A variable of a linear program: one for each array that has a derivative."""
+
+
+def current_trace():
+    return core.trace_ctx.trace
+
+
+def running(trace):
+    """A context in which JAX computes with `trace`."""
+    return core.set_current_trace(trace)
+
+
+def is_zero(cotangent) -> bool:
+    return type(cotangent) is ad.Zero
+
+
+_same_p = Primitive("same")
+_same_p.def_abstract_eval(lambda x: x)
+ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
+
+
+class Sealed(Exception):
+    """The way back leads through a derivative that this level knows nothing of."""
+
+
+def sealed(array, dependencies, count: int):
+    """What was computed of the values of `dependencies` alone, but depends on what these came from.
+
+    Args:
+        array: has no part in the first `count` levels.
+        dependencies: arrays.
+        count: of the levels that raise `Sealed` where they are led back here.
+    """
+    return _seal_p.bind(array, *dependencies, count=count)
+
+
+_seal_p, _sealed_p = Primitive("seal"), Primitive("sealed")
+_seal_p.def_impl(lambda array, *_, count: array)
+_seal_p.def_abstract_eval(lambda array, *_, count: array)
+mlir.register_lowering(_seal_p, lambda _, array, *rest, count: [array])
+_sealed_p.def_abstract_eval(lambda *_, aval: aval)
+
+
+def _batch_seal(arrays, dims, *, count):
+    return _seal_p.bind(*arrays, count=count), dims[0]
+
+
+def _jvp_of_seal(primals, tangents, *, count):
+    tangent = tangents[0]
+    if not is_zero(tangent):
+        tangent = _seal_p.bind(tangent, *primals[1:], count=count)
+    return _seal_p.bind(*primals, count=count), tangent
+
+
+def _linearize_seal(_is_vjp, _nonzero, array, *dependencies, count):
+    aval = core.typeof(array).to_tangent_aval()
+
+    def linear(_residuals, *tangents):
+        return _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
+
+    return array if count == 1 else sealed(array, dependencies, count - 1), True, (), linear
+
+
+def _led_back(*_args, **_params):
+    raise Sealed
+
+
+batching.primitive_batchers[_seal_p] = _batch_seal
+ad.primitive_jvps[_seal_p] = _jvp_of_seal
+ad.primitive_linearizations[_seal_p] = _linearize_seal
+ad.primitive_transposes[_sealed_p] = _led_back
+
+
+class Reached(NamedTuple):
+    """What leads to some arrays: steps of the linear program, each behind those that it needs, and where it begins."""
+
+    steps: list
+    linear: set[Var]
+    """The variables that depend on leaves."""
+    leaves: set[Var]
+
+
+class Level:
+    """One linearization of what is computed while its trace is current.
+
+    Args:
+        below: the trace that the values themselves are computed with.
+    """
+
+    def __init__(self, below):
+        self.below = below
+        tangents: Any = pe.DynamicJaxprTrace(None, auto_dce=True)
+        tangents.tag = self.tag = core.TraceTag()
+        self._tangents = tangents
+        self.trace = ad.LinearizeTrace(below, tangents, True)
+
+    def leaf(self, array):
+        """An array of the same values that derivatives may be asked for with respect to."""
+        aval = core.typeof(array).to_tangent_aval()
+        return ad.LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
+
+    def has(self, array) -> bool:
+        return isinstance(array, ad.LinearizeTracer) and array._trace.tag is self.tag
+
+    def values(self, array):
+        """The array without its part in this linearization."""
+        return array.primal if self.has(array) else array
+
+    def with_values(self, array, values):
+        """Other values with the derivatives of `array`."""
+        return ad.LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
+
+    def renewed(self, array, values):
+        """As `with_values`, with a variable of its own."""
+        if not self.has(array):
+            return values
+        with core.set_current_trace(self._tangents):
+            return ad.LinearizeTracer(self.trace, values, _same_p.bind(array.tangent))
+
+    def variable(self, array) -> Var | None:
+        """The variable of an array, None if it has no derivative here."""
+        return array.tangent.val if self.has(array) else None
+
+    def reach(self, arrays: Iterable) -> Reached:
+        """What leads to arrays of this level."""
+        steps: list = []
+        linear: set[Var] = set()
+        leaves: set[Var] = set()
+        seen: set[int] = set()
+        pending = [(array.tangent, False) for array in arrays if self.has(array)]
+        while pending:
+            tracer, is_left = pending.pop()
+            step = tracer.parent
+            if step is None:
+                if isinstance(tracer.val, core.Var) and not self._is_constant(tracer):
+                    linear.add(tracer.val)
+                    leaves.add(tracer.val)
+            elif is_left:
+                steps.append(step)
+                if any(x.val in linear for x in step.in_tracers if isinstance(x.val, core.Var)):
+                    linear.update(step.outvars)
+            elif id(step) not in seen:
+                seen.add(id(step))
+                pending.append((tracer, True))
+                pending.extend((x, False) for x in step.in_tracers)
+        return Reached(steps, linear, leaves)
+
+    def _is_constant(self, tracer) -> bool:
+        return tracer.val in self._tangents.frame.constvar_to_val
+
+    def pull_back(
+        self,
+        reached: Reached,
+        cotangents: Mapping[Var, Any],
+        targets: set[Var],
+        visit: Mapping[Var, Callable[[Any], Any]],
+        constant: Callable[[Any], Any],
+        use: Callable[[list], None],
+    ) -> dict[Var, Any]:
+        """The cotangents of `targets`, computed with the trace that is current.
+
+        Args:
+            reached: what leads to the outputs.
+            cotangents: those of the outputs, by their variables.
+            targets: nothing is computed that does not lead to one of these.
+            visit: is called with the cotangent of a variable once it is complete, and gives the one to go on with.
+            constant: gives what stands for a value that was computed on the way forward.
+            use: is called at first with the steps that need such values.
+
+        Raises:
+            Sealed: the way leads through what `sealed` gave.
+        """
+        backward = _Backward(self, reached, targets, constant)
+        use(backward.steps_with_constants())
+        return backward.run(dict(cotangents), visit)
+
+    def constant_of(self, tracer):
+        return self._tangents.get_const(tracer)
+
+
+class _Backward:
+    def __init__(self, level: Level, reached: Reached, targets: set[Var], constant: Callable):
+        self._level, self._reached, self._targets, self._constant = level, reached, targets, constant
+        self._leads = set(targets & reached.linear)
+        for step in reached.steps:
+            if any(_variable(x) in self._leads for x in step.in_tracers):
+                self._leads.update(step.outvars)
+
+    def steps_with_constants(self) -> list:
+        """The steps on the way that need values of the way forward.
+
+        Raises:
+            Sealed: one of them is the end of what this level knows.
+        """
+        steps = [step for step in self._reached.steps if self._leads.intersection(step.outvars)]
+        if any(step.primitive is _sealed_p for step in steps):
+            raise Sealed
+        linear = self._reached.linear
+        return [s for s in steps if any(_variable(x) not in linear for x in s.in_tracers if _variable(x) is not None)]
+
+    def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
+        found: dict[Var, Any] = {}
+        steps, linear = self._reached.steps, self._reached.linear
+        origin = {var: i for i, step in enumerate(steps) for var in step.outvars}
+        points = [var for var in (*visit, *self._targets) if var in linear]
+        stops = sorted({origin[var] for var in points if var in origin}, reverse=True)
+        end = len(steps)
+        for stop in [*stops, -1]:
+            self._run_between(stop + 1, end, cotangents)
+            end = stop + 1
+            at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._reached.leaves if var not in origin]
+            for var in at_stop:
+                if var in visit and not is_zero(cotangents.get(var, _NOTHING)):
+                    cotangents[var] = visit[var](cotangents[var])
+                if var in self._targets and not is_zero(cotangents.get(var, _NOTHING)):
+                    found[var] = cotangents[var]
+        return found
+
+    def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:
+        """Moves the cotangents back from behind the steps to before them."""
+        linear, leads = self._reached.linear, self._leads
+        chosen = [step for step in self._reached.steps[start:end] if leads.intersection(step.outvars)]
+        made = {var for step in chosen for var in step.outvars}
+        outputs = [var for var in made if var in cotangents]
+        if not outputs:
+            return
+        constants: dict[Var, Any] = {}
+        inputs: dict[Var, Any] = {}
+        beside: list = []
+        for step in chosen:
+            for x in step.in_tracers:
+                var = _variable(x)
+                if var is None or var in made:
+                    continue
+                if var not in linear:
+                    self._find_constant(x, constants, beside)
+                elif var not in inputs:
+                    inputs[var] = _accumulator(var, cotangents.get(var)) if var in leads else ad.NullAccum(var.aval)
+        equations = [_equation(step) for step in (*beside, *chosen)]
+        effects = core.join_effects(*(equation.effects for equation in equations))
+        program = core.Jaxpr(list(constants), list(inputs), outputs, equations, effects, _no_names(inputs, outputs))
+        ad.backward_pass3(
+            program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
+        )
+        for var, accumulator in inputs.items():
+            if isinstance(accumulator, ad.ValAccum) and not is_zero(accumulator.freeze()):
+                cotangents[var] = accumulator.freeze()
+
+    def _find_constant(self, tracer, constants: dict, beside: list) -> None:
+        """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
+        step = tracer.parent
+        if step is None:
+            constants[tracer.val] = self._constant(self._level.constant_of(tracer))
+        elif not any(step is other for other in beside):
+            for x in step.in_tracers:
+                if _variable(x) is not None:
+                    self._find_constant(x, constants, beside)
+            beside.append(step)
+
+
+_NOTHING = ad.Zero(core.ShapedArray((), "float32"))
+
+
+def _variable(tracer) -> Var | None:
+    return tracer.val if isinstance(tracer.val, core.Var) else None
+
+
+def _accumulator(var: Var, cotangent):
+    return ad.ValAccum(var.aval.to_ct_aval(), cotangent)
+
+
+def _equation(step):
+    inputs = [x.val for x in step.in_tracers]
+    return core.JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
+
+
+def _no_names(inputs, outputs):
+    return core.DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))

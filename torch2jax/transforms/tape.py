@@ -1,0 +1,235 @@
+"""The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
+
+A call begins without one. The first question that needs it abandons the run, by `NeedsTape`, and the function runs
+again on a tape, from then on at once. So code that asks for no derivative pays nothing.
+
+A tape is a stack of linearizations (`linearization.Level`), one for each derivative of a derivative. The values of a
+level are computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of
+one level gives is `sealed` there: whoever is led back to it has to ask the next level.
+"""
+
+import contextlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+
+from ..tensors.history import Source, sources_among
+from ..tensors.interop import is_dense
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .linearization import Level, Sealed, Var, current_trace, running, sealed
+
+__all__ = ["Depth", "Form", "Hooked", "NeedsTape", "Tape", "conjugate"]
+
+T = TypeVar("T")
+
+
+class NeedsTape(BaseException):
+    """The code asks for a derivative that nothing has been recorded for.
+
+    No `Exception`, since code that handles these must not take it for one.
+
+    Args:
+        depth: how many derivatives of derivatives it asks for.
+    """
+
+    def __init__(self, depth: int):
+        super().__init__(f"a tape for derivatives of order {depth}")
+        self.depth = depth
+
+
+class Depth:
+    """How deep a tape a function needs; its first runs find out."""
+
+    def __init__(self):
+        self._depth = 0
+
+    def run(self, body: Callable[[int], T]) -> T:
+        """Calls `body` with the depth, again with a larger one if that turns out to be needed."""
+        while True:
+            try:
+                return body(self._depth)
+            except NeedsTape as need:
+                if current() is not None:  # the whole outer call has to run again
+                    raise
+                self._depth = max(self._depth, need.depth)
+
+
+class Form(NamedTuple):
+    """What the gradient of a tensor is like."""
+
+    dtype: Any
+    layout: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    device: Any
+
+    @classmethod
+    def of(cls, tensor: Torchish) -> "Form":
+        strides = tensor.stride() if is_dense(tensor) else None
+        return cls(tensor.dtype, tensor.held.layout, strides, tensor._label)
+
+
+class Hooked(NamedTuple):
+    """Hooks on the gradient of a tensor."""
+
+    hooks: OrderedDict[int, Callable]
+    form: Form
+
+
+class Tape:
+    """What has been computed from the tensors that require grad, while it is entered.
+
+    Args:
+        depth: the number of levels.
+        outer: the tape of the code around, where a transformation has begun since.
+    """
+
+    def __init__(self, depth: int, outer: "Tape | None" = None):
+        self.depth, self.outer = depth, outer
+        self.levels: list[Level] = []  # from the one that computes to the last
+        self.hooks: dict[Var, Hooked] = {}
+        self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
+        self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
+        """Where histories begin, by the places of their arrays."""
+        self._claimed: set[Var] = set()
+        self._used: dict[int, weakref.ref] = {}
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> "Tape":
+        trace: Any = current_trace()
+        for _ in range(self.depth):
+            self.levels.insert(0, Level(trace))
+            trace = self.levels[0].trace
+        self._exits.enter_context(running(trace))
+        return self
+
+    def __exit__(self, *exc_info):
+        self._exits.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is computed now is recorded here: not within another transformation."""
+        return current_trace() is self.levels[0].trace
+
+    def leaf(self, array, source: Source):
+        """An array of the same values with which the history of `source` begins."""
+        array = self.lowered(array)
+        for level in reversed(self.levels):
+            array = level.leaf(array)
+        source.places = self.variables(array)
+        self.sources.update(dict.fromkeys(source.places, source))
+        return array
+
+    def lowered(self, array, count: int | None = None):
+        """The array without its history at the first `count` levels, or at all."""
+        for level in self.levels[:count]:
+            array = level.values(array)
+        return array
+
+    def has(self, array) -> bool:
+        """Whether the array has a history."""
+        return any(level.has(part) for level, part in self._parts(array))
+
+    def _parts(self, array) -> Iterable[tuple[Level, Any]]:
+        for level in self.levels:
+            yield level, array
+            array = level.values(array)
+
+    def with_values(self, array, values):
+        """Other values with the history of `array`."""
+        for level, part in reversed(list(self._parts(array))):
+            values = level.with_values(part, values)
+        return values
+
+    def renewed(self, array):
+        """The same array with a place of its own in the history: two tensors of equal values are two."""
+        values = self.lowered(array)
+        for level, part in reversed(list(self._parts(array))):
+            values = level.renewed(part, values)
+        return values
+
+    def claimed(self, array):
+        """The array, with a place of its own if its place is another tensor's."""
+        places = self.variables(array)
+        if not places:
+            return array
+        if not self._claimed.isdisjoint(places):
+            array = self.renewed(array)
+            places = self.variables(array)
+        self._claimed.update(places)
+        return array
+
+    def sealed(self, array, dependencies: list, count: int):
+        """What a derivative at level `count - 1` gave: the levels up to that do not know how it came about."""
+        return sealed(array, dependencies, count) if dependencies else array
+
+    def variables(self, array) -> list[Var]:
+        """The places of an array in the history, one for each level that has it."""
+        places = [level.variable(part) for level, part in self._parts(array)]
+        return [place for place in places if place is not None]
+
+    def places_of(self, tensor: Torchish) -> list[Var]:
+        """The places of a tensor in the history, one for each level that has it."""
+        history = tensor.history
+        if isinstance(history, Source) and history.variable is tensor:
+            return history.places
+        return self.variables(tensor.held.array)
+
+    def place_of(self, tensor: Torchish, number: int) -> Var | None:
+        """The place of a tensor in the history of one level."""
+        history = tensor.history
+        if isinstance(history, Source) and history.variable is tensor:
+            return history.places[number] if history.places else None
+        return self.levels[number].variable(self.lowered(tensor.held.array, number))
+
+    def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
+        """The tensors that require grad by themselves, and that lead to the outputs."""
+        level = self.levels[-1]
+        leaves = level.reach([self.lowered(x.held.array, self.depth - 1) for x in outputs]).leaves
+        found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
+        found.extend(sources_among(x.history for x in outputs))
+        return list({id(source): source.variable for source in found}.values())
+
+    def at_first(self, differentiate: Callable[[int], T]) -> T:
+        """What `differentiate` gives for the number of the first level that knows all that it is led back to.
+
+        Raises:
+            NeedsTape: the tape has too few.
+        """
+        for number in range(self.depth):
+            with contextlib.suppress(Sealed):
+                return differentiate(number)
+        raise NeedsTape(self.depth + 1)
+
+    def use(self, steps: list, keep: bool) -> None:
+        """Notes that a derivative needs the values that steps have kept.
+
+        Args:
+            steps: of a level.
+            keep: whether they are kept for another derivative.
+
+        Raises:
+            RuntimeError: they were not kept.
+        """
+        for step in steps:
+            if id(step) in self._used:
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time (or directly access saved tensors after they "
+                    "have already been freed). Saved intermediate values of the graph are freed when you call "
+                    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+                    "graph a second time or if you need to access saved tensors after calling backward."
+                )
+        if not keep:
+            for step in steps:
+                self._used[id(step)] = weakref.ref(step, self._forgets(id(step)))
+
+    def _forgets(self, key: int) -> Callable:
+        return lambda _: self._used.pop(key, None)
+
+
+def conjugate(array):
+    """PyTorch's gradient for JAX's cotangent, and the other way round."""
+    return jnp.conj(array) if array.dtype.kind == "c" else array
