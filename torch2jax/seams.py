@@ -11,7 +11,7 @@ from typing import Any
 
 from .translation import current
 
-__all__ = ["applies", "close_seams", "exchange", "open_seams", "stands_in"]
+__all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
@@ -49,6 +49,36 @@ def applies(owner, name: str) -> Callable[[Callable], Callable]:
     return register
 
 
+def runs_instead_of(function: types.FunctionType) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to run where `function` is called within translated calls, however it was bound.
+
+    Its code is exchanged, since methods that were bound before keep the function itself.
+    """
+
+    def register(body: Callable) -> Callable:
+        original = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        _seams.append((function, "__code__", _code_that_calls(_chosen(original, body), function)))
+        return body
+
+    return register
+
+
+def _code_that_calls(target: Callable, function: types.FunctionType) -> types.CodeType:
+    """The code of a function with the free variables of another, that hands its arguments on to `target`."""
+    mark = "target"
+
+    def hand_on(*args, **kwargs):
+        target: Any = "target"
+        return target(*args, **kwargs)
+
+    code = hand_on.__code__
+    constants = tuple(target if constant == mark else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_freevars=function.__code__.co_freevars, co_name=function.__name__)
+
+
 def _chosen(original, body: Callable) -> Callable:
     @functools.wraps(original)
     def stand_in(*args, **kwargs):
@@ -64,7 +94,7 @@ def open_seams() -> None:
         _calls += 1
         if _calls == 1:
             for owner, name, stand_in in _seams:
-                _originals.append((owner, name, vars(owner)[name]))
+                _originals.append((owner, name, vars(owner).get(name) or getattr(owner, name)))
                 setattr(owner, name, stand_in)
 
 

@@ -15,8 +15,6 @@ class Call(ABC):
 
     stream: Any
     """Where its random operators take their keys from; see `rng.Stream`."""
-    functions: Any
-    """The custom autograd functions it has run; see `autograd.CustomFunctions`."""
     tape: Any = None
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
 

@@ -29,8 +29,7 @@ from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
-from ..transforms import engine as engine  # registers what stands in for PyTorch's
-from ..transforms.autograd import CustomFunctions
+from ..transforms import engine as engine, function as function  # register what stands in for PyTorch's
 from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
@@ -68,7 +67,6 @@ class Translation(TorchFunctionMode, Call):
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
-        self.functions = CustomFunctions()
         self._reports = last_resort is not None
         inherits = last_resort is None and isinstance(outer, Translation)
         self.last_resort: Any = outer.last_resort if inherits else last_resort
@@ -142,7 +140,6 @@ class Translation(TorchFunctionMode, Call):
         raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
     def dispatch(self, func, args: tuple, kwargs: dict):
-        self.functions.settle(self)
         if isinstance(func, torch._ops.OpOverload):
             return self.dispatch_aten(func, args, kwargs)
         if self._observer is not None:
@@ -157,10 +154,6 @@ class Translation(TorchFunctionMode, Call):
         return self.run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
-        with self.functions.left_alone():  # C++ may have called, on its way out of one
-            return self._dispatch_aten(func, args, kwargs)
-
-    def _dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
         if self._observer is not None:
             self._observer(func)
         if func in self._called_in_torch:

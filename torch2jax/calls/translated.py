@@ -109,5 +109,4 @@ def _run(call: Translation, function: Callable, args: tuple, kwargs: dict):
 
     args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
     result = function(*args, **kwargs)
-    call.functions.settle(call)
     return map_results(leave, result)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..rules.registry import implements_tensors
+from ..seams import stands_in
 from ..tensors.history import Node, Source
 from ..transforms.tape import Form, Hooked
 from ..translation import current
@@ -156,8 +157,12 @@ def _retains_grad(self):
     return current().lift(self)._retains_grad
 
 
-@implements_tensors(torch._C._set_grad_enabled)
-def _set_grad_enabled(mode):
-    current().functions.set_grad_enabled(mode)
-    with torch._C.DisableTorchFunction():
-        torch._C._set_grad_enabled(mode)
+@stands_in(torch._C._functions, "UndefinedGrad")
+def _undefined_grad():
+    def without_gradient(tensor):
+        """The tensor, as if nothing were known of its gradient: zeros go back."""
+        result = tensor.detach().clone()
+        result.descend((tensor,), "UndefinedGrad")
+        return result
+
+    return without_gradient

@@ -73,6 +73,10 @@ class Torchish(torch.Tensor):
         """The values as they are held, perhaps with their dimensions in another order."""
         return self._node.held
 
+    def write_array(self, array) -> None:
+        """As `write`, of values in order."""
+        self.write(Held(array, None))
+
     @property
     def history(self) -> Node | None:
         """How the values came about, None if they require no grad."""
@@ -150,8 +154,6 @@ def _make(node, shape, dtype, strides, offset, device) -> Torchish:
     )
     tensor._node = node
     tensor._label = device
-    if not torch.is_grad_enabled():
-        current().functions.note(tensor)
     return tensor
 
 

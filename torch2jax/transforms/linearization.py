@@ -90,6 +90,35 @@ ad.primitive_linearizations[_seal_p] = _linearize_seal
 ad.primitive_transposes[_sealed_p] = _led_back
 
 
+def once(array, name: str):
+    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once."""
+    return _once_p.bind(array, name=name)
+
+
+_once_p, _of_once_p = Primitive("once"), Primitive("of_once")
+_once_p.def_impl(lambda array, **_: array)
+_once_p.def_abstract_eval(lambda array, **_: array)
+mlir.register_lowering(_once_p, lambda _, array, **params: [array])
+batching.defvectorized(_once_p)
+
+
+def _jvp_of_once(primals, tangents, *, name):
+    tangent = tangents[0]
+    return once(primals[0], name), tangent if is_zero(tangent) else _of_once_p.bind(tangent, name=name)
+
+
+def _twice(*_args, name):
+    raise RuntimeError(f"trying to differentiate twice a function that was marked with @once_differentiable: {name}")
+
+
+_of_once_p.def_abstract_eval(lambda tangent, **_: tangent)
+_of_once_p.def_impl(_twice)
+mlir.register_lowering(_of_once_p, _twice)
+batching.defvectorized(_of_once_p)
+ad.primitive_jvps[_once_p] = _jvp_of_once
+ad.primitive_transposes[_of_once_p] = _twice
+
+
 class Reached(NamedTuple):
     """What leads to some arrays: steps of the linear program, each behind those that it needs, and where it begins."""
 
