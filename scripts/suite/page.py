@@ -81,6 +81,15 @@ def why(outcome: Outcome) -> str:
             return reason(outcome.error)
 
 
+def _sampled(total: Row) -> str:
+    if total.run >= total.collected:
+        return "All tests were tried."
+    every = round(total.collected / total.run) if total.run else 0
+    return (
+        f"Tried was a sample, {total.run} of {total.collected} tests: of each file about one in {every}, evenly spaced."
+    )
+
+
 def _reasons(row: Row, most: int) -> Iterator[str]:
     found = collections.defaultdict(list)
     for outcome in row.failures:
@@ -103,19 +112,21 @@ def page(results: Results, most: int = 25) -> Iterator[str]:
     """The page, line by line."""
     rows = _rows(results)
     total = _total(rows)
-    sampled = "all of them" if total.run >= total.collected else f"a sample, {total.run} of {total.collected} tests"
+    waiting = total.passed - total.apart.total() - total.translated
     yield from (
         "# PyTorch's own tests",
         "",
         "Each test is run once in PyTorch and, if PyTorch passes it here, once within a translated call,",
         "`t2j(lambda: test())(rng=key)`: whatever the test makes, differentiates, trains and compares is then JAX's.",
-        f"Here is {sampled}. A test counts where PyTorch passes it: tests for another version of PyTorch,",
+        _sampled(total),
+        "A test counts where PyTorch passes it: tests for another version of PyTorch,",
         "for devices that are not there and those that PyTorch expects to fail are not counted. The percentage is of",
         "those that do not stand [apart](#apart). Written by `python -m scripts.torch_tests`",
         f"with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}, 64-bit types enabled.",
         "",
         *summary(results),
         "",
+        *((f"{waiting} more wait to be run translated.", "") if waiting else ()),
         "## Apart",
         "",
         "What a test does when PyTorch runs it, its name or its text tell; these are not run translated.",

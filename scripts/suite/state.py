@@ -40,6 +40,7 @@ def kept() -> Iterator[None]:
     """Puts back defaults, modes, generators, the environment and the filters of warnings."""
     before = [get() for get, _ in _SETTINGS]
     with warnings.catch_warnings():
+        warnings.simplefilter("default")  # as unittest does: tests look for warnings
         try:
             yield
         finally:

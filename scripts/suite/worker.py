@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import unittest
@@ -105,6 +106,7 @@ def _end(process: multiprocessing.process.BaseProcess) -> None:
 
 def _set_up(options: Options) -> None:
     os.setpgrp()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
@@ -119,6 +121,13 @@ def _set_up(options: Options) -> None:
     torch.set_num_threads(1)
     loading.install(options.folder)
     os.chdir(options.folder)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _set_up_jax(options: Options) -> None:
