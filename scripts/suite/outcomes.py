@@ -32,11 +32,12 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """How many tests a file has, and what it wants to import that is gone."""
+    """How many tests a file has, what it wants to import that is gone, and which tests the last run was to take."""
 
     collected: str
     tests: int
     lost: list[str] = dataclasses.field(default_factory=list)
+    sample: str = ""
 
 
 class Results:

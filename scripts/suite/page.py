@@ -81,13 +81,11 @@ def why(outcome: Outcome) -> str:
             return reason(outcome.error)
 
 
-def _sampled(total: Row) -> str:
+def _sampled(results: Results, total: Row) -> str:
     if total.run >= total.collected:
         return "All tests were tried."
-    every = round(total.collected / total.run) if total.run else 0
-    return (
-        f"Tried was a sample, {total.run} of {total.collected} tests: of each file about one in {every}, evenly spaced."
-    )
+    samples = sorted({found.sample for found in results.files.values() if found.sample})
+    return f"Tried were {total.run} of {total.collected} tests{': ' if samples else ''}{'; '.join(samples)}."
 
 
 def _reasons(row: Row, most: int) -> Iterator[str]:
@@ -118,7 +116,7 @@ def page(results: Results, most: int = 25) -> Iterator[str]:
         "",
         "Each test is run once in PyTorch and, if PyTorch passes it here, once within a translated call,",
         "`t2j(lambda: test())(rng=key)`: whatever the test makes, differentiates, trains and compares is then JAX's.",
-        _sampled(total),
+        _sampled(results, total),
         "A test counts where PyTorch passes it: tests for another version of PyTorch,",
         "for devices that are not there and those that PyTorch expects to fail are not counted. The percentage is of",
         "those that do not stand [apart](#apart). Written by `python -m scripts.torch_tests`",
