@@ -81,7 +81,7 @@ class Results:
 
 def describe(error: BaseException) -> str:
     """The type and message of an error, or of the one below where it only says which sample it came from."""
-    while type(error) is Exception and str(error).startswith("Caused by") and error.__cause__ is not None:
+    while type(error) is Exception and "Caused by" in str(error) and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".strip()
 
@@ -89,6 +89,8 @@ def describe(error: BaseException) -> str:
 _NOISE = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"(?s)\n.*", ""),  # the first line says it
+    (r'^".*?" does not match "', '"…" does not match "'),  # what was raised says it
+    (r", called in \w+", ""),
     (r"\s*\(?(at|in|from) (line \d+ of )?\S*/\S+\.py(:\d+|, line \d+)?\)?", ""),
     (r"(/[\w.+-]+){2,}", "PATH"),
     (r"0x[0-9a-fA-F]+", "ADDRESS"),

@@ -48,7 +48,7 @@ def _rows(results: Results) -> dict[str, Row]:
             row.agree += translated.result == "ok"
             if translated.result != "ok":
                 row.failures.append(translated)
-    return {file: row for file, row in rows.items() if row.run}
+    return {file: row for file, row in sorted(rows.items()) if row.run}
 
 
 def _total(rows: dict[str, Row]) -> Row:
