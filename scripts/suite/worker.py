@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -51,7 +52,10 @@ def outcomes(file: str, names: list[str], mode: Mode, options: Options) -> Itera
     left = list(names)
     while left:
         before = len(left)
-        with _process(_run, file, options, left, mode) as (receive, process):
+        with (
+            tempfile.NamedTemporaryFile("r", errors="replace") as last_words,
+            _process(_run, file, options, left, mode, last_words.name) as (receive, process),
+        ):
             started = False
             while left:
                 outcome = _next(receive, LOAD if not started else options.timeout + GRACE)
@@ -66,7 +70,8 @@ def outcomes(file: str, names: list[str], mode: Mode, options: Options) -> Itera
                     process.join(1)
                     why = f"the process ended ({process.exitcode})" if outcome == "ended" else "it hangs"
                     result = "crash" if outcome == "ended" else "late"
-                    yield Outcome(f"{file}::{left.pop(0)}", mode, result, why if started else f"loading: {why}")
+                    why = why if started else f"loading: {why}"
+                    yield Outcome(f"{file}::{left.pop(0)}", mode, result, why, last_words.read()[-4000:])
                     break
         assert len(left) < before, "a worker ended without having run anything"
 
@@ -110,7 +115,6 @@ def _set_up(options: Options) -> None:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
-    faulthandler.disable()
     sys.argv = sys.argv[:1]  # PyTorch's helpers read it
     os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = "cpu"
     warnings.simplefilter("ignore")
@@ -149,8 +153,9 @@ def _collect(send: Connection, file: str, options: Options) -> None:
     send.send((Collected(file, len(names), vars(module)["__lost__"].names), names))
 
 
-def _run(send: Connection, file: str, options: Options, names: list[str], mode: Mode) -> None:
+def _run(send: Connection, file: str, options: Options, names: list[str], mode: Mode, last_words: str) -> None:
     _set_up(options)
+    faulthandler.enable(open(last_words, "w"))  # noqa: SIM115  (until the process ends)
     if mode == "translated":
         _set_up_jax(options)
     from scripts.suite import loading

@@ -226,7 +226,9 @@ PERILOUS = """
             assert torch.ones(1).dtype == torch.float32
 
         def test_c_ends(self):
-            os._exit(3)
+            import faulthandler
+
+            faulthandler._sigsegv()
 
         def test_d_hangs(self):
             time.sleep(60)
@@ -247,5 +249,6 @@ def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
     assert found == Collected("test_perils.py", 6)
     outcomes = list(worker.outcomes("test_perils.py", names, "pytorch", options))
     assert [x.result for x in outcomes] == ["ok", "ok", "crash", "late", "skip", "fail"]
+    assert "in test_c_ends" in outcomes[2].traceback
     assert outcomes[-1].error == "AssertionError:"
     assert "torch.rand(())" in outcomes[-1].traceback
