@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-__all__ = ["Bound"]
+__all__ = ["Bound", "memory"]
 
 _STATM = Path("/proc/self/statm")
 
@@ -16,14 +16,14 @@ class Bound:
 
     def keep(self) -> None:
         """Lets go if the limit is passed, and not again before the process has grown: not all memory comes back."""
-        if _memory() > self._bound:
+        if memory() > self._bound:
             import jax  # not before conftest.py has set the environment
 
             jax.clear_caches()
-            self._bound = max(self._limit, _memory() + 1)
+            self._bound = max(self._limit, memory() + 1)
 
 
-def _memory() -> float:
+def memory() -> float:
     """The memory of this process, in GB; 0 where the system does not say."""
     pages = int(_STATM.read_text().split()[1]) if _STATM.exists() else 0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e9

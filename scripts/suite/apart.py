@@ -1,0 +1,167 @@
+"""Which of PyTorch's tests stand apart: they are about a part of PyTorch that has no counterpart in JAX.
+
+A test is told by what it does when PyTorch runs it (the functions that are called), by its name, or by its text;
+never by what happens to it in translation.
+"""
+
+import inspect
+import re
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["APART", "Apart", "Calls", "apart", "source_of"]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A class of tests: one of the patterns is found in a test's id, its text, or is all of the name of a call."""
+
+    name: str
+    reason: str
+    test: str | None = None
+    source: str | None = None
+    calls: str | None = None
+
+    def holds(self, test: str, source: str, calls: Iterable[str]) -> bool:
+        if self.test and re.search(self.test, test):
+            return True
+        if self.source and re.search(self.source, source):
+            return True
+        return bool(self.calls) and any(map(re.compile(self.calls).fullmatch, calls))
+
+
+# The name of a call is a compiled function's `__name__`, or "file.py:qualified name" for Python, below site-packages.
+APART = (
+    Apart(
+        "sparse tensors",
+        "JAX's arrays are dense",
+        test=r"(?i)sparse(?!_?max|_?false)",
+        source=r"\bsparse=True",
+        calls=r"to_sparse(_\w+)?|sparse_(coo|csr|csc|bsr|bsc|compressed)_tensor|_sparse_\w*tensor\w*|_?coalesce|sparse_mask",
+    ),
+    Apart(
+        "quantized tensors",
+        "JAX has no dtype that carries a scale",
+        test=r"(?i)quantiz|qint|quint",
+        calls=r"_?(make_)?(empty_)?(per_tensor_|per_channel_)?(affine_)?quantize\w*|_empty_affine_quantized|"
+        r"torch/ao/nn/.*quantized/.*|torch/ao/quantization/quantize.*",
+    ),
+    Apart(
+        "nested tensors",
+        "JAX's arrays are rectangular",
+        test=r"(?i)nested_?tensor|_njt|_nt_",
+        calls=r"nested_tensor|torch/nested/__init__\.py:(as_)?nested_\w+",
+    ),
+    Apart("mkldnn tensors", "a layout of PyTorch's own", calls=r"_?to_mkldnn"),
+    Apart(
+        "named tensors",
+        "JAX's arrays have no named dimensions",
+        test=r"(?i)named_?tensor",
+        source=r"(?<!\w)names=[(\[]",
+        calls=r"torch/_tensor\.py:Tensor\.(refine_names|rename_?|align_to|unflatten_names)|align_(to|as|tensors)",
+    ),
+    Apart(
+        "the profiler",
+        "it observes PyTorch's kernels",
+        test=r"(?i)profiler|kineto",
+        calls=r"torch/(autograd/)?profiler(/profiler)?\.py:(profile|_KinetoProfile|emit_nvtx|emit_itt)\.__(init|enter)__|"
+        r"torch/autograd/profiler_util\.py:.*",
+    ),
+    Apart(
+        "anomaly mode",
+        "it observes PyTorch's autograd engine",
+        test=r"(?i)anomaly",
+        calls=r"torch/autograd/anomaly_mode\.py:.*__init__",
+    ),
+    Apart(
+        "threads",
+        "in and below PyTorch's autograd engine",
+        test=r"(?i)multithread",
+        calls=r"threading\.py:Thread\.start",
+    ),
+    Apart(
+        "pickled graphs",
+        "tensors with their autograd graph, in a file",
+        test=r"test_autograd\.py::.*pickl",
+    ),
+    Apart(
+        "inner names of `grad_fn`",
+        "names of PyTorch's C++ nodes and what they save",
+        test=r"(?i)saved_variable_packing|grad_fn_attr",
+        source=r"\._(raw_)?saved_(?!tensors_hooks)\w+|fn\.name\(\)|\w+Backward\d\b|grad_fn\.__class__",
+    ),
+    Apart("subprocesses", "a program of its own, not a function", calls=r"subprocess\.py:Popen\.__init__|fork"),
+    Apart("CUDA and MPS", "devices of PyTorch's own", test=r"(?i)_(cuda|mps)(_|$)"),
+    Apart(
+        "C++ extensions",
+        "they are compiled against PyTorch",
+        test=r"(?i)cpp_extension",
+        calls=r"torch/utils/cpp_extension\.py:load(_inline)?",
+    ),
+    Apart(
+        "`torch.compile`",
+        "PyTorch's compilers, in place of JAX's",
+        test=r"(?i)dynamo|inductor|torch_?compile|aot_?autograd",
+        calls=r"torch/__init__\.py:compile|torch/_dynamo/eval_frame\.py:_?(optimize|export)\w*|"
+        r"torch/_inductor/compile_fx\.py:.*|torch/_functorch/aot_autograd\.py:aot_(function|module)\w*",
+    ),
+)
+
+
+def apart(test: str, source: str = "", calls: Iterable[str] = ()) -> str | None:
+    """The name of the class that a test belongs to, or none."""
+    calls = tuple(calls)
+    return next((x.name for x in APART if x.holds(test, source, calls)), None)
+
+
+def source_of(function: Callable) -> str:
+    """The text of a test without comments; empty if it has none."""
+    try:
+        return re.sub(r"#.*", "", inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return ""
+
+
+class Calls:
+    """A context manager that gathers the names of the functions which the main thread calls within it.
+
+    Looking makes a test that calls very many functions several times slower, so it ends after some seconds of
+    processor time; what a test does it has begun with by then.
+    """
+
+    def __init__(self, seconds: float = 10) -> None:
+        self._seconds = seconds
+        self._compiled: set[str] = set()
+        self._codes: set = set()
+
+    def __enter__(self) -> "Calls":
+        self._handler = signal.signal(signal.SIGVTALRM, lambda *_: sys.setprofile(None))
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds)
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *_) -> None:
+        sys.setprofile(None)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, self._handler)
+
+    def _see(self, frame, event: str, function) -> None:
+        if event == "c_call":
+            self._compiled.add(function.__name__)
+        elif event == "call":
+            self._codes.add(frame.f_code)
+
+    def names(self) -> set[str]:
+        return self._compiled | {f"{_below(code.co_filename)}:{code.co_qualname}" for code in self._codes}
+
+
+_PLACES = [sysconfig.get_path(name) for name in ("purelib", "stdlib")]
+
+
+def _below(path: str) -> str:
+    place = next((place for place in _PLACES if Path(path).is_relative_to(place)), None)
+    return str(Path(path).relative_to(place)) if place else path

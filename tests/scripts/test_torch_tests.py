@@ -1,0 +1,254 @@
+"""`scripts/torch_tests.py`: what it makes of files, errors and outcomes, on files of our own."""
+
+import sys
+import textwrap
+import unittest
+
+import pytest
+
+from scripts.suite import apart as classes, loading, state, worker
+from scripts.suite.outcomes import Collected, Outcome, Results, describe, reason
+from scripts.suite.page import page
+from scripts.torch_tests import files_of, sample_of, selected
+
+TESTS = """
+    from __future__ import annotations
+
+    import unittest
+
+    import no_such_package_anywhere
+    import torch.no_such_module as renamed
+    from torch.testing._internal.common_utils import TestCase, decorates_nothing, no_such_list, run_tests
+    from tests_helper import here, gone_there
+    from helper_lists import few
+
+    flag = renamed.flag or no_such_list
+
+    @decorates_nothing
+    class TestThings(TestCase):
+        field = renamed.attribute
+
+        @decorates_nothing("a reason")
+        def test_decorated(self):
+            assert not no_such_list and not flag and few == [1, 2]
+
+        @no_such_list.attribute
+        def test_attribute(self):
+            assert here() == 1
+
+        @staticmethod
+        @no_such_list.attribute
+        def three():
+            return 3
+
+        def test_static(self):
+            assert self.three() == 3
+
+        def test_needs(self):
+            with no_such_list("x"):
+                pass
+
+    for n in [1, 0]:
+        setattr(TestThings, f"test_{n}", lambda self, n=n: 1 // n)
+        last = 1 // n
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """PyTorch's folder of tests, with one file, in a process that forgets it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (tmp_path / "test_things.py").write_text(textwrap.dedent(TESTS))
+    (tmp_path / "tests_helper.py").write_text("from torch import gone_entirely\ndef here(): return 1\n")
+    (tmp_path / "helper_lists.py").write_text("def get_few(): return [1, 2]\n")
+    loading.install(tmp_path)
+    yield tmp_path
+    for name in ("test_things", "tests_helper", "helper_lists"):
+        sys.modules.pop(name, None)
+
+
+def test_a_file_loads_without_what_is_gone(folder):
+    module = loading.load(folder, "test_things.py")
+    tests = loading.tests_of(module)
+    names = ["test_0", "test_1", "test_attribute", "test_decorated", "test_needs", "test_static"]
+    assert list(tests) == [f"TestThings.{name}" for name in names]
+    result = unittest.TestResult()
+    unittest.TestSuite(case(name) for case, name in tests.values()).run(result)
+    assert [test.id().rpartition(".")[2] for test, _ in result.errors + result.failures] == ["test_0", "test_needs"]
+    lost = vars(module)["__lost__"].names
+    assert "torch.testing._internal.common_utils.no_such_list" in lost
+    assert "helper_lists.few" not in lost
+    assert "decorators of three" in lost
+    assert vars(sys.modules["tests_helper"])["__lost__"].names == ["torch.gone_entirely"]
+
+
+def test_what_is_gone_changes_nothing():
+    gone = loading.Gone("x")
+    assert not gone
+    assert list(gone) == []
+    assert gone(len) is len
+    assert gone("reason", skip=True)(len) is len
+
+    class Child(gone):  # type: ignore[misc]
+        pass
+
+    assert Child.__bases__ == (object,)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ValueError: bad shape (2, 3) and [4]", "ValueError: bad shape SHAPE and SHAPE"),
+        ("RuntimeError: at 0x7f12ab, 17 of 3.5e-2", "RuntimeError: at ADDRESS, N of N"),
+        ("TypeError: float64 at index -1", "TypeError: float64 at index N"),
+        ("AssertionError: Tensor-likes are not close!\n\nMismatched: 3", "AssertionError: Tensor-likes are not close!"),
+        ('AssertionError: "this.*" does not match "that"', 'AssertionError: "…" does not match "that"'),
+        ("NoRuleError: no rule for x, called in test_y. Add one", "NoRuleError: no rule for x. Add one"),
+        ("OSError: no file /tmp/some/where.txt", "OSError: no file PATH"),
+        ("KeyError: 'weight_ih_l0'", "KeyError: 'weight_ih_l0'"),
+        ("ValueError:", "ValueError"),
+    ],
+)
+def test_reasons_leave_out_what_differs(error, expected):
+    assert reason(error) == expected
+
+
+def test_the_error_below_a_sample_is_told():
+    error = Exception("what happened\n\nCaused by sample input at index 3")
+    assert describe(error).startswith("Exception: what happened")
+    error.__cause__ = ValueError("what happened")
+    assert describe(error) == "ValueError: what happened"
+
+
+@pytest.mark.parametrize(
+    ("test", "source", "calls", "expected"),
+    [
+        ("test_nn.py::TestNN.test_Embedding_sparse", "", (), "sparse tensors"),
+        ("test_nn.py::TestNN.test_log_sparsemax", "", (), None),
+        ("test_nn.py::TestNN.test_linear", "", {"to_sparse_csr"}, "sparse tensors"),
+        ("test_nn.py::TestNN.test_linear", "", {"to_dense"}, None),
+        ("test_autograd.py::T.test_x", "y.grad_fn._saved_self", (), "inner names of `grad_fn`"),
+        ("test_autograd.py::T.test_x", "y.grad_fn.next_functions", (), None),
+        ("test_autograd.py::T.test_x", "torch._C._autograd._saved_tensors_hooks_is_enabled()", (), None),
+        ("test_autograd.py::T.test_x", "", {"threading.py:Thread.start"}, "threads"),
+        ("test_autograd.py::T.test_pickle", "", (), "pickled graphs"),
+        ("test_nn.py::T.test_pickle", "", (), None),
+        ("test_nn.py::T.test_to_barracuda", "", (), None),
+    ],
+)
+def test_classes_apart(test, source, calls, expected):
+    assert classes.apart(test, source, calls) == expected
+
+
+def test_calls_are_those_of_a_test():
+    import torch
+
+    with classes.Calls() as calls:
+        torch.nn.functional.relu(torch.zeros(2).to_sparse().to_dense())
+    names = calls.names()
+    assert {"to_sparse", "torch/nn/functional.py:relu"} <= names
+    assert "to_sparse_csr" not in names
+
+
+def test_a_test_leaves_the_process_as_it_was():
+    import torch
+
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+
+    def change():
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_grad_enabled(False)
+        torch.use_deterministic_algorithms(True)
+        torch.manual_seed(4)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), state.kept():
+        change()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_only_what_is_missing_is_run(tmp_path):
+    tests = [f"a.py::T.{name}" for name in ("fine", "wrong", "skipped", "sparse", "new")]
+    results = Results(tmp_path / "build" / "results.jsonl")
+    for test, result in zip(tests[:4], ("ok", "ok", "skip", "ok"), strict=True):
+        results.append(Outcome(test, "pytorch", result, apart="sparse tensors" if "sparse" in test else None))
+    results.append(Outcome(tests[0], "translated", "fail", "ValueError: 1"))
+    results.append(Outcome(tests[0], "translated", "ok"))
+    results = Results(results.path)
+    assert results.wanted(tests, "pytorch", None) == tests[4:]
+    assert results.wanted(tests, "pytorch", "pytorch") == tests
+    assert results.wanted(tests, "translated", None) == tests[1:2]
+    results.append(Outcome(tests[1], "translated", "fail", "ValueError: 1"))
+    assert results.wanted(tests, "translated", None) == []
+    assert results.wanted(tests, "translated", "failed") == tests[1:2]
+    assert results.wanted(tests, "translated", "all") == tests[:2]
+
+
+def test_the_page_counts(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    results.append(Collected("a.py", 9, sample=sample_of("", 2, 0)))
+    for n, (result, error) in enumerate([("ok", ""), ("fail", "E: 1|`x`"), ("fail", "E: 2|`x`"), ("late", "")]):
+        results.append(Outcome(f"a.py::T.test_{n}", "pytorch", "ok"))
+        results.append(Outcome(f"a.py::T.test_{n}", "translated", result, error))
+    results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="sparse tensors"))
+    results.append(Outcome("a.py::T.test_skipped", "pytorch", "skip"))
+    lines = list(page(results))
+    assert "| `a.py` | 9 | 6 | 5 | 1 | 4 | 1 | 25.0 |" in lines
+    assert r"| `E: N\|'x'` | 2 | `T.test_1` |" in lines
+    assert "Tried were 6 of 9 tests: one in 2 of each file." in lines
+    assert "| `takes too long` | 1 | `T.test_3` |" in lines
+
+
+def test_files_and_samples(tmp_path):
+    for name in ("test_b.py", "test_a.py", "__init__.py"):
+        (tmp_path / name).touch()
+    assert files_of(tmp_path, ["test_b.py", "*.py"]) == ["test_b.py", "test_a.py"]
+    assert selected(["a1", "b", "a2", "a3"], "a", 2, 0) == ["a1", "a3"]
+    assert selected(["a1", "b", "a2", "a3"], "a", 2, 1) == ["a2"]
+
+
+PERILOUS = """
+    import os, time, unittest, torch
+
+    class TestPerils(unittest.TestCase):
+        def test_a_fine(self):
+            torch.set_default_dtype(torch.float64)
+
+        def test_b_dtype(self):
+            assert torch.ones(1).dtype == torch.float32
+
+        def test_c_ends(self):
+            import faulthandler
+
+            faulthandler._sigsegv()
+
+        def test_d_hangs(self):
+            time.sleep(60)
+
+        @unittest.expectedFailure
+        def test_e_expected(self):
+            assert False
+
+        def test_f_wrong(self):
+            assert torch.rand(()) == torch.rand(())
+"""
+
+
+def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
+    (tmp_path / "test_perils.py").write_text(textwrap.dedent(PERILOUS))
+    options = worker.Options(tmp_path, timeout=1)
+    found, names = worker.collect("test_perils.py", options)
+    assert found == Collected("test_perils.py", 6)
+    outcomes = list(worker.outcomes("test_perils.py", names, "pytorch", options))
+    assert [x.result for x in outcomes] == ["ok", "ok", "crash", "late", "skip", "fail"]
+    assert "in test_c_ends" in outcomes[2].traceback
+    assert outcomes[-1].error == "AssertionError:"
+    assert "torch.rand(())" in outcomes[-1].traceback
