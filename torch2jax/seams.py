@@ -11,18 +11,24 @@ from typing import Any
 
 from .translation import current
 
-__all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
+__all__ = ["add", "applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.Lock()
 _calls = 0
+_ABSENT = object()
 
 
 def exchange(owner, name: str, stand_in) -> None:
     """Declares what is ``owner.name``, an attribute of a module or class, while calls are translated."""
     if name in vars(owner):
         _seams.append((owner, name, stand_in))
+
+
+def add(owner, name: str, body) -> None:
+    """Declares what is ``owner.name``, which a class has from another or not at all, while calls are translated."""
+    _seams.append((owner, name, body))
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -94,7 +100,7 @@ def open_seams() -> None:
         _calls += 1
         if _calls == 1:
             for owner, name, stand_in in _seams:
-                _originals.append((owner, name, vars(owner).get(name) or getattr(owner, name)))
+                _originals.append((owner, name, _present(owner, name)))
                 setattr(owner, name, stand_in)
 
 
@@ -105,4 +111,14 @@ def close_seams() -> None:
         _calls -= 1
         if _calls == 0:
             while _originals:
-                setattr(*_originals.pop())
+                owner, name, original = _originals.pop()
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
+
+
+def _present(owner, name: str) -> Any:
+    if isinstance(owner, types.FunctionType):
+        return getattr(owner, name)
+    return vars(owner).get(name, _ABSENT)

@@ -271,6 +271,9 @@ class Translation(TorchFunctionMode, Call):
                 lifted = make_view(base, View(base._node, kind), base)
             else:
                 lifted = self._lift_plain(tensor)
+            gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            lifted._gradient = self.lift_own(gradient)
         return self._remember(tensor, lifted)
 
     def _lift_plain(self, tensor: torch.Tensor) -> Torchish:

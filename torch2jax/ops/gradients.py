@@ -10,7 +10,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..rules.registry import implements_tensors
-from ..seams import stands_in
+from ..seams import add, stands_in
 from ..tensors.history import Node, Source
 from ..transforms.tape import Form, Hooked
 from ..translation import current
@@ -139,7 +139,7 @@ def register_post_accumulate_grad_hook(self, hook):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not _is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    return _added(tensor.history.posthooks, hook)
+    return _added(tensor.history.accumulated, hook)
 
 
 @implements_tensors(Tensor.retain_grad)
@@ -166,3 +166,16 @@ def _undefined_grad():
         return result
 
     return without_gradient
+
+
+def _variable(cls, data=None, requires_grad=False, volatile=None):
+    """``torch.autograd.Variable(data, requires_grad)``, as old code has it: another tensor on the same memory."""
+    call = current()
+    if call is None:
+        return torch._C._LegacyVariableBase.__new__(cls, data, requires_grad, volatile)
+    del volatile
+    result = torch.empty(0) if data is None else call.lift(data).detach()
+    return result.requires_grad_(requires_grad)
+
+
+add(torch.autograd.Variable, "__new__", staticmethod(_variable))

@@ -187,7 +187,17 @@ class ArrayRule:
                 result = self._apply_elementwise(args, kwargs)
             if out is None:
                 return result
+            self._expect_no_gradients(result, out)
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out)
+
+    def _expect_no_gradients(self, result, out) -> None:
+        """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
+        tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
+        if torch.is_grad_enabled() and any(lift(x).history is not None for x in tensors):
+            raise RuntimeError(
+                f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
+                "the arguments requires grad."
+            )
 
     def _keywords(self, kwargs: dict):
         if not kwargs:

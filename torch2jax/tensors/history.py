@@ -5,7 +5,6 @@ The derivatives themselves are JAX's. This says which tensors are connected, als
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
@@ -20,11 +19,13 @@ class Node:
         inputs: the histories of its operands; None for those that require no grad.
     """
 
-    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "posthooks", "prehooks")
+    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "places", "posthooks", "prehooks", "undefined")
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
         self._operation = operation
         self.inputs = tuple(inputs)
+        self.places: tuple = ()  # where a tape has the gradient of what the operation gave, one for each of its levels
+        self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
         self.metadata: dict = {}
         self.prehooks: OrderedDict[int, Callable] = OrderedDict()
         self.posthooks: OrderedDict[int, Callable] = OrderedDict()
@@ -61,12 +62,12 @@ class Source(Node):
         variable: that tensor.
     """
 
-    __slots__ = ("places", "variable")
+    __slots__ = ("accumulated", "variable")
 
     def __init__(self, variable):
         super().__init__("AccumulateGrad")
         self.variable = variable
-        self.places: list[Any] = []
+        self.accumulated: OrderedDict[int, Callable] = OrderedDict()  # hooks for when a gradient has been added
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
@@ -93,5 +94,5 @@ def _leading_to(ends: Iterable[Node | None]) -> dict[int, Node]:
         node = pending.pop()
         if id(node) not in found:
             found[id(node)] = node
-            pending.extend(x for x in node.inputs if x is not None)
+            pending.extend(x for i, x in enumerate(node.inputs) if x is not None and i not in node.undefined)
     return found

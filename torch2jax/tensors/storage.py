@@ -27,6 +27,7 @@ __all__ = [
     "Storage",
     "View",
     "ViewKind",
+    "all_of",
     "evaluate",
     "evaluating",
     "is_traced",
@@ -193,6 +194,12 @@ class ViewKind(NamedTuple):
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
     traced: tuple[tuple[int, Any], ...] = ()
     """The dimensions that traced indices choose from, with the indices: the view's values are not known then either."""
+
+
+@functools.cache
+def all_of(ndim: int) -> ViewKind:
+    """A view of everything as it is."""
+    return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
 
 
 class Memory:

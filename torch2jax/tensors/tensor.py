@@ -9,7 +9,7 @@ from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
 from .regions import region
-from .storage import Held, Storage, View, evaluate
+from .storage import Held, Storage, View, all_of, evaluate
 
 __all__ = [
     "Torchish",
@@ -187,6 +187,8 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
 
 
 def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
+    if node is base._node and current().tape is not None:  # to a tape, what shows all of another is another
+        node = View(node, all_of(len(shape)))
     storage = node.storage
     if (storage.differentiable or storage.history is not None) and not torch.is_grad_enabled():
         node = node.detached()

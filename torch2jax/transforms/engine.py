@@ -94,7 +94,7 @@ def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> Non
         else:
             tensor._gradient.add_(gradient)
         if isinstance(tensor.history, Source):
-            for hook in list(tensor.history.posthooks.values()):
+            for hook in list(tensor.history.accumulated.values()):
                 hook(tensor)
 
 

@@ -279,6 +279,7 @@ class _Derivative:
             backward = self._function_of_gradients()
             found = backward(self._context(held, needed, self._saved), *gradients)
             found = self._checked(found if isinstance(found, tuple) else (found,))
+            self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
             for hook in list(self._node.posthooks.values()):
                 found = _replaced(hook(found, gradients), found)
             arrays = [

@@ -14,7 +14,7 @@ from jax._src.interpreters import ad, partial_eval as pe
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-__all__ = ["Level", "Reached", "Sealed", "Var", "current_trace", "is_zero", "running", "sealed"]
+__all__ = ["Bookmark", "Level", "Reached", "Sealed", "Var", "current_trace", "is_zero", "running", "sealed"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -27,6 +27,24 @@ def current_trace():
 def running(trace):
     """A context in which JAX computes with `trace`."""
     return core.set_current_trace(trace)
+
+
+class Bookmark:
+    """How much the programs that are being traced hold by now."""
+
+    def __init__(self):
+        self._programs: list[tuple[list, int]] = []
+        trace: Any = current_trace()
+        while trace is not None:
+            if isinstance(trace, pe.DynamicJaxprTrace):
+                steps = trace.frame.tracing_eqns
+                self._programs.append((steps, len(steps)))
+            trace = getattr(trace, "parent_trace", None)
+
+    def return_to(self) -> None:
+        """Takes out what has come since; nothing may need it."""
+        for steps, count in self._programs:
+            del steps[count:]
 
 
 def is_zero(cotangent) -> bool:

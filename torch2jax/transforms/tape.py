@@ -20,7 +20,7 @@ from ..tensors.history import Source, sources_among
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .linearization import Level, Sealed, Var, current_trace, running, sealed
+from .linearization import Bookmark, Level, Sealed, Var, current_trace, running, sealed
 
 __all__ = ["Depth", "Form", "Hooked", "NeedsTape", "Tape", "conjugate"]
 
@@ -50,12 +50,14 @@ class Depth:
     def run(self, body: Callable[[int], T]) -> T:
         """Calls `body` with the depth, again with a larger one if that turns out to be needed."""
         while True:
+            bookmark = Bookmark()
             try:
                 return body(self._depth)
             except NeedsTape as need:
                 if current() is not None:  # the whole outer call has to run again
                     raise
                 self._depth = max(self._depth, need.depth)
+            bookmark.return_to()
 
 
 class Form(NamedTuple):
@@ -119,7 +121,7 @@ class Tape:
         array = self.lowered(array)
         for level in reversed(self.levels):
             array = level.leaf(array)
-        source.places = self.variables(array)
+        source.places = tuple(self.variables(array))
         self.sources.update(dict.fromkeys(source.places, source))
         return array
 
@@ -175,7 +177,7 @@ class Tape:
         """The places of a tensor in the history, one for each level that has it."""
         history = tensor.history
         if isinstance(history, Source) and history.variable is tensor:
-            return history.places
+            return list(history.places)
         return self.variables(tensor.held.array)
 
     def place_of(self, tensor: Torchish, number: int) -> Var | None:
