@@ -212,3 +212,16 @@ def test_an_operator_that_refuses_a_traced_argument_leaves_autograd_as_it_was():
     with pytest.raises(RuntimeError, match="<traced>"):
         jax.jit(t2j(lambda x, alpha: torch.ops.aten.celu(x, alpha)))(jnp.ones(2), 0.5)
     assert (torch.ones(2, requires_grad=True) + 1).requires_grad
+
+
+def test_functions_of_each_element():
+    def function(x):
+        doubled = x.clone().apply_(lambda value: value * 2)
+        sums = x.clone().map_(x[:1], lambda a, b: a + b)
+        return doubled, sums, torch.zeros(2, 2).t().map2_(x[:2], x[:2], lambda a, b, c: a + b + c)
+
+    x = torch.tensor([0.5, -1.0, 2.0])
+    for actual, expected in zip(t2j(function)(t2j(x)), function(x), strict=True):
+        assert (actual == expected.numpy()).all()
+    with pytest.raises(TracedValueError):
+        jax.jit(t2j(function))(t2j(x))

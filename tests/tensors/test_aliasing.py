@@ -1,4 +1,5 @@
-"""Random programs of views, copies and writes in place: PyTorch and the translation must agree on every live tensor.
+"""Random programs of views, copies, writes in place and gradients: PyTorch and the translation must agree on every
+live tensor, and on its gradients.
 
 A program is a list of steps over a growing list of live tensors. A step names its operands by numbers that are taken
 modulo what there is, so that almost every program means something; where PyTorch raises, the translation must too.
@@ -39,9 +40,10 @@ def inputs() -> list[torch.Tensor]:
 
 @dataclass
 class State:
-    """The tensors a program works on, and what its steps raised."""
+    """The tensors a program works on, and what its steps said or raised."""
 
     live: list[torch.Tensor]
+    differentiable: bool = False  # whether the gradients that the program takes can be differentiated, all of them
     raised: list[str | None] = field(default_factory=list)
 
     def __getitem__(self, number: int) -> torch.Tensor:
@@ -135,9 +137,11 @@ class Copy:
     kind: str
     at: int
     other: int
+    grad: bool
 
     def run(self, state: State) -> None:
-        state.add(COPIES[self.kind](state[self.at], state[self.other]))
+        with torch.set_grad_enabled(self.grad):
+            state.add(COPIES[self.kind](state[self.at], state[self.other]))
 
 
 # Writes.
@@ -256,27 +260,113 @@ class Drop:
             del state.live[self.at % len(state.live)]
 
 
+# Gradients that the program itself takes.
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A copy that requires grad."""
+
+    at: int
+    detached: bool
+
+    def run(self, state: State) -> None:
+        tensor = state[self.at]
+        state.add((tensor.detach() if self.detached else tensor).clone().requires_grad_())
+
+
+def squares(state: State, numbers: tuple[int, ...]) -> torch.Tensor:
+    return torch.stack([(t.resolve_conj() * t.conj()).real.sum() * 0.1 for t in map(state.__getitem__, numbers)]).sum()
+
+
+@dataclass(frozen=True)
+class Gradient:
+    of: tuple[int, ...]
+    to: tuple[int, ...]
+    create: bool
+    retain: bool
+
+    def run(self, state: State) -> str:
+        found = torch.autograd.grad(
+            squares(state, self.of),
+            [state[number] for number in self.to],
+            create_graph=self.create or state.differentiable,
+            retain_graph=self.retain or state.differentiable,
+            allow_unused=True,
+        )
+        for gradient in found:
+            if gradient is not None:  # the strides and bits of a gradient are what PyTorch's kernels make of them
+                state.add(gradient.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format))
+        return f"unused: {[gradient is None for gradient in found]}"
+
+
+@dataclass(frozen=True)
+class Backward:
+    of: tuple[int, ...]
+    create: bool
+    retain: bool
+
+    def run(self, state: State) -> None:
+        squares(state, self.of).backward(
+            create_graph=self.create or state.differentiable, retain_graph=self.retain or state.differentiable
+        )
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What has been added to a ``.grad``."""
+
+    at: int
+
+    def run(self, state: State) -> str:
+        gradient = state[self.at].grad
+        if gradient is not None:
+            state.add(gradient)
+        return f"no .grad: {gradient is None}"
+
+
 numbers = st.integers(0, 11)
+some = st.lists(numbers, min_size=1, max_size=3).map(tuple)
+often = st.sampled_from([True, True, True, False])
 steps = st.one_of(
     st.builds(View, st.sampled_from(list(VIEWS)), numbers, numbers, numbers),
     st.builds(View, st.sampled_from(list(VIEWS)), numbers, numbers, numbers),
-    st.builds(Copy, st.sampled_from(list(COPIES)), numbers, numbers),
+    st.builds(Copy, st.sampled_from(list(COPIES)), numbers, numbers, often),
     st.builds(Write, st.sampled_from(list(WRITES)), numbers, numbers, st.booleans()),
     st.builds(Write, st.sampled_from(list(WRITES)), numbers, numbers, st.just(True)),
     st.builds(Change, st.sampled_from(list(CHANGES)), numbers, numbers, numbers),
     st.builds(Drop, numbers),
 )
-programs = st.lists(steps, min_size=2, max_size=14)
+differentiating_steps = st.one_of(
+    steps,
+    st.builds(Leaf, numbers, st.booleans()),
+    st.builds(Gradient, some, some, st.booleans(), often),
+    st.builds(Backward, some, st.booleans(), often),
+    st.builds(Accumulated, numbers),
+)
+programs = st.one_of(
+    st.lists(steps, min_size=2, max_size=14),
+    st.builds(
+        lambda leaf, rest: [leaf, *rest],
+        st.builds(Leaf, numbers, st.booleans()),
+        st.lists(differentiating_steps, min_size=2, max_size=14),
+    ),
+)
 
 
-def execute(program, tensors) -> State:
+class Unsaved(Exception):
+    """PyTorch has not kept what a gradient needs, since it was written to; the translation has."""
+
+
+def execute(program, tensors, *, differentiable: bool = False) -> State:
     """Runs a program on copies of the inputs; what a step raises is noted, and the program goes on."""
-    state = State([tensor.clone() for tensor in tensors])
+    state = State([tensor.clone() for tensor in tensors], differentiable)
     for step in program:
         try:
-            step.run(state)
-            state.raised.append(None)
+            state.raised.append(step.run(state))
         except Exception as error:
+            if "modified by an inplace operation" in str(error):
+                raise Unsaved from error
             state.raised.append(type(error).__name__)
     return state
 

@@ -7,11 +7,10 @@ import warnings
 from collections import OrderedDict
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from ..rules.registry import implements_tensors
 from ..seams import add, stands_in
-from ..tensors.history import Node, Source
+from ..tensors.history import Node, Source, added
 from ..transforms.tape import Form, Hooked
 from ..translation import current
 
@@ -63,7 +62,12 @@ def _grad_fn(self):
     history = tensor.history
     if history is None or _is_source(tensor):
         return None
-    return Node("View", (history,)) if isinstance(history, Source) else history
+    node = Node("View", (history,)) if isinstance(history, Source) else history
+    if node.tensor is None and current().tape is not None:
+        node.tensor = tensor
+        if type(node) is Node:
+            _hooked(tensor).nodes.append(node)
+    return node
 
 
 @implements_tensors(Tensor.grad.__get__)
@@ -110,26 +114,19 @@ def register_hook(self, hook):
     tensor = current().lift(self)
     if tensor.history is None:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    return _added(_hooks_of(tensor), hook)
+    return added(_hooked(tensor).hooks, hook)
 
 
-def _hooks_of(tensor) -> OrderedDict:
+def _hooked(tensor) -> Hooked:
     """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
     tape = current().tape
-    if tape is None:
-        return OrderedDict()
-    places = tape.places_of(tensor)
+    places = [] if tape is None else tape.places_of(tensor)
     hooked = next((tape.hooks[place] for place in places if place in tape.hooks), None)
     if hooked is None:
-        hooked = Hooked(OrderedDict(), Form.of(tensor))
-        tape.hooks.update(dict.fromkeys(places, hooked))
-    return hooked.hooks
-
-
-def _added(hooks: OrderedDict, hook) -> RemovableHandle:
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
-    return handle
+        hooked = Hooked(OrderedDict(), [], Form.of(tensor))
+        if tape is not None:
+            tape.hooks.update(dict.fromkeys(places, hooked))
+    return hooked
 
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)
@@ -139,7 +136,7 @@ def register_post_accumulate_grad_hook(self, hook):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not _is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    return _added(tensor.history.accumulated, hook)
+    return added(tensor.history.accumulated, hook)
 
 
 @implements_tensors(Tensor.retain_grad)

@@ -278,3 +278,29 @@ def _is_cuda(self):
 @implements_tensors(Tensor.is_cpu.__get__)
 def _is_cpu(self):
     return self.device.type == "cpu"
+
+
+# Functions of Python's, applied to each element.
+
+
+@implements_tensors(Tensor.apply_)
+def apply_(self, callable):
+    return _computed(self, callable, self)
+
+
+@implements_tensors(Tensor.map_)
+def map_(self, tensor, callable):
+    return _computed(self, callable, self, tensor)
+
+
+@implements_tensors(Tensor.map2_)
+def map2_(self, x, y, callable):
+    return _computed(self, callable, self, x, y)
+
+
+def _computed(tensor, function, *operands):
+    if tensor.requires_grad:
+        raise RuntimeError("Can't call apply_() on Variable that requires grad. Use var.detach().apply_() instead.")
+    lists = [values(x.expand_as(tensor), "a function of each element").reshape(-1).tolist() for x in operands]
+    results = [function(*elements) for elements in zip(*lists, strict=True)]
+    return tensor.copy_(torch.tensor(results, dtype=tensor.dtype).reshape(tensor.shape))

@@ -5,10 +5,11 @@ The derivatives themselves are JAX's. This says which tensors are connected, als
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["UNRECORDED", "Node", "Source", "reaches", "sources_among"]
+__all__ = ["UNRECORDED", "Node", "Source", "added", "reaches", "sources_among"]
 
 
 class Node:
@@ -19,12 +20,12 @@ class Node:
         inputs: the histories of its operands; None for those that require no grad.
     """
 
-    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "places", "posthooks", "prehooks", "undefined")
+    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "posthooks", "prehooks", "tensor", "undefined")
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
         self._operation = operation
         self.inputs = tuple(inputs)
-        self.places: tuple = ()  # where a tape has the gradient of what the operation gave, one for each of its levels
+        self.tensor: Any = None  # what the operation gave, once it has been asked for this
         self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
         self.metadata: dict = {}
         self.prehooks: OrderedDict[int, Callable] = OrderedDict()
@@ -42,14 +43,21 @@ class Node:
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
-        return _added(self.prehooks, hook)
+        return added(self.prehooks, hook)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
-        """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation."""
-        return _added(self.posthooks, hook)
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation.
+
+        Raises:
+            NotImplementedError: it is one of PyTorch's own operations, whose backward is JAX's.
+        """
+        raise NotImplementedError(
+            f"{self.name()} cannot call a hook on the gradients of its inputs, for its backward is JAX's; wanted a hook "
+            "on a tensor (Tensor.register_hook) or grad_fn.register_prehook"
+        )
 
 
-def _added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
+def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
@@ -62,15 +70,20 @@ class Source(Node):
         variable: that tensor.
     """
 
-    __slots__ = ("accumulated", "variable")
+    __slots__ = ("accumulated", "places", "variable")
 
     def __init__(self, variable):
         super().__init__("AccumulateGrad")
         self.variable = variable
+        self.places: tuple = ()  # those of its array on a tape, one for each level
         self.accumulated: OrderedDict[int, Callable] = OrderedDict()  # hooks for when a gradient has been added
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
+
+    def register_hook(self, hook: Callable) -> RemovableHandle:
+        """Calls ``hook((), (gradient,))`` after the gradient has been added."""
+        return added(self.posthooks, hook)
 
 
 UNRECORDED = Node("Unrecorded")

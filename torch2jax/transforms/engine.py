@@ -1,7 +1,7 @@
 """`.backward()` and `torch.autograd.grad`, below PyTorch's checks of their arguments: gradients from the tape."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,16 +46,23 @@ def run_backward(
     Raises:
         RuntimeError: an output or input requires no grad; an input is not used; or the graph was used before.
     """
-    outputs, wanted = [lift(x) for x in t_outputs], [lift(x) for x in inputs]
+    outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]
     gradients = [None if x is None else lift(x) for x in grad_tensors]
     _check(outputs, wanted)
     if current().tape is None:
         raise NeedsTape(1)
     tape = _tape_of(outputs)
     wanted = wanted or tape.sources_of(outputs)
-    found = tape.at_first(
-        lambda number: _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
-    )
+
+    def differentiate(number: int) -> tuple:
+        run = _Run(tape, number, outputs, gradients, retain_graph, create_graph)
+        tape.passes.append(run)
+        try:
+            return run.gradients(wanted)
+        finally:
+            tape.passes.pop()
+
+    found = tape.at_first(differentiate)
     if accumulate_grad:
         for tensor, gradient in zip(wanted, found, strict=True):
             if gradient is not None:
@@ -67,6 +74,17 @@ def run_backward(
             "this is the desired behavior."
         )
     return found
+
+
+def _tensor_of(value) -> Torchish:
+    """The tensor at an end of the graph, which may be given by its edge there."""
+    if not isinstance(value, graph.GradientEdge):
+        return lift(value)
+    node: Any = value.node
+    tensor = node.variable if isinstance(node, Source) else node.tensor
+    if tensor is None:
+        raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
+    return tensor
 
 
 def _check(outputs: list[Torchish], inputs: list[Torchish]) -> None:
@@ -86,16 +104,28 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 
 
 def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> None:
+    source = tensor.history if isinstance(tensor.history, Source) else None
     with torch.set_grad_enabled(create_graph):
+        for hook in [] if source is None else list(source.prehooks.values()):
+            gradient = _replaced(hook((gradient,)), gradient)
         if tensor._gradient is None:
             tensor._gradient = gradient
         elif create_graph:
             tensor._gradient = tensor._gradient + gradient
         else:
             tensor._gradient.add_(gradient)
-        if isinstance(tensor.history, Source):
-            for hook in list(tensor.history.accumulated.values()):
+        if source is not None:
+            for hook in list(source.accumulated.values()):
                 hook(tensor)
+            for hook in list(source.posthooks.values()):
+                hook((), (gradient,))
+
+
+def _replaced(given, before):
+    """The gradient that a hook of a node gave, if it gave any."""
+    if given is None:
+        return before
+    return lift(given[0] if isinstance(given, tuple) else given)
 
 
 class _Run:
@@ -155,16 +185,24 @@ class _Run:
 
     def _visit(self, place: Var, retaining: Torchish | None, cotangent):
         """Shows a gradient to the hooks on it, and to the tensor that retains it."""
-        if place in self.tape.hooks:
-            hooks, form = self.tape.hooks[place]
-            for hook in list(hooks.values()):
-                with torch.set_grad_enabled(self.create):
-                    result = hook(self._tensor(cotangent, form))
-                if result is not None:
-                    cotangent = self._cotangent(lift(result), form.layout, cotangent.dtype)
+        hooked = self.tape.hooks.get(place)
+        if hooked is not None:
+            for hook in list(hooked.hooks.values()):
+                cotangent = self._shown(cotangent, hook, hooked.form)
         if retaining is not None:
             retaining._gradient = self._tensor(cotangent, Form.of(retaining))
-        return cotangent
+        own = cotangent
+        for node in [] if hooked is None else hooked.nodes:
+            for hook in list(node.prehooks.values()):
+                cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), hooked.form)
+        return own, cotangent
+
+    def _shown(self, cotangent, hook: Callable, form: Form):
+        """What a hook makes of a gradient."""
+        gradient = self._tensor(cotangent, form)
+        with torch.set_grad_enabled(self.create):
+            result = _replaced(hook(gradient), gradient)
+        return cotangent if result is gradient else self._cotangent(result, form.layout, cotangent.dtype)
 
     def _cotangent(self, gradient: Torchish, layout, dtype):
         array, own = gradient.held
@@ -182,3 +220,20 @@ class _Run:
         if self.create:
             gradient._node.storage.history = Node("Gradient", self.origins)
         return gradient
+
+
+@stands_in(torch._C, "_current_graph_task_id")
+def _current_pass() -> int:
+    """A number for the backward pass under way, -1 without one."""
+    tape = current().tape
+    return id(tape.passes[-1]) if tape is not None and tape.passes else -1
+
+
+@stands_in(torch._C, "_will_engine_execute_node")
+def _is_on_the_way(node) -> bool:
+    """Whether a node is among those that the backward pass under way comes by."""
+    tape = current().tape
+    if tape is None or not tape.passes:
+        raise RuntimeError("_will_engine_execute_node should only be called while the engine is running")
+    run: _Run = tape.passes[-1]
+    return bool(reaches((x.history for x in run.outputs), {id(node)}))

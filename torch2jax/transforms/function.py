@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.utils.hooks import RemovableHandle
 
 from ..seams import runs_instead_of
 from ..tensors.dtypes import canonical, is_integral
-from ..tensors.history import Node
+from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish, wrap
@@ -83,6 +84,10 @@ class _FunctionNode(Node):
 
     def name(self) -> str:
         return self._operation + "Backward"
+
+    def register_hook(self, hook: Callable) -> RemovableHandle:
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
+        return added(self.posthooks, hook)
 
 
 class _Application:

@@ -219,7 +219,7 @@ class Level:
         reached: Reached,
         cotangents: Mapping[Var, Any],
         targets: set[Var],
-        visit: Mapping[Var, Callable[[Any], Any]],
+        visit: Mapping[Var, Callable[[Any], tuple[Any, Any]]],
         constant: Callable[[Any], Any],
         use: Callable[[list], None],
     ) -> dict[Var, Any]:
@@ -229,7 +229,8 @@ class Level:
             reached: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
-            visit: is called with the cotangent of a variable once it is complete, and gives the one to go on with.
+            visit: is called with the cotangent of a variable once it is complete, and gives the one that is its own
+                and the one to go on with.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
@@ -276,10 +277,13 @@ class _Backward:
             end = stop + 1
             at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._reached.leaves if var not in origin]
             for var in at_stop:
-                if var in visit and not is_zero(cotangents.get(var, _NOTHING)):
-                    cotangents[var] = visit[var](cotangents[var])
-                if var in self._targets and not is_zero(cotangents.get(var, _NOTHING)):
-                    found[var] = cotangents[var]
+                if is_zero(cotangents.get(var, _NOTHING)):
+                    continue
+                own = cotangents[var]
+                if var in visit:
+                    own, cotangents[var] = visit[var](own)
+                if var in self._targets:
+                    found[var] = own
         return found
 
     def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from ..tensors.history import Source, sources_among
+from ..tensors.history import Node, Source, sources_among
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -78,6 +78,8 @@ class Hooked(NamedTuple):
     """Hooks on the gradient of a tensor."""
 
     hooks: OrderedDict[int, Callable]
+    nodes: list[Node]
+    """The operations that gave the tensor, whose hooks come after its own."""
     form: Form
 
 
@@ -96,6 +98,7 @@ class Tape:
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
+        self.passes: list[Any] = []  # the backward passes under way
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
         self._exits = contextlib.ExitStack()
