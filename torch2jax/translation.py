@@ -38,6 +38,11 @@ class Call(ABC):
     def nested(self) -> contextlib.AbstractContextManager:
         """A context for code of this call that runs under a transformation of JAX's begun within the call."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether this thread is within the call."""
+        return any(call is self for call in _active.__dict__.get("stack", ()))
+
     def __enter__(self):
         stack = _active.__dict__.setdefault("stack", [])
         stack.append(self)

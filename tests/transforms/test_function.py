@@ -208,3 +208,224 @@ def test_scalars_are_differentiated_and_stay_numbers_to_pytorch():
 
     gradient = jax.grad(t2j(function), 1)(t2j(X), jnp.float32(2))
     np.testing.assert_allclose(gradient, 7 * X.sum(), rtol=1e-5)  # what is filled with a number has none
+
+
+class Cube(torch.autograd.Function):
+    """Its second derivative is that of its backward: twice that of the cube's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 6 * x**2
+
+
+class SavedResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0] * 2
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+
+class Partial(torch.autograd.Function):
+    """A result without derivative, gradients that may be missing, and an input without one."""
+
+    @staticmethod
+    def forward(x, y, factor):
+        return x * factor, y * 2, x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+        ctx.factor = inputs[2]
+
+    @staticmethod
+    def backward(ctx, first, second, third):
+        assert second is None
+        return first * ctx.factor * 10, None, None
+
+
+class Reentrant(torch.autograd.Function):
+    """Keeps a graph of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_()
+            ctx.y = ctx.x.sin() * 3
+        return ctx.y.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mine,) = torch.autograd.grad(ctx.y, ctx.x, gradient)
+        return mine
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return gradient * 7
+
+
+class Needing(torch.autograd.Function):
+    seen = None
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        Needing.seen = ctx.needs_input_grad
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return (
+            gradient * weight if ctx.needs_input_grad[0] else None,
+            gradient * x if ctx.needs_input_grad[1] else None,
+        )
+
+
+def twice(function, x):
+    x = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return first.detach(), second
+
+
+def in_place(x):
+    x = x.clone().requires_grad_()
+    y = x * 1
+    z = InPlace.apply(y)
+    assert z is y
+    (y * z).sum().backward()
+    return x.grad
+
+
+def partial(x):
+    x, y = x.clone().requires_grad_(), x.clone().requires_grad_()
+    results = Partial.apply(x, y, 3)
+    flags = [r.requires_grad for r in results]
+    assert flags == [True, True, False]
+    assert results[0].grad_fn.name() == "PartialBackward"
+    return torch.autograd.grad(results[0].sum(), [x, y], allow_unused=True)[0]
+
+
+def hooked(x):
+    x = x.clone().requires_grad_()
+    y = Cube.apply(x)
+    y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] + outputs[0],))
+    y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 2,))
+    return torch.autograd.grad(y.sum(), x)
+
+
+def through_a_module(x):
+    layer = torch.nn.Parameter(x * 2)
+    Needing.apply(x, layer).sum().backward()
+    assert Needing.seen == (False, True)
+    return layer.grad
+
+
+ON_THE_TAPE = {
+    **{name: lambda x, f=f: torch.autograd.grad(f(y := x.clone().requires_grad_()), y) for name, f in CASES.items()},
+    "second order": lambda x: twice(Cube.apply, x),
+    "second order by the result": lambda x: twice(SavedResult.apply, x),
+    "second order of many": lambda x: twice(lambda x: SavedResult.apply(Cube.apply(x * 0.5).sin()), x),
+    "in place": in_place,
+    "parts": partial,
+    "a graph of its own": lambda x: torch.autograd.grad(Reentrant.apply(y := x.clone().requires_grad_()).sum(), y),
+    "differentiable once": lambda x: torch.autograd.grad(Twice.apply(y := x.clone().requires_grad_()).sum(), y),
+    "hooks": hooked,
+    "what is needed": through_a_module,
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_TAPE)
+@pytest.mark.parametrize("jit", [False, True])
+def test_on_the_tape(name, jit):
+    function = ON_THE_TAPE[name]
+    expected = jax.tree.leaves(function(X.clone()))
+    actual = jax.tree.leaves((jax.jit if jit else lambda f: f)(t2j(function))(t2j(X)))
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want.detach(), rtol=1e-5)
+
+
+def test_differentiable_once_is_no_more():
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        t2j(lambda x: twice(Twice.apply, x))(t2j(X))
+    once = jax.grad(lambda x: t2j(Twice.apply)(x).sum())
+    np.testing.assert_allclose(once(t2j(X)), 7 * np.ones(3))
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        jax.grad(lambda x: once(x).sum())(t2j(X))
+
+
+def test_what_jax_wants_is_needed():
+    x, weight = t2j(X), t2j(X) + 1
+    function = t2j(lambda x, weight: Needing.apply(x, weight).sum())
+    np.testing.assert_allclose(jax.grad(function)(x, weight), weight)
+    model = torch.nn.Linear(3, 1)
+    nested = t2j(lambda x: Needing.apply(x, model.weight[0]).sum())
+    np.testing.assert_allclose(jax.grad(nested)(x), model.weight[0].detach(), rtol=1e-6)
+
+
+def test_forward_mode_is_the_functions_own():
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_forward(x)
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 10
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            return tangent * ctx.saved_tensors[0] * 100
+
+    function, x = t2j(Both.apply), t2j(X)
+    _, tangent = jax.jvp(jax.jit(function), (x,), (jnp.ones(3),))
+    np.testing.assert_allclose(tangent, 100 * X, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(x), 10 * np.ones(3))
+
+
+def test_wrong_gradients_are_errors():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, count):
+            ctx.count = count
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return (gradient,) if ctx.count else (gradient.new_ones(5), None)
+
+    for count, message in ((1, "an incorrect number of gradients"), (0, "an invalid gradient at index 0")):
+        with pytest.raises(RuntimeError, match=message):
+            jax.grad(lambda x, count=count: t2j(Wrong.apply)(x, count).sum())(t2j(X))

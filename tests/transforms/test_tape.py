@@ -90,6 +90,34 @@ def hooks_registered_late(x):
 
 
 @case
+def hooks_of_nodes(x):
+    x, seen = leaf(x), []
+    y = x.exp()
+    accumulate = x.view_as(x).grad_fn.next_functions[0][0]
+
+    def after(inputs, outputs):
+        seen.append(x.grad.clone() + outputs[0])
+
+    y.grad_fn.register_prehook(lambda gradients: (gradients[0] * 2,))
+    y.register_hook(lambda gradient: gradient + 1)
+    x.register_hook(lambda gradient: gradient - 2)
+    accumulate.register_prehook(lambda gradients: (gradients[0] / 5,))
+    x.register_post_accumulate_grad_hook(double_gradient)
+    accumulate.register_hook(after)
+    y.sum().backward(retain_graph=True)
+    edge = torch.autograd.graph.get_gradient_edge(y)
+    return x.grad, seen, torch.autograd.grad(y.square().sum(), [edge, x])
+
+
+@case
+def hooks_on_several(x):
+    a, b, c, seen = leaf(x), leaf(x * 2), leaf(x), []
+    torch.autograd.graph.register_multi_grad_hook((a, b, c), lambda gradients: seen.append(gradients[:2]))
+    (a * b).sum().backward()
+    return seen
+
+
+@case
 def hooks_of_modules(x):
     model, seen = network(), []
     model[0].register_full_backward_hook(lambda m, inputs, outputs: seen.append((inputs[0], outputs[0])))

@@ -78,6 +78,7 @@ class Translation(TorchFunctionMode, Call):
         self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
         self._depth = depth if self.tape is None else self.tape.depth
         self._recording = contextlib.ExitStack()
+        self._opened: list[Tape] = []
 
     def __enter__(self) -> "Translation":
         open_seams()
@@ -105,15 +106,17 @@ class Translation(TorchFunctionMode, Call):
             yield
             return
         with Tape(self._depth, outer) as self.tape:
+            self._opened.append(self.tape)
             try:
                 yield
             finally:
                 self.tape = outer
+                self._opened.pop()
 
     def array_of(self, tensor: Torchish):
-        """The array of a tensor as it leaves the code that is recorded on the present tape."""
+        """The array of a tensor as it leaves the code that is recorded on the tape which this call has begun last."""
         array = tensor.read()
-        return array if self.tape is None else self.tape.lowered(array)
+        return self._opened[-1].lowered(array) if self._opened else array
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""

@@ -9,7 +9,21 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["UNRECORDED", "Node", "Source", "added", "reaches", "sources_among"]
+__all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among"]
+
+
+class NeedsTape(BaseException):
+    """The code asks for what has not been recorded. See `transforms.tape`.
+
+    No `Exception`, since code that handles these must not take it for one.
+
+    Args:
+        depth: how many derivatives of derivatives it asks for.
+    """
+
+    def __init__(self, depth: int):
+        super().__init__(f"a tape for derivatives of order {depth}")
+        self.depth = depth
 
 
 class Node:
@@ -52,8 +66,8 @@ class Node:
             NotImplementedError: it is one of PyTorch's own operations, whose backward is JAX's.
         """
         raise NotImplementedError(
-            f"{self.name()} cannot call a hook on the gradients of its inputs, for its backward is JAX's; wanted a hook "
-            "on a tensor (Tensor.register_hook) or grad_fn.register_prehook"
+            f"{self.name()} cannot call a hook on the gradients of its inputs, for its backward is JAX's; wanted a "
+            "hook on a tensor (Tensor.register_hook) or grad_fn.register_prehook"
         )
 
 
@@ -86,8 +100,23 @@ class Source(Node):
         return added(self.posthooks, hook)
 
 
-UNRECORDED = Node("Unrecorded")
-"""The history of what requires grad as long as no tape is kept."""
+class _Unrecorded(Node):
+    """The history of what requires grad as long as no tape is kept."""
+
+    __slots__ = ()
+
+    @property
+    def next_functions(self) -> tuple:
+        raise NeedsTape(1)
+
+    def register_prehook(self, hook: Callable) -> RemovableHandle:
+        raise NeedsTape(1)
+
+    def register_hook(self, hook: Callable) -> RemovableHandle:
+        raise NeedsTape(1)
+
+
+UNRECORDED = _Unrecorded("Unrecorded")
 
 
 def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:

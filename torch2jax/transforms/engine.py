@@ -11,12 +11,12 @@ from torch.autograd import graph
 from ..rules.operands import lift
 from ..seams import stands_in
 from ..tensors.dtypes import canonical
-from ..tensors.history import Node, Source, reaches
+from ..tensors.history import NeedsTape, Node, Source, reaches
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 from .linearization import Var
-from .tape import Form, NeedsTape, Tape, conjugate
+from .tape import Form, Tape, conjugate
 
 __all__ = ["run_backward"]
 
@@ -116,7 +116,8 @@ def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> Non
             tensor._gradient.add_(gradient)
         if source is not None:
             for hook in list(source.accumulated.values()):
-                hook(tensor)
+                if hook(tensor) is not None:
+                    raise RuntimeError("Tensor post accumulate grad hooks should return None.")
             for hook in list(source.posthooks.values()):
                 hook((), (gradient,))
 
@@ -190,10 +191,10 @@ class _Run:
             for hook in list(hooked.hooks.values()):
                 cotangent = self._shown(cotangent, hook, hooked.form)
         if retaining is not None:
-            retaining._gradient = self._tensor(cotangent, Form.of(retaining))
+            _accumulate(retaining, self._tensor(cotangent, Form.of(retaining)), self.create)
         own = cotangent
-        for node in [] if hooked is None else hooked.nodes:
-            for hook in list(node.prehooks.values()):
+        if hooked is not None:
+            for hook in [hook for node in hooked.nodes for hook in node.prehooks.values()]:
                 cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), hooked.form)
         return own, cotangent
 
@@ -210,7 +211,7 @@ class _Run:
         return array if array.dtype == dtype else array.astype(dtype)
 
     def _tensor(self, cotangent, form: Form) -> Torchish:
-        array = conjugate(cotangent)
+        array = conjugate(self.tape.lowered(cotangent, self.count))
         if array.dtype != canonical(form.dtype):
             array = array.astype(canonical(form.dtype))
         if self.create:

@@ -6,6 +6,7 @@ whose derivative is the function's own. That serves the tape and JAX's transform
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -122,7 +123,7 @@ class _Application:
         }
         node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
         if differentiable and any(is_traced(array) for array in arrays):
-            derivative = _Derivative(self, ctx, results, tuple(differentiable), node, type(call))
+            derivative = _Derivative(self, ctx, results, tuple(differentiable), node, call)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
         else:
             values = [x.read() for x in differentiable.values()]
@@ -166,8 +167,9 @@ class _Wanted(NamedTuple):
 class _Derivative:
     """The derivative of one run of a function, as a function of arrays."""
 
-    def __init__(self, run: _Application, ctx: Context, results: tuple, places: tuple[int, ...], node, call_type):
-        self._function, self._node, self._call_type = run.function, node, call_type
+    def __init__(self, run: _Application, ctx: Context, results: tuple, places: tuple[int, ...], node, call: Call):
+        self._function, self._node, self._call_type = run.function, node, type(call)
+        self._call, self._context = weakref.ref(call), ctx
         self._count, self._places = len(run.args), tuple(run.inputs)
         self._inputs = [(x.dtype, x.shape) for x in run.inputs.values()]
         self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
@@ -256,19 +258,30 @@ class _Derivative:
             for array, origin in zip(held, self._origins, strict=True)
         ]
 
-    def _context(self, held: list, needed: tuple[bool, ...], saved) -> Context:
+    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Context:
         tensors = [wrap(array, dtype) for array, dtype in zip(held, self._dtypes, strict=True)]
-        ctx = Context(self._function, needed)
-        saved, attributes = map_arguments(
-            lambda x: tensors[x.index] if isinstance(x, _Place) else x, (saved, self._attributes)
-        )
-        vars(ctx).update(attributes)
-        ctx.saved_tensors = saved
+
+        def put_back(tree):
+            return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
+
+        if self._is_at_home():
+            ctx = self._context
+            ctx.needs_input_grad = needed
+        else:
+            ctx = Context(self._function, needed)
+            vars(ctx).update(put_back(self._attributes))
+        ctx.saved_tensors = put_back(saved)
         return ctx
+
+    def _is_at_home(self) -> bool:
+        """Whether this is part of the call that has run the function, whose tensors live."""
+        call = self._call()
+        return call is not None and call.is_running
 
     def _running(self, body: Callable[[Any], list]) -> list:
         def run(depth: int):
-            with self._call_type(depth=depth) as call, torch.enable_grad():
+            new_call: Any = self._call_type
+            with new_call(depth=depth) as call, torch.enable_grad():
                 return body(call)
 
         return self._depth.run(run)
@@ -282,7 +295,7 @@ class _Derivative:
             for hook in list(self._node.prehooks.values()):
                 gradients = _replaced(hook(gradients), gradients)
             backward = self._function_of_gradients()
-            found = backward(self._context(held, needed, self._saved), *gradients)
+            found = backward(self._context_with(held, needed, self._saved), *gradients)
             found = self._checked(found if isinstance(found, tuple) else (found,))
             self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
             for hook in list(self._node.posthooks.values()):
@@ -291,7 +304,10 @@ class _Derivative:
                 self._cotangent(call, found[place], place, dtype, shape)
                 for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
             ]
-            return [once(x, self._function.__name__) for x in arrays] if _is_once(backward) else arrays
+            if not _is_once(backward):
+                return arrays
+            origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
+            return [once(x, origins, self._function.__name__) for x in arrays]
 
         return self._running(run)
 
@@ -303,7 +319,8 @@ class _Derivative:
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
             needed = tuple(x is not None for x in given)
-            found = self._function.jvp(self._context(held, needed, self._saved_for_forward or self._saved), *given)
+            saved = self._saved_for_forward or self._saved
+            found = self._function.jvp(self._context_with(held, needed, saved), *given)
             found = found if isinstance(found, tuple) else (found,)
             arrays = []
             for place in self._outputs:

@@ -108,31 +108,40 @@ ad.primitive_linearizations[_seal_p] = _linearize_seal
 ad.primitive_transposes[_sealed_p] = _led_back
 
 
-def once(array, name: str):
-    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once."""
-    return _once_p.bind(array, name=name)
+def once(array, dependencies, name: str):
+    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once.
+
+    Args:
+        array: what its backward gave.
+        dependencies: the arrays that it came from.
+    """
+    return _once_p.bind(array, *dependencies, name=name)
 
 
 _once_p, _of_once_p = Primitive("once"), Primitive("of_once")
-_once_p.def_impl(lambda array, **_: array)
-_once_p.def_abstract_eval(lambda array, **_: array)
-mlir.register_lowering(_once_p, lambda _, array, **params: [array])
-batching.defvectorized(_once_p)
+_once_p.def_impl(lambda array, *_, name: array)
+_once_p.def_abstract_eval(lambda array, *_, name: array)
+mlir.register_lowering(_once_p, lambda _, array, *rest, name: [array])
+
+
+def _batch_once(arrays, dims, *, name):
+    return _once_p.bind(*arrays, name=name), dims[0]
 
 
 def _jvp_of_once(primals, tangents, *, name):
-    tangent = tangents[0]
-    return once(primals[0], name), tangent if is_zero(tangent) else _of_once_p.bind(tangent, name=name)
+    given = [x for x in tangents if not is_zero(x)]
+    aval = core.typeof(primals[0]).to_tangent_aval()
+    return once(primals[0], primals[1:], name), _of_once_p.bind(*given, aval=aval, name=name)
 
 
-def _twice(*_args, name):
+def _twice(*_args, name, **_params):
     raise RuntimeError(f"trying to differentiate twice a function that was marked with @once_differentiable: {name}")
 
 
-_of_once_p.def_abstract_eval(lambda tangent, **_: tangent)
+_of_once_p.def_abstract_eval(lambda *_, aval, name: aval)
 _of_once_p.def_impl(_twice)
 mlir.register_lowering(_of_once_p, _twice)
-batching.defvectorized(_of_once_p)
+batching.primitive_batchers[_once_p] = _batch_once
 ad.primitive_jvps[_once_p] = _jvp_of_once
 ad.primitive_transposes[_of_once_p] = _twice
 
@@ -279,11 +288,13 @@ class _Backward:
             for var in at_stop:
                 if is_zero(cotangents.get(var, _NOTHING)):
                     continue
-                own = cotangents[var]
+                own = before = cotangents[var]
                 if var in visit:
                     own, cotangents[var] = visit[var](own)
                 if var in self._targets:
-                    found[var] = own
+                    # As in PyTorch, hooks are not seen where the way goes on to other targets.
+                    goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
+                    found[var] = before if goes_on else own
         return found
 
     def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:

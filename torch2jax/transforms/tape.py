@@ -16,29 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from ..tensors.history import Node, Source, sources_among
+from ..tensors.history import NeedsTape, Node, Source, sources_among
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .linearization import Bookmark, Level, Sealed, Var, current_trace, running, sealed
 
-__all__ = ["Depth", "Form", "Hooked", "NeedsTape", "Tape", "conjugate"]
+__all__ = ["Depth", "Form", "Hooked", "Tape", "conjugate"]
 
 T = TypeVar("T")
-
-
-class NeedsTape(BaseException):
-    """The code asks for a derivative that nothing has been recorded for.
-
-    No `Exception`, since code that handles these must not take it for one.
-
-    Args:
-        depth: how many derivatives of derivatives it asks for.
-    """
-
-    def __init__(self, depth: int):
-        super().__init__(f"a tape for derivatives of order {depth}")
-        self.depth = depth
 
 
 class Depth:
