@@ -2,6 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = ["Call", "current"]
@@ -16,6 +17,8 @@ class Call(ABC):
     """Where its random operators take their keys from; see `rng.Stream`."""
     functions: Any
     """The custom autograd functions it has run; see `autograd.CustomFunctions`."""
+    levels: list
+    """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):
@@ -32,6 +35,10 @@ class Call(ABC):
     @abstractmethod
     def lift(self, value) -> Any:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
+
+    @abstractmethod
+    def nested(self) -> AbstractContextManager:
+        """A context in which code runs below a transformation of JAX that was begun within the call."""
 
     def __enter__(self):
         stack = _active.__dict__.setdefault("stack", [])

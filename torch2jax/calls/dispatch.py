@@ -27,8 +27,9 @@ from ..seams import close_seams, open_seams
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import View, evaluating, is_traced
+from ..tensors.storage import View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..transforms import func as func, vmap as vmap  # for what stands in
 from ..transforms.autograd import CustomFunctions
 from ..translation import Call, current
 from .rng import Stream
@@ -66,6 +67,7 @@ class Translation(TorchFunctionMode, Call):
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
         self.functions = CustomFunctions()
+        self.levels = outer.levels if isinstance(outer, Translation) else []
         self._reports = last_resort is not None
         inherits = last_resort is None and isinstance(outer, Translation)
         self.last_resort: Any = outer.last_resort if inherits else last_resort
@@ -91,6 +93,9 @@ class Translation(TorchFunctionMode, Call):
         close_seams()
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
+
+    def nested(self) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext()
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -219,7 +224,8 @@ class Translation(TorchFunctionMode, Call):
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
         lifted = self.lift(tensor)
-        lifted._node.storage.memory.foreign = False
+        memory = lifted._node.storage.memory
+        memory.foreign, memory.number = False, next_number()
         return lifted
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -277,7 +283,8 @@ class Translation(TorchFunctionMode, Call):
         array = tensor_to_array(tensor, copy=self._copies_constants)
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
-        lifted._node.storage.memory.foreign = True
+        memory = lifted._node.storage.memory
+        memory.foreign, memory.number = True, 0
         return lifted
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:

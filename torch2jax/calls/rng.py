@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +34,40 @@ class Stream:
         self._taken = 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self._mapped: list[tuple[str, Any]] = []
+
+    @contextlib.contextmanager
+    def mapped(self, randomness: str, axis_name):
+        """What is drawn within is drawn by a function that ``torch.vmap`` has mapped.
+
+        Args:
+            randomness: ``"same"`` for each example, ``"different"``, or ``"error"``.
+            axis_name: how JAX knows the dimension of the examples; needed where they are to be different.
+        """
+        self._mapped.append((randomness, axis_name))
+        try:
+            yield
+        finally:
+            self._mapped.pop()
 
     def next_key(self, generator: torch.Generator | None = None):
-        """The next key.
+        """The next key; within `mapped` that of one example.
 
         Raises:
-            RuntimeError: there is no key to derive one from.
+            RuntimeError: there is no key to derive one from, or nothing random is allowed.
         """
+        if any(randomness == "error" for randomness, _ in self._mapped):
+            raise RuntimeError(
+                "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
+                "'different' randomness flags on vmap or perform the randomness operation out of vmap"
+            )
+        key = self._next_key(generator)
+        for randomness, axis_name in self._mapped:
+            if randomness == "different":
+                key = jax.random.fold_in(key, lax.axis_index(axis_name))
+        return key
+
+    def _next_key(self, generator: torch.Generator | None):
         if generator is not None and generator is not torch.default_generator:
             return self._next_of(generator)
         if self._key is None:

@@ -309,6 +309,9 @@ def _no_graph(self):
 
 @implements_tensors(torch._C._set_grad_enabled)
 def _set_grad_enabled(mode):
+    levels = current().levels
+    if levels and not levels[-1].follows_no_grad:
+        return
     current().functions.set_grad_enabled(mode)
     with torch._C.DisableTorchFunction():
         torch._C._set_grad_enabled(mode)

@@ -6,6 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ __all__ = [
     "evaluating",
     "is_traced",
     "known_result",
+    "next_number",
     "noting_questions",
     "reshape",
     "transpose",
@@ -180,15 +182,24 @@ class ViewKind(NamedTuple):
     """The dimensions that traced indices choose from, with the indices: the view's values are not known then either."""
 
 
+_numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """A number above those of all memories that there are, and below those to come."""
+    return next(_numbers)
+
+
 class Memory:
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "latest", "size", "version")
+    __slots__ = ("foreign", "latest", "number", "size", "version")
 
     def __init__(self, storage: "Storage", size: int):
         self.latest = storage
         self.size = size
         self.version = 0
+        self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
 
 
@@ -300,6 +311,8 @@ class Storage:
         return larger
 
     def _hold(self, held: Held, known) -> None:
+        if is_traced(held.array):  # perhaps by a transformation that it does not depend on
+            held = Held(held.array.full_lower(), held.layout)
         self._held = held
         self._array = held.array if held.layout is None else None
         if not is_traced(held.array):

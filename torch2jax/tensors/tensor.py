@@ -71,7 +71,13 @@ class Torchish(torch.Tensor):
         return self._node.held
 
     def write(self, held: Held, known=None) -> None:
-        """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype."""
+        """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
+
+        Raises:
+            RuntimeError: it was there before a transformation that JAX is at, which the values must not outlive.
+        """
+        for level in reversed(current().levels):
+            level.check_write(self, held.array)
         node = self._node
         if node.overlaps:
             with torch._C.DisableTorchFunction():

@@ -1,0 +1,147 @@
+"""`torch.vmap` is JAX's: `jax.vmap` of a function of arrays.
+
+PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
+"""
+
+from typing import Any
+
+import jax
+import torch
+from torch._functorch import vmap as functorch
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
+
+from ..seams import stands_in
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .level import Form, Level
+
+__all__ = []
+
+_UNBATCHED_WRITE = (
+    "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
+    "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped "
+    "over in a vmap. Please try to use out-of-place operators instead of inplace arithmetic."
+)
+
+
+class _Batch(Level):
+    """A function of one example that is being run on all at once."""
+
+    def __init__(self, size: int, out_dims):
+        super().__init__(current())
+        self.size = size
+        dims = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
+        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(dims) for moved in (False, True)]
+        self._outputs: list[list[Any]] = [[] for _ in self.axes]
+        self._out_forms: list[list[Form]] = [[] for _ in self.axes]
+
+    def check_write(self, tensor: Torchish, array) -> None:
+        if not self.is_new(tensor) and self.owns(array):
+            raise RuntimeError(_UNBATCHED_WRITE)
+
+    def is_batched(self, tensor: torch.Tensor) -> bool:
+        return self.owns(self.call.lift(tensor).held.array)
+
+    def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
+        """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
+        ndim = tensor.dim() + 1
+        if not -ndim <= out_dim < ndim:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
+            )
+        if not self.is_batched(tensor):
+            tensor = tensor.unsqueeze(out_dim)
+            return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
+        lifted = self.call.lift(tensor)
+        form = Form.of(lifted)
+        number = self.axes.index((out_dim, form.layout is not None))
+        self._outputs[number].append(lifted.held.array)
+        self._out_forms[number].append(_with_examples(form, out_dim % ndim))
+        return _Output(number, len(self._outputs[number]) - 1)
+
+    def outputs(self) -> list[list]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def results(self, tree, arrays: list[list], wants_grad: bool) -> Any:
+        def put(leaf):
+            if not isinstance(leaf, _Output):
+                return leaf
+            form = self._out_forms[leaf.number][leaf.index]
+            return form._replace(wants_grad=form.wants_grad or wants_grad).result(arrays[leaf.number][leaf.index])
+
+        return tree_map(put, tree)
+
+
+class _Output:
+    """Where a result is to be put."""
+
+    def __init__(self, number: int, index: int):
+        self.number, self.index = number, index
+
+
+def _example(form: Form, dim: int) -> Form:
+    """The form of one example of a tensor with examples along a dimension."""
+    layout, strides = form.layout, form.strides
+    if layout is not None:
+        layout = tuple(other - (other > dim) for other in layout if other != dim)
+        layout = None if layout == tuple(range(len(layout))) else layout
+    if strides is not None:  # those of a dense tensor, if no other dimension is further out
+        strides = None if any(stride > strides[dim] for stride in strides) else strides[:dim] + strides[dim + 1 :]
+    return form._replace(layout=layout, strides=strides, wants_grad=False)
+
+
+def _with_examples(form: Form, dim: int) -> Form:
+    """The form of a result, of which `form` is one example; where its layout is its own, the examples come first."""
+    layout = form.layout
+    if layout is not None:
+        layout = (dim, *(other + (other >= dim) for other in layout))
+    return form._replace(layout=layout, strides=None)
+
+
+@stands_in(functorch, "_flat_vmap")
+def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
+    level = _Batch(batch_size, out_dims)
+    call: Any = level.call
+    places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
+    tensors = [call.lift(flat_args[place]) for place in places]
+    forms = [Form.of(tensor) for tensor in tensors]
+    dims = [flat_in_dims[place] for place in places]
+    axes = [dim if form.layout is None else form.layout.index(dim) for form, dim in zip(forms, dims, strict=True)]
+    name = f"torch.vmap {len(call.levels)}" if randomness == "different" else None
+    found: Any = None
+
+    def run(arrays):
+        nonlocal found
+        examples = list(flat_args)
+        with level.running(arrays), call.stream.mapped(randomness, name):
+            for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
+                inner = _example(form, dim).tensor(array)
+                examples[place] = level.give(tensor, inner)
+            results = func(*tree_unflatten(examples, args_spec), **kwargs)
+            call.functions.settle(call)
+            found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
+            return level.outputs(), [[] if array is None else [array] for array in level.written()]
+
+    out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
+    arrays = [tensor.held.array for tensor in tensors]
+    mapped = jax.vmap(run, in_axes=(axes,), out_axes=out_axes, axis_size=batch_size, axis_name=name)
+    outputs, written = mapped(arrays)
+    level.write_back([array[0] if array else None for array in written])
+    return level.results(found, outputs, any(tensor._wants_grad for tensor in tensors))
+
+
+@stands_in(functorch, "is_batchedtensor")
+def _is_batched(tensor) -> bool:
+    levels = current().levels
+    return bool(levels) and isinstance(levels[-1], _Batch) and levels[-1].is_batched(tensor)
+
+
+@stands_in(functorch, "_remove_batch_dim")
+def _remove_batch_dim(tensor, level, batch_size, out_dim):
+    return level.unbatch(tensor, out_dim)
+
+
+@stands_in(functorch, "lazy_load_decompositions")
+def _load_nothing() -> None:
+    pass
