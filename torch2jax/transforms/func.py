@@ -120,7 +120,9 @@ def _grad_and_value(func, argnums, has_aux, args, kwargs):
                     "you wanted to use the vjp or jacrev APIs instead?"
                 )
             if output.is_complex():
-                raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {output.dtype}")
+                raise RuntimeError(
+                    f"grad can be implicitly created only for real scalar outputs but got {output.dtype}"
+                )
             array = level.call.lift(output).read()
             found = level.take_all((output, aux))
             return [array] if output.is_floating_point() else [], (level.taken(), level.written())
@@ -204,9 +206,7 @@ class _Forward(_Derivative):
 @stands_in(eager_transforms, "_jvp_with_argnums")
 def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
     if not isinstance(primals, tuple):
-        raise RuntimeError(
-            f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals)."
-        )
+        raise RuntimeError(f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
     chosen = primals if argnums is None else _slice_argnums(primals, argnums)
     flat_primals, spec = tree_flatten(chosen)
     flat_tangents, tangents_spec = tree_flatten(tangents)
