@@ -13,7 +13,6 @@ import torch
 from jax import lax
 from torch._functorch import eager_transforms
 from torch._functorch.eager_transforms import (
-    _replace_args,
     _slice_argnums,
     assert_non_empty_list_of_tensors,
     assert_non_empty_tensor_output,
@@ -109,7 +108,7 @@ def _grad_and_value(func, argnums, has_aux, args, kwargs):
 
     def run(*arrays):
         nonlocal found
-        with level.running(arrays), torch.enable_grad():
+        with torch.enable_grad(), level.running(arrays):
             args, kwargs = level.arguments(arrays, require_grad=True)
             output, aux = _with_aux(func(*args, **kwargs), has_aux, name)
             if not isinstance(output, torch.Tensor):
@@ -144,7 +143,7 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
 
     def run(*arrays):
         nonlocal found, spec
-        with level.running(arrays), torch.enable_grad():
+        with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=True)
             outputs, aux = _with_aux(func(*args), has_aux, "vjp(f, *primals)")
             found = level.take_all(aux)
@@ -171,7 +170,8 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
                 "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the "
                 f"function. cotangents: {treespec_pprint(given)}, primal output: {treespec_pprint(spec)}"
             )
-        return level.gradients(pull([_cotangent(*each) for each in zip(range(len(flat)), flat, forms, values)]))
+        wanted = zip(flat, forms, values, strict=True)
+        return level.gradients(pull([_cotangent(number, *each) for number, each in enumerate(wanted)]))
 
     results = tree_unflatten([form.result(value) for form, value in zip(forms, values, strict=True)], spec)
     return (results, pull_back, level.put(found, arrays)) if has_aux else (results, pull_back)
@@ -226,7 +226,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
 
     def run(*arrays):
         nonlocal found, spec
-        with level.running(arrays), torch.enable_grad():
+        with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
             found = level.take_all(aux)
@@ -321,7 +321,7 @@ def _traced_by_linearize(trace):
     forms: list[Form | Torchish] = []
 
     def run(*arrays):
-        with level.running(arrays), torch.enable_grad():
+        with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             flat, _ = tree_flatten(func(*args))
             return _moved(level, flat, forms, strict=False), level.written()

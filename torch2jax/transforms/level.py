@@ -105,11 +105,18 @@ class Level(ABC):
         """Whether a tensor's memory is of the function's own making, or an argument's."""
         return tensor._node.storage.memory.number > self._since
 
+    def argument(self, tensor: Torchish) -> int | None:
+        """Which argument a result is, as it was given: it is that tensor outside too, not a copy of it."""
+        return next((i for i, (_, inner, _) in enumerate(self._given) if inner._node is tensor._node), None)
+
     def take(self, tensor: torch.Tensor) -> Any:
         """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.held.array):
             return lifted
+        number = self.argument(lifted)
+        if number is not None:
+            return self._given[number][0]
         self._arrays.append(lifted.held.array)
         self._forms.append(Form.of(lifted))
         return _Place(len(self._forms) - 1)

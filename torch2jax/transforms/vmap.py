@@ -10,6 +10,7 @@ import torch
 from torch._functorch import vmap as functorch
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
+from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -27,11 +28,11 @@ _UNBATCHED_WRITE = (
 class _Batch(Level):
     """A function of one example that is being run on all at once."""
 
-    def __init__(self, size: int, out_dims):
+    def __init__(self, size: int, dims: list[int], out_dims):
         super().__init__(current())
-        self.size = size
-        dims = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
-        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(dims) for moved in (False, True)]
+        self.size, self.dims = size, dims
+        wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
+        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
         self._outputs: list[list[Any]] = [[] for _ in self.axes]
         self._out_forms: list[list[Form]] = [[] for _ in self.axes]
 
@@ -53,6 +54,9 @@ class _Batch(Level):
             tensor = tensor.unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
         lifted = self.call.lift(tensor)
+        number = self.argument(lifted)
+        if number is not None:
+            return self._given[number][0].movedim(self.dims[number], out_dim)
         form = Form.of(lifted)
         number = self.axes.index((out_dim, form.layout is not None))
         self._outputs[number].append(lifted.held.array)
@@ -101,12 +105,12 @@ def _with_examples(form: Form, dim: int) -> Form:
 
 @stands_in(functorch, "_flat_vmap")
 def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
-    level = _Batch(batch_size, out_dims)
-    call: Any = level.call
     places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
+    dims = [flat_in_dims[place] for place in places]
+    level = _Batch(batch_size, dims, out_dims)
+    call: Any = level.call
     tensors = [call.lift(flat_args[place]) for place in places]
     forms = [Form.of(tensor) for tensor in tensors]
-    dims = [flat_in_dims[place] for place in places]
     axes = [dim if form.layout is None else form.layout.index(dim) for form, dim in zip(forms, dims, strict=True)]
     name = f"torch.vmap {len(call.levels)}" if randomness == "different" else None
     found: Any = None
@@ -126,7 +130,12 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
     out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
     arrays = [tensor.held.array for tensor in tensors]
     mapped = jax.vmap(run, in_axes=(axes,), out_axes=out_axes, axis_size=batch_size, axis_name=name)
-    outputs, written = mapped(arrays)
+    try:
+        outputs, written = mapped(arrays)
+    except BatchedValueError:
+        raise
+    except TracedValueError as error:
+        raise BatchedValueError(error) from error
     level.write_back([array[0] if array else None for array in written])
     return level.results(found, outputs, any(tensor._wants_grad for tensor in tensors))
 
