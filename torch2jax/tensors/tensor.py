@@ -15,6 +15,7 @@ __all__ = [
     "geometry",
     "make_region",
     "make_view",
+    "make_view_of_shape",
     "resize",
     "strides_of_copy",
     "strides_of_shape",
@@ -144,7 +145,7 @@ def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torch
     """The tensor that reads `node`, as a view of `base`, with the geometry and dtype of `like`."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         shape, dtype, strides, offset = like.shape, like.dtype, like.stride(), like.storage_offset()
-    return _make_view(base, node, shape, dtype, strides, offset)
+    return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
 def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | None = None) -> Torchish:
@@ -157,10 +158,11 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
     with torch._C.DisableTorchFunction():
         is_all = (base.shape, base.stride(), base.storage_offset(), base.dtype) == (shape, strides, offset, dtype)
     node = base._node if is_all else region(base._node, shape, strides, offset, canonical(dtype))
-    return _make_view(base, node, shape, dtype, strides, offset)
+    return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
-def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
+def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch.dtype, strides, offset) -> Torchish:
+    """The tensor that reads `node`, as a view of `base`, with this geometry."""
     grad = torch.is_grad_enabled()
     if not grad and node.storage.differentiable:
         node = node.detached()

@@ -67,7 +67,7 @@ class Level(ABC):
         self.call: Any = call
         self._since = next_number()
         self._tag: Any = None
-        self._given: list[tuple[Torchish, Torchish, int]] = []
+        self.given: list[tuple[Torchish, Torchish, int]] = []
         self._forms: list[Form] = []
         self._arrays: list[Any] = []
 
@@ -83,7 +83,8 @@ class Level(ABC):
     def running(self, arrays):
         """The context in which the function runs; `arrays` are some of the level's own."""
         for array in arrays:
-            self._tag = array._trace.tag
+            if isinstance(array, jax.core.Tracer):  # JAX leaves those alone that have no derivative
+                self._tag = array._trace.tag  # pyright: ignore[reportAttributeAccessIssue]
         self.call.levels.append(self)
         try:
             with self.call.nested():
@@ -94,7 +95,7 @@ class Level(ABC):
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""
-        self._given.append((outer, inner, inner._node.storage.memory.version))
+        self.given.append((outer, inner, inner._node.storage.memory.version))
         return inner
 
     def owns(self, array) -> bool:
@@ -105,18 +106,14 @@ class Level(ABC):
         """Whether a tensor's memory is of the function's own making, or an argument's."""
         return tensor._node.storage.memory.number > self._since
 
-    def argument(self, tensor: Torchish) -> int | None:
-        """Which argument a result is, as it was given: it is that tensor outside too, not a copy of it."""
-        return next((i for i, (_, inner, _) in enumerate(self._given) if inner._node is tensor._node), None)
-
     def take(self, tensor: torch.Tensor) -> Any:
         """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.held.array):
             return lifted
-        number = self.argument(lifted)
-        if number is not None:
-            return self._given[number][0]
+        for outer, inner, _ in self.given:
+            if inner._node is lifted._node:
+                return outer  # not a copy of it
         self._arrays.append(lifted.held.array)
         self._forms.append(Form.of(lifted))
         return _Place(len(self._forms) - 1)
@@ -147,12 +144,12 @@ class Level(ABC):
     def written(self) -> list:
         """The array of each argument that the function wrote to in place, None for others."""
         return [
-            None if inner._node.storage.memory.version == before else inner.read() for _, inner, before in self._given
+            None if inner._node.storage.memory.version == before else inner.read() for _, inner, before in self.given
         ]
 
     def write_back(self, arrays: list) -> None:
         """Writes to the arguments what the function wrote."""
-        for (outer, _, _), array in zip(self._given, arrays, strict=True):
+        for (outer, _, _), array in zip(self.given, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
 

@@ -14,6 +14,7 @@ from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
+from .batched_views import Kinds, batched_view, kinds_between
 from .level import Form, Level
 
 __all__ = []
@@ -54,34 +55,59 @@ class _Batch(Level):
             tensor = tensor.unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
         lifted = self.call.lift(tensor)
-        number = self.argument(lifted)
-        if number is not None:
-            return self._given[number][0].movedim(self.dims[number], out_dim)
-        form = Form.of(lifted)
+        form, array, alias = Form.of(lifted), lifted.held.array, self._alias(lifted)
+        if alias is not None:
+            form, array = form._replace(layout=None), lifted.read()
         number = self.axes.index((out_dim, form.layout is not None))
-        self._outputs[number].append(lifted.held.array)
+        self._outputs[number].append(array)
         self._out_forms[number].append(_with_examples(form, out_dim % ndim))
-        return _Output(number, len(self._outputs[number]) - 1)
+        return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
+
+    def _alias(self, tensor: Torchish) -> "_Alias | None":
+        """What the tensor is of an argument, if it is a view of one."""
+        for (outer, inner, _), dim in zip(self.given, self.dims, strict=True):
+            kinds = kinds_between(inner._node, tensor._node)
+            if kinds is not None:
+                return _Alias(outer, dim, kinds, tensor)
+        return None
 
     def outputs(self) -> list[list]:
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def results(self, tree, arrays: list[list], wants_grad: bool) -> Any:
+        """The results, of arrays that have left JAX; views of arguments as views of them."""
+
         def put(leaf):
             if not isinstance(leaf, _Output):
                 return leaf
+            array = arrays[leaf.number][leaf.index]
+            aliased = None if leaf.alias is None else leaf.alias.of_all(leaf.out_dim, array)
+            if aliased is not None:
+                return aliased
             form = self._out_forms[leaf.number][leaf.index]
-            return form._replace(wants_grad=form.wants_grad or wants_grad).result(arrays[leaf.number][leaf.index])
+            return form._replace(wants_grad=form.wants_grad or wants_grad).result(array)
 
         return tree_map(put, tree)
+
+
+class _Alias:
+    """A tensor that is a view of one example of an argument, which has the examples along a dimension."""
+
+    def __init__(self, outer: Torchish, dim: int, kinds: Kinds, example: Torchish):
+        self.outer, self.dim, self.kinds, self.example = outer, dim, kinds, example
+
+    def of_all(self, out_dim: int, array) -> torch.Tensor | None:
+        if not self.kinds:
+            return self.outer if out_dim == self.dim else self.outer.movedim(self.dim, out_dim)
+        return batched_view(self.outer, self.dim, self.kinds, self.example, out_dim, array)
 
 
 class _Output:
     """Where a result is to be put."""
 
-    def __init__(self, number: int, index: int):
-        self.number, self.index = number, index
+    def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
+        self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
 
 
 def _example(form: Form, dim: int) -> Form:
