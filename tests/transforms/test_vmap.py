@@ -169,6 +169,27 @@ def test_different_for_each_example():
     np.testing.assert_array_equal(different, draws("different"))
 
 
+def test_different_draws_are_those_of_a_batch():
+    def of_a_batch():
+        return torch.rand(2, 3), torch.randn(2, 3, 4), torch.bernoulli(X.sigmoid())
+
+    def of_each(x):
+        return vmap(
+            lambda x: (torch.rand(3), torch.randn_like(x), torch.bernoulli(x.sigmoid())), randomness="different"
+        )(x)
+
+    ours = jax.jit(t2j(of_each))(jnp.asarray(X), rng=KEY)
+    jax.tree.map(np.testing.assert_array_equal, ours, t2j(of_a_batch)(rng=KEY))
+
+
+def test_what_is_drawn_from_a_known_key_differs_too():
+    def drawn(x):
+        torch.manual_seed(0)
+        return vmap(lambda x: torch.rand(3), randomness="different")(x)
+
+    assert len(np.unique(jax.jit(t2j(drawn))(jnp.ones(4)))) == 12
+
+
 def test_different_in_every_level_that_wants_it():
     def drawn(outer, inner):
         one = vmap(lambda x: torch.rand(()), randomness=inner)
@@ -226,10 +247,21 @@ def captured_part(x):
     return vmap(inner)(x)
 
 
+def captured_draw(x):
+    buffer = torch.zeros(3)
+    return vmap(lambda x: buffer.normal_(), randomness="different")(x)
+
+
 ERRORS = {
     "random": (vmap(lambda x: x + torch.rand(())), RuntimeError, "random operation while in randomness error mode"),
     "a captured tensor": (captured, RuntimeError, "inplace arithmetic"),
     "part of a captured tensor": (captured_part, RuntimeError, "inplace arithmetic"),
+    "the same of different parameters": (
+        vmap(lambda x: torch.bernoulli(x.sigmoid()), randomness="same"),
+        RuntimeError,
+        "same randomness with a batched tensor input",
+    ),
+    "different numbers in one tensor": (captured_draw, RuntimeError, "different inplace randomness on an unbatched"),
     "item": (vmap(lambda x: x.sum().item()), RuntimeError, r"item\(\) on a Tensor"),
     "control flow": (vmap(lambda x: x if x.sum() > 0 else -x), RuntimeError, "data-dependent control flow"),
     "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import secrets
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from ..errors import user_location
 from ..seams import exchange, stands_in
 from ..tensors.storage import evaluate, evaluating, is_traced
 from ..tensors.tensor import wrap
+from ..transforms.mapped_draws import Mapped
 from ..translation import current
 
 __all__ = ["Stream"]
@@ -34,38 +34,41 @@ class Stream:
         self._taken = 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
-        self._mapped: list[tuple[str, Any]] = []
+        self.mapped: list[Mapped] = []
 
     @contextlib.contextmanager
-    def mapped(self, randomness: str, axis_name):
-        """What is drawn within is drawn by a function that ``torch.vmap`` has mapped.
-
-        Args:
-            randomness: ``"same"`` for each example, ``"different"``, or ``"error"``.
-            axis_name: how JAX knows the dimension of the examples; needed where they are to be different.
-        """
-        self._mapped.append((randomness, axis_name))
+    def within(self, mapped: Mapped):
+        """What is drawn within is drawn by a function that ``torch.vmap`` maps."""
+        self.mapped.append(mapped)
         try:
             yield
         finally:
-            self._mapped.pop()
+            self.mapped.pop()
+
+    @property
+    def differing(self) -> list:
+        """The names of the dimensions whose examples draw something different, the innermost last."""
+        return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
 
     def next_key(self, generator: torch.Generator | None = None):
-        """The next key; within `mapped` that of one example.
+        """The next key; of one example, where examples draw something different.
 
         Raises:
             RuntimeError: there is no key to derive one from, or nothing random is allowed.
         """
-        if any(randomness == "error" for randomness, _ in self._mapped):
+        key = self.next_common_key(generator)
+        for axis_name in self.differing:
+            key = jax.random.fold_in(key, lax.axis_index(axis_name))
+        return key
+
+    def next_common_key(self, generator: torch.Generator | None = None):
+        """As `next_key`, for all examples at once."""
+        if any(mapped.randomness == "error" for mapped in self.mapped):
             raise RuntimeError(
                 "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
                 "'different' randomness flags on vmap or perform the randomness operation out of vmap"
             )
-        key = self._next_key(generator)
-        for randomness, axis_name in self._mapped:
-            if randomness == "different":
-                key = jax.random.fold_in(key, lax.axis_index(axis_name))
-        return key
+        return self._next_key(generator)
 
     def _next_key(self, generator: torch.Generator | None):
         if generator is not None and generator is not torch.default_generator:

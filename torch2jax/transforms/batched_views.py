@@ -70,8 +70,8 @@ def _write_one(kinds: Kinds, array, value) -> Any:
 
 def _geometry(outer: Torchish, dim: int, example: Torchish, out_dim: int, shape) -> tuple[tuple[int, ...], int]:
     """The strides and offset of all examples; strides as of a new tensor, where those of an example are not its own."""
-    strides = outer.stride()
+    strides, offset = outer.stride(), int(outer.storage_offset())
     if any(stride > strides[dim] for stride in strides):
-        return strides_of_shape(shape), outer.storage_offset()
+        return strides_of_shape(shape), offset
     own = example.stride()
-    return (*own[:out_dim], strides[dim], *own[out_dim:]), outer.storage_offset() + example.storage_offset()
+    return (*own[:out_dim], strides[dim], *own[out_dim:]), offset + int(example.storage_offset())

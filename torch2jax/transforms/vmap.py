@@ -16,6 +16,7 @@ from ..tensors.tensor import Torchish
 from ..translation import current
 from .batched_views import Kinds, batched_view, kinds_between
 from .level import Form, Level
+from .mapped_draws import Mapped
 
 __all__ = []
 
@@ -144,7 +145,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
     def run(arrays):
         nonlocal found
         examples = list(flat_args)
-        with level.running(arrays), call.stream.mapped(randomness, name):
+        with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
             for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
                 inner = _example(form, dim).tensor(array)
                 examples[place] = level.give(tensor, inner)
