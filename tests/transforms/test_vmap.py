@@ -232,6 +232,17 @@ def test_modules_of_the_caller_are_seen_as_they_are():
     agree(each, X)
 
 
+def test_what_autograd_batches_gradients_with():
+    def run(x):
+        some = torch._vmap_internals._vmap(lambda x: (x * 2, None), allow_none_pass_through=True)(x)
+        return some[0], some[1] is None, torch._vmap_internals._vmap(torch.sin, 1, 1)(x)
+
+    doubled, is_none, sine = t2j(run)(jnp.asarray(X))
+    assert is_none
+    np.testing.assert_array_equal(doubled, X * 2)
+    np.testing.assert_allclose(sine, X.sin(), rtol=1e-6)
+
+
 def captured(x):
     buffer = torch.zeros(3, 4)
     return vmap(lambda x: buffer.copy_(x))(x)

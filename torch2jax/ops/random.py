@@ -371,7 +371,7 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     expect("normal", dtype, FLOATS)
-    mean, std = (x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (mean, std))
+    mean, std = (x.to(dtype).expand(shape) if isinstance(x, torch.Tensor) else x for x in (mean, std))
     return sample(_normal, shape, dtype, mean, std, generator=generator)
 
 

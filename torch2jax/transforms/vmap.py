@@ -3,11 +3,14 @@
 PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
 """
 
+import importlib
 from typing import Any
 
 import jax
 import torch
+from torch import _vmap_internals
 from torch._functorch import vmap as functorch
+from torch.autograd import functional
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from ..errors import BatchedValueError, TracedValueError
@@ -181,3 +184,28 @@ def _remove_batch_dim(tensor, level, batch_size, out_dim):
 @stands_in(functorch, "lazy_load_decompositions")
 def _load_nothing() -> None:
     pass
+
+
+@stands_in(_vmap_internals, "_vmap")
+@stands_in(functional, "_vmap")
+@stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
+def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False):
+    """What autograd batches gradients with; results may be None."""
+
+    def mapped(*args):
+        outputs: Any = None
+
+        def run(*examples):
+            nonlocal outputs
+            outputs = func(*examples)
+            if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+                return outputs
+            return tuple(output for output in outputs if output is not None)
+
+        results = torch.vmap(run, in_dims, out_dims)(*args)
+        if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+            return results
+        found = iter(results)
+        return tuple(None if output is None else next(found) for output in outputs)
+
+    return mapped
