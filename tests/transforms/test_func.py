@@ -294,6 +294,21 @@ def test_known_values_stay_known():
     agree(loops, X)
 
 
+def first_read_inside(x):
+    """Views and copies from outside, whose values are first asked for where a transformation is."""
+    part, turned = x[0], x.t()
+    scaled = (x * 2).detach()
+    inside = grad(lambda a: (a * part).sum() * turned.sum() + (scaled[0] * a).sum())(x)
+    pushed = vmap(lambda a: jvp(lambda b: b * part + scaled[1], (a,), (a,)))(x)
+    x.add_(1)
+    return inside, pushed, part + 1, turned + scaled.t()
+
+
+def test_what_is_first_read_inside_a_transformation_outlives_it():
+    agree(first_read_inside, X)
+    jax.grad(lambda x: t2j(first_read_inside)(x)[3].sum())(jnp.asarray(X))
+
+
 def captured(x, y):
     def inner(x):
         y.add_(1)
