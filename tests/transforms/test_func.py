@@ -50,6 +50,22 @@ def operations(function, *args):
     return sorted(str(equation.primitive) for equation in jaxpr.eqns)
 
 
+class Round(torch.autograd.Function):
+    """A straight-through estimator."""
+
+    @staticmethod
+    def forward(x):
+        return torch.round(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
 def loss(x, y):
     return ((x * y).sin() * x.exp()).sum()
 
@@ -168,6 +184,8 @@ CASES = {
     "both orders": (both_orders, X, Y),
     "linearize": (linear, X, Y),
     "functionalize": (pure, X),
+    "a custom function": (lambda x: vjp(Round.apply, x)[1](x), X),
+    "a custom function within": (grad(lambda x: (Round.apply(x * 2) * x).sum()), X),
     "vmap of grad": (vmap(grad(loss), in_dims=(0, None)), X, Y),
     "grad of vmap": (grad(lambda x, y: vmap(loss, in_dims=(0, None))(x, y).prod()), X, Y),
     "vmap of jacrev": (vmap(jacrev(torch.sin)), X),

@@ -81,7 +81,7 @@ class _Derivative(Level):
 
     def gradients(self, cotangents) -> Any:
         """PyTorch's gradients for JAX's cotangents of the inputs."""
-        wants = any(tensor._wants_grad for tensor in self.inputs)
+        wants = any(form.wants_grad for form in self.forms)
         forms = [form._replace(wants_grad=wants) for form in self.forms]
         gradients = [form.result(_conjugate(array)) for form, array in zip(forms, cotangents, strict=True)]
         return tree_unflatten(gradients, self.spec)
@@ -110,7 +110,7 @@ def _grad_and_value(func, argnums, has_aux, args, kwargs):
         nonlocal found
         with torch.enable_grad(), level.running(arrays):
             args, kwargs = level.arguments(arrays, require_grad=True)
-            output, aux = _with_aux(func(*args, **kwargs), has_aux, name)
+            output, aux = _with_aux(level.run(func, args, kwargs), has_aux, name)
             if not isinstance(output, torch.Tensor):
                 raise RuntimeError(f"{name}: Expected f(*args) to return a Tensor, got {type(output)}")
             if output.dim() != 0:
@@ -145,7 +145,7 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
         nonlocal found, spec
         with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=True)
-            outputs, aux = _with_aux(func(*args), has_aux, "vjp(f, *primals)")
+            outputs, aux = _with_aux(level.run(func, args, {}), has_aux, "vjp(f, *primals)")
             found = level.take_all(aux)
             flat, spec = tree_flatten(outputs)
             assert_non_empty_tensor_output(flat, "vjp(f, *primals)")
@@ -228,7 +228,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
         nonlocal found, spec
         with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
-            outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
+            outputs, aux = _with_aux(level.run(func, args, {}), has_aux, jvp_str)
             found = level.take_all(aux)
             flat, spec = tree_flatten(outputs)
             assert_non_empty_tensor_output(flat, jvp_str)
@@ -323,7 +323,7 @@ def _traced_by_linearize(trace):
     def run(*arrays):
         with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
-            flat, _ = tree_flatten(func(*args))
+            flat, _ = tree_flatten(level.run(func, args, {}))
             return _moved(level, flat, forms, strict=False), level.written()
 
     _, push, written = jax.linearize(run, *level.arrays, has_aux=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -89,9 +90,14 @@ class Level(ABC):
         try:
             with self.call.nested():
                 yield
-                self.call.functions.settle(self.call)
         finally:
             self.call.levels.pop()
+
+    def run(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """What the function gives."""
+        result = func(*args, **kwargs)
+        self.call.functions.settle(self.call)
+        return result
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""

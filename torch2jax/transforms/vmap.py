@@ -152,8 +152,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
             for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
                 inner = _example(form, dim).tensor(array)
                 examples[place] = level.give(tensor, inner)
-            results = func(*tree_unflatten(examples, args_spec), **kwargs)
-            call.functions.settle(call)
+            results = level.run(func, tree_unflatten(examples, args_spec), kwargs)
             found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
             return level.outputs(), [[] if array is None else [array] for array in level.written()]
 
@@ -167,7 +166,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
     except TracedValueError as error:
         raise BatchedValueError(error) from error
     level.write_back([array[0] if array else None for array in written])
-    return level.results(found, outputs, any(tensor._wants_grad for tensor in tensors))
+    return level.results(found, outputs, any(form.wants_grad for form in forms))
 
 
 @stands_in(functorch, "is_batchedtensor")
