@@ -9,7 +9,7 @@ import jax
 import optree
 import torch
 
-__all__ = ["NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
+__all__ = ["BatchedValueError", "NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
 
 _LIBRARIES = tuple(
     str(Path(path).resolve()) + os.sep  # torchvision is none of them
@@ -81,9 +81,25 @@ class TracedValueError(TypeError):
     """Python asked for the value of a tensor that depends on a traced input."""
 
     def __init__(self, what: str):
+        self.what = what
         super().__init__(
             f"{what} needs the value of a tensor that depends on a traced input, at {user_location()}. "
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data."
         )
+
+
+class BatchedValueError(TracedValueError, RuntimeError):
+    """As `TracedValueError`, of a value that each example of ``torch.vmap`` has another of."""
+
+    def __init__(self, error: TracedValueError):
+        hint = _VMAP_HINTS.get(error.what, "We do not support batching operators that can output dynamic shape")
+        self.what = error.what
+        Exception.__init__(self, f"vmap: {hint}. {error}")
+
+
+_VMAP_HINTS = {
+    "Tensor.item()": "It looks like you're calling .item() on a Tensor",
+    "bool(tensor)": "It looks like you're attempting to use a Tensor in some data-dependent control flow",
+}

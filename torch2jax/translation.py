@@ -17,6 +17,8 @@ class Call(ABC):
     """Where its random operators take their keys from; see `rng.Stream`."""
     tape: Any = None
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
+    levels: list
+    """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):

@@ -28,6 +28,10 @@ CONTINUOUS = {
     "normal_mean": (lambda: torch.normal(torch.full((COUNT,), 3.0), 2.0), scipy.stats.norm(3, 2)),
     "normal_std": (lambda: torch.normal(1.0, torch.full((COUNT,), 0.5)), scipy.stats.norm(1, 0.5)),
     "normal_both": (lambda: torch.normal(torch.zeros(COUNT), torch.full((1,), 3.0)), scipy.stats.norm(0, 3)),
+    "normal_rows": (
+        lambda: torch.normal(torch.zeros(COUNT // 4, 4), torch.full((4,), 3.0)).flatten(),
+        scipy.stats.norm(0, 3),
+    ),
     "exponential_": (lambda: torch.empty(COUNT).exponential_(2.0), scipy.stats.expon(scale=0.5)),
     "log_normal_": (lambda: torch.empty(COUNT).log_normal_(0.5, 0.25), scipy.stats.lognorm(0.25, scale=np.exp(0.5))),
     "cauchy_": (lambda: torch.empty(COUNT).cauchy_(1, 2), scipy.stats.cauchy(1, 2)),

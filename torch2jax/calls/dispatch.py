@@ -27,9 +27,9 @@ from ..seams import close_seams, open_seams
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import View, evaluating, is_traced
+from ..tensors.storage import View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
-from ..transforms import engine as engine, function as function  # register what stands in for PyTorch's
+from ..transforms import engine as engine, func as func, function as function, vmap as vmap  # for what stands in
 from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
@@ -67,6 +67,7 @@ class Translation(TorchFunctionMode, Call):
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
+        self.levels = outer.levels if isinstance(outer, Translation) else []
         self._reports = last_resort is not None
         inherits = last_resort is None and isinstance(outer, Translation)
         self.last_resort: Any = outer.last_resort if inherits else last_resort
@@ -78,7 +79,7 @@ class Translation(TorchFunctionMode, Call):
         self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
         self._depth = depth if self.tape is None else self.tape.depth
         self._recording = contextlib.ExitStack()
-        self._opened: list[Tape] = []
+        self._opened: list[Tape | None] = []
 
     def __enter__(self) -> "Translation":
         open_seams()
@@ -102,21 +103,29 @@ class Translation(TorchFunctionMode, Call):
     @contextlib.contextmanager
     def nested(self):
         outer = self.tape
-        if self._depth == 0 or (outer is not None and outer.is_current):
-            yield
-            return
-        with Tape(self._depth, outer) as self.tape:
-            self._opened.append(self.tape)
-            try:
+        is_recorded = self._depth == 0 or (outer is not None and outer.is_current)
+        tape = None if is_recorded else Tape(self._depth, outer)
+        self._opened.append(tape)
+        try:
+            if tape is None:
                 yield
-            finally:
-                self.tape = outer
-                self._opened.pop()
+                return
+            with tape as self.tape:
+                try:
+                    yield
+                finally:
+                    self.tape = outer
+        finally:
+            self._opened.pop()
+
+    def leaving(self, array):
+        """An array as it leaves the code that runs `nested`: without what is recorded there."""
+        tape = self._opened[-1]
+        return array if tape is None else tape.lowered(array)
 
     def array_of(self, tensor: Torchish):
-        """The array of a tensor as it leaves the code that is recorded on the tape which this call has begun last."""
-        array = tensor.read()
-        return self._opened[-1].lowered(array) if self._opened else array
+        """The array of a tensor as it leaves the code that runs `nested`."""
+        return self.leaving(tensor.read())
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -240,7 +249,8 @@ class Translation(TorchFunctionMode, Call):
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
         lifted = self.lift(tensor)
-        lifted._node.storage.memory.foreign = False
+        memory = lifted._node.storage.memory
+        memory.foreign, memory.number = False, next_number()
         return lifted
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -301,7 +311,8 @@ class Translation(TorchFunctionMode, Call):
         array = tensor_to_array(tensor, copy=self._copies_constants)
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
-        lifted._node.storage.memory.foreign = True
+        memory = lifted._node.storage.memory
+        memory.foreign, memory.number = True, 0
         return lifted
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:

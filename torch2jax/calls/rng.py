@@ -13,6 +13,7 @@ from ..errors import user_location
 from ..seams import exchange, stands_in
 from ..tensors.storage import evaluate, evaluating, is_traced
 from ..tensors.tensor import wrap
+from ..transforms.mapped_draws import Mapped
 from ..translation import current
 
 __all__ = ["Stream"]
@@ -33,13 +34,43 @@ class Stream:
         self._taken = 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self.mapped: list[Mapped] = []
+
+    @contextlib.contextmanager
+    def within(self, mapped: Mapped):
+        """What is drawn within is drawn by a function that ``torch.vmap`` maps."""
+        self.mapped.append(mapped)
+        try:
+            yield
+        finally:
+            self.mapped.pop()
+
+    @property
+    def differing(self) -> list:
+        """The names of the dimensions whose examples draw something different, the innermost last."""
+        return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
 
     def next_key(self, generator: torch.Generator | None = None):
-        """The next key.
+        """The next key; of one example, where examples draw something different.
 
         Raises:
-            RuntimeError: there is no key to derive one from.
+            RuntimeError: there is no key to derive one from, or nothing random is allowed.
         """
+        key = self.next_common_key(generator)
+        for axis_name in self.differing:
+            key = jax.random.fold_in(key, lax.axis_index(axis_name))
+        return key
+
+    def next_common_key(self, generator: torch.Generator | None = None):
+        """As `next_key`, for all examples at once."""
+        if any(mapped.randomness == "error" for mapped in self.mapped):
+            raise RuntimeError(
+                "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
+                "'different' randomness flags on vmap or perform the randomness operation out of vmap"
+            )
+        return self._next_key(generator)
+
+    def _next_key(self, generator: torch.Generator | None):
         if generator is not None and generator is not torch.default_generator:
             return self._next_of(generator)
         if self._key is None:

@@ -154,6 +154,14 @@ def _retains_grad(self):
     return current().lift(self)._retains_grad
 
 
+@implements_tensors(torch._C._set_grad_enabled)
+def _set_grad_enabled(mode):
+    levels = current().levels
+    if not levels or levels[-1].follows_no_grad:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(mode)
+
+
 @stands_in(torch._C._functions, "UndefinedGrad")
 def _undefined_grad():
     def without_gradient(tensor):

@@ -18,6 +18,7 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
 from ..tensors.storage import is_traced, known_result
 from ..tensors.tensor import Torchish, strides_of_copy, wrap
+from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
 from .creation import factory, like_options, new_shape
@@ -36,18 +37,24 @@ def sample(
     requires_grad: bool = False,
     strides: tuple[int, ...] | None = None,
     differentiable: bool = False,
+    pointwise: bool = True,
 ) -> Tensor:
-    """The tensor of ``body(key, shape, array dtype, *operands)``, where `operands` are numbers and tensors."""
+    """The tensor of ``body(key, shape, array dtype, *operands)``, where `operands` are numbers and tensors.
+
+    `pointwise` says that with more dimensions in front of `shape` and the operands `body` draws as often as they say.
+    """
     call = current()
-    key = call.stream.next_key(generator)
+    differing = call.stream.differing if pointwise and not differentiable else []
+    key = call.stream.next_common_key(generator) if differing else call.stream.next_key(generator)
     lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
     tensors = [x for x in lifted if isinstance(x, Torchish)]
     arrays = [x.read() if isinstance(x, Torchish) else x for x in lifted]
     if not differentiable:
         arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
+    check_operands(call.stream.mapped, arrays)
     given = (tuple(shape), canonical(dtype))
-    array = body(key, *given, *arrays)
-    knowns = [None if is_traced(key) else key, *(x.known for x in tensors)]
+    array = draw_for_each(body, key, *given, arrays, differing)
+    knowns = [None if is_traced(key) or differing else key, *(x.known for x in tensors)]
     values = [x.known if isinstance(x, Torchish) else x for x in lifted]
     known = known_result(array, body, (key, *given, *values), {}, knowns)
     label = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
@@ -241,7 +248,7 @@ def randint_like(input, *bounds, low=0, high=None, dtype=None, memory_format=Non
 
 @factory(torch.randperm, aten.randperm.default, aten.randperm.generator)
 def randperm(n, *, dtype=torch.int64, **options):
-    return sample(_permutation, new_shape((n,), {}), dtype, **options)
+    return sample(_permutation, new_shape((n,), {}), dtype, pointwise=False, **options)
 
 
 # Fills in place, and their functional forms.
@@ -252,6 +259,10 @@ def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callab
 
     def register(draw: Callable) -> Callable:
         def fill(self, *args, generator=None):
+            call = current()
+            if call.stream.differing:
+                operands = [call.lift(x).read() for x in args if isinstance(x, torch.Tensor)]
+                check_target(call.stream.mapped, call.lift(self), operands)
             return write_in_place(self, draw(self, *args, generator=generator))
 
         implements_tensors(functional, takes=takes)(draw)
@@ -361,7 +372,7 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     expect("normal", dtype, FLOATS)
-    mean, std = (x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (mean, std))
+    mean, std = (x.to(dtype).expand(shape) if isinstance(x, torch.Tensor) else x for x in (mean, std))
     return sample(_normal, shape, dtype, mean, std, generator=generator)
 
 

@@ -6,6 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ __all__ = [
     "evaluating",
     "is_traced",
     "known_result",
+    "next_number",
     "noting_questions",
     "reshape",
     "transpose",
@@ -202,15 +204,24 @@ def all_of(ndim: int) -> ViewKind:
     return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
 
 
+_numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """A number above those of all memories that there are, and below those to come."""
+    return next(_numbers)
+
+
 class Memory:
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "latest", "size", "version")
+    __slots__ = ("foreign", "latest", "number", "size", "version")
 
     def __init__(self, storage: "Storage", size: int):
         self.latest = storage
         self.size = size
         self.version = 0
+        self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
 
 
@@ -340,6 +351,8 @@ class Storage:
     def _hold(self, held: Held, known, is_new: bool = True) -> None:
         self._array = None
         tape = _tape()
+        if is_traced(held.array):  # perhaps by a transformation that it does not depend on
+            held = Held(held.array.full_lower(), held.layout)
         if not is_traced(held.array):
             known = self._array = held.arranged(None)
         elif tape is not None:

@@ -17,6 +17,7 @@ __all__ = [
     "geometry",
     "make_region",
     "make_view",
+    "make_view_of_shape",
     "resize",
     "strides_of_copy",
     "strides_of_shape",
@@ -89,6 +90,10 @@ class Torchish(torch.Tensor):
             is_recorded = current().tape is not None
             self._node.storage.history = Node(operation, histories) if is_recorded else UNRECORDED
 
+    def descend_from_afar(self) -> None:
+        """Notes that this tensor requires grad, computed from nobody knows which others."""
+        self._node.storage.history = UNRECORDED if current().tape is None else Node("Transformed")
+
     def start_history(self) -> None:
         """Lets the tensor require grad by itself."""
         held, tape = self.held, current().tape
@@ -106,7 +111,13 @@ class Torchish(torch.Tensor):
         self._node = self._node.grafted(held)
 
     def write(self, held: Held, known=None, *, in_place_of_itself: bool = False) -> None:
-        """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype."""
+        """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
+
+        Raises:
+            RuntimeError: it was there before a transformation that JAX is at, which the values must not outlive.
+        """
+        for level in reversed(current().levels):
+            level.check_write(self, held.array)
         node = self._node
         if node.overlaps:
             with torch._C.DisableTorchFunction():
@@ -170,7 +181,7 @@ def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torch
     """The tensor that reads `node`, as a view of `base`, with the geometry and dtype of `like`."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         shape, dtype, strides, offset = like.shape, like.dtype, like.stride(), like.storage_offset()
-    return _make_view(base, node, shape, dtype, strides, offset)
+    return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
 def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | None = None) -> Torchish:
@@ -183,10 +194,11 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
     with torch._C.DisableTorchFunction():
         is_all = (base.shape, base.stride(), base.storage_offset(), base.dtype) == (shape, strides, offset, dtype)
     node = base._node if is_all else region(base._node, shape, strides, offset, canonical(dtype))
-    return _make_view(base, node, shape, dtype, strides, offset)
+    return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
-def _make_view(base, node, shape, dtype, strides, offset) -> Torchish:
+def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch.dtype, strides, offset) -> Torchish:
+    """The tensor that reads `node`, as a view of `base`, with this geometry."""
     if node is base._node and current().tape is not None:  # to a tape, what shows all of another is another
         node = View(node, all_of(len(shape)))
     storage = node.storage

@@ -40,9 +40,9 @@ class Depth:
             try:
                 return body(self._depth)
             except NeedsTape as need:
-                if current() is not None:  # the whole outer call has to run again
+                if current() is not None or need.depth <= self._depth:  # the whole outer call has to run again
                     raise
-                self._depth = max(self._depth, need.depth)
+                self._depth = need.depth
             bookmark.return_to()
 
 

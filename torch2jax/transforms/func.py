@@ -1,0 +1,368 @@
+"""The derivatives of `torch.func` are JAX's: `jax.vjp`, `jax.jvp` and `jax.linearize` of functions of arrays.
+
+What a user may have bound before (`torch.func.grad`, `jacrev`, ...) looks up what stands here when it is called.
+"""
+
+import inspect
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+from torch._functorch import eager_transforms
+from torch._functorch.eager_transforms import (
+    _slice_argnums,
+    assert_non_empty_list_of_tensors,
+    assert_non_empty_tensor_output,
+    jvp_str,
+)
+from torch._functorch.vmap import doesnt_support_saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_pprint
+
+from ..seams import stands_in
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .level import Form, Level
+
+__all__ = []
+
+
+class _Derivative(Level):
+    """A function that is being differentiated with respect to some of the tensors in its arguments."""
+
+    def __init__(self, args: tuple, kwargs: dict, argnums=None):
+        super().__init__(current())
+        self._leaves, self._spec = tree_flatten((args, kwargs))
+        numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
+        chosen = numbers if argnums is None else _slice_argnums(numbers, argnums, as_tuple=False)
+        self._places, self.spec = tree_flatten(chosen)
+        self.inputs = [self._input(self._leaves[place]) for place in self._places]
+        self.forms = [Form.of(tensor) for tensor in self.inputs]
+
+    def _input(self, leaf) -> Torchish:
+        if not isinstance(leaf, torch.Tensor):
+            raise ValueError(f"Thing passed to transform API must be Tensor, got {type(leaf)}")
+        return self.call.lift(leaf)
+
+    @property
+    def arrays(self) -> list:
+        """What is differentiated with respect to."""
+        return [tensor.held.array for tensor in self.inputs]
+
+    def arguments(self, arrays, *, require_grad: bool) -> tuple[tuple, dict]:
+        """The arguments for the function, with tensors on these arrays."""
+        leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        for place, outer, form, array in zip(self._places, self.inputs, self.forms, arrays, strict=True):
+            inner = form._replace(wants_grad=False).tensor(array)
+            leaves[place] = self.give(outer, inner)
+            if require_grad:
+                inner.requires_grad_()
+        return tree_unflatten(leaves, self._spec)
+
+    def _constant(self, leaf: torch.Tensor) -> Torchish:
+        outer = self.call.lift(leaf)
+        inner = Form.of(outer)._replace(wants_grad=False).tensor(outer.held.array, outer.known)
+        return self.give(outer, inner)
+
+    def check_write(self, tensor: Torchish, array) -> None:
+        if not self.is_new(tensor):
+            raise RuntimeError(
+                "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call an in-place "
+                "operation that would mutate a captured Tensor. This is not supported; please rewrite the function "
+                "being transformed to explicitly accept the mutated Tensor(s) as inputs."
+            )
+
+    def gradients(self, cotangents) -> Any:
+        """PyTorch's gradients for JAX's cotangents of the inputs."""
+        wants = any(form.wants_grad for form in self.forms)
+        forms = [form._replace(wants_grad=wants) for form in self.forms]
+        gradients = [form.result(_conjugate(array)) for form, array in zip(forms, cotangents, strict=True)]
+        return tree_unflatten(gradients, self.spec)
+
+
+def _conjugate(array):
+    return lax.conj(array) if array.dtype.kind == "c" else array
+
+
+def _with_aux(result, has_aux: bool, name: str):
+    if not has_aux:
+        return result, ()
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise RuntimeError(f"{name}: output of function f should be a tuple: (output, aux) if has_aux is True")
+    return result
+
+
+@stands_in(eager_transforms, "grad_and_value_impl")
+@doesnt_support_saved_tensors_hooks
+def _grad_and_value(func, argnums, has_aux, args, kwargs):
+    level = _Derivative(args, kwargs, argnums)
+    name = "grad_and_value(f)(*args)"
+    found: Any = None
+
+    def run(*arrays):
+        nonlocal found
+        with torch.enable_grad(), level.running(arrays):
+            args, kwargs = level.arguments(arrays, require_grad=True)
+            output, aux = _with_aux(func(*args, **kwargs), has_aux, name)
+            if not isinstance(output, torch.Tensor):
+                raise RuntimeError(f"{name}: Expected f(*args) to return a Tensor, got {type(output)}")
+            if output.dim() != 0:
+                raise RuntimeError(
+                    f"{name}: Expected f(*args) to return a scalar Tensor, got tensor with {output.dim()} dims. Maybe "
+                    "you wanted to use the vjp or jacrev APIs instead?"
+                )
+            if output.is_complex():
+                raise RuntimeError(
+                    f"grad can be implicitly created only for real scalar outputs but got {output.dtype}"
+                )
+            array = level.call.array_of(level.call.lift(output))
+            found = level.take_all((output, aux))
+            return [array] if output.is_floating_point() else [], (level.taken(), level.written())
+
+    values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+    gradients = level.gradients(pull([np.ones((), value.dtype) for value in values]))
+    output, aux = level.put(found, arrays)
+    return gradients, ((output, aux) if has_aux else output)
+
+
+@stands_in(eager_transforms, "_vjp_with_argnums")
+@doesnt_support_saved_tensors_hooks
+def _vjp(func, *primals, argnums=None, has_aux=False):
+    level = _Derivative(primals, {}, argnums)
+    forms: list[Form] = []
+    found: Any = None
+    spec: Any = None
+
+    def run(*arrays):
+        nonlocal found, spec
+        with torch.enable_grad(), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=True)
+            outputs, aux = _with_aux(func(*args), has_aux, "vjp(f, *primals)")
+            found = level.take_all(aux)
+            flat, spec = tree_flatten(outputs)
+            assert_non_empty_tensor_output(flat, "vjp(f, *primals)")
+            for output in flat:
+                if not (output.is_floating_point() or output.is_complex()):
+                    raise RuntimeError(
+                        "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with "
+                        f"dtype {output.dtype}"
+                    )
+            lifted = [level.call.lift(output) for output in flat]
+            forms.extend(Form.of(output) for output in lifted)
+            return [level.call.leaving(output.held.array) for output in lifted], (level.taken(), level.written())
+
+    values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+
+    def pull_back(cotangents, retain_graph=True, create_graph=None):
+        del retain_graph, create_graph
+        flat, given = tree_flatten(cotangents)
+        if given != spec:
+            raise RuntimeError(
+                "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the "
+                f"function. cotangents: {treespec_pprint(given)}, primal output: {treespec_pprint(spec)}"
+            )
+        wanted = zip(flat, forms, values, strict=True)
+        return level.gradients(pull([_cotangent(number, *each) for number, each in enumerate(wanted)]))
+
+    results = tree_unflatten([form.result(value) for form, value in zip(forms, values, strict=True)], spec)
+    return (results, pull_back, level.put(found, arrays)) if has_aux else (results, pull_back)
+
+
+def _cotangent(index: int, gradient, form: Form, value):
+    """JAX's cotangent for PyTorch's gradient of a result."""
+    lifted = current().lift(gradient)
+    shape = lifted.shape if form.layout is None else tuple(lifted.shape[dim] for dim in form.layout)
+    if len(lifted.shape) != value.ndim or shape != value.shape:
+        raise RuntimeError(
+            f"Mismatch in shape: grad_output[{index}] has a shape of {lifted.shape} and output[{index}] has a shape of "
+            f"{torch.Size(value.shape)}."
+        )
+    return _conjugate(_cast(lifted.held.arranged(form.layout), value.dtype))
+
+
+def _cast(array, dtype):
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = lax.real(array)
+    return lax.convert_element_type(array, dtype)
+
+
+class _Forward(_Derivative):
+    """A function that is being differentiated forwards."""
+
+    follows_no_grad = False
+
+
+@stands_in(eager_transforms, "_jvp_with_argnums")
+def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
+    if not isinstance(primals, tuple):
+        raise RuntimeError(f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
+    chosen = primals if argnums is None else _slice_argnums(primals, argnums)
+    flat_primals, spec = tree_flatten(chosen)
+    flat_tangents, tangents_spec = tree_flatten(tangents)
+    if spec != tangents_spec:
+        raise RuntimeError(
+            f"{jvp_str}: Expected primals and tangents to have the same python structure. For example, if primals is a "
+            f"tuple of 3 tensors, tangents also must be. Got primals with structure {spec} and tangents with structure "
+            f"{tangents_spec}"
+        )
+    assert_non_empty_list_of_tensors(flat_primals, jvp_str, "primals")
+    assert_non_empty_list_of_tensors(flat_tangents, jvp_str, "tangents")
+    level = _Forward(primals, {}, argnums)
+    given = [_tangent(*each) for each in zip(flat_tangents, level.inputs, level.forms, strict=True)]
+    forms: list[Form | Torchish] = []
+    found: Any = None
+    spec: Any = None
+
+    def run(*arrays):
+        nonlocal found, spec
+        with torch.enable_grad(), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=False)
+            outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
+            found = level.take_all(aux)
+            flat, spec = tree_flatten(outputs)
+            assert_non_empty_tensor_output(flat, jvp_str)
+            return _moved(level, flat, forms, strict), (level.taken(), level.written())
+
+    values, moves, (arrays, written) = jax.jvp(run, level.arrays, given, has_aux=True)
+    level.write_back(written)
+    pairs = zip(values, moves, strict=True)
+    results = [_dual(form, pairs) for form in forms]
+    primals_out = tree_unflatten([primal for primal, _ in results], spec)
+    tangents_out = tree_unflatten([tangent for _, tangent in results], spec)
+    return (primals_out, tangents_out, level.put(found, arrays)) if has_aux else (primals_out, tangents_out)
+
+
+def _moved(level: Level, outputs: list, forms: list[Form | Torchish], strict: bool) -> list:
+    """The arrays of the outputs that the inputs move, and in `forms` those of all, or the outputs that they do not."""
+    arrays = []
+    for output in outputs:
+        lifted = level.call.lift(output)
+        if level.owns(lifted.held.array):
+            arrays.append(level.call.leaving(lifted.held.array))
+            forms.append(Form.of(lifted))
+        elif strict:
+            raise RuntimeError(
+                "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. This is not "
+                "allowed with strict=True."
+            )
+        else:
+            forms.append(lifted)
+    return arrays
+
+
+def _tangent(tangent, primal: Torchish, form: Form):
+    lifted = current().lift(tangent)
+    if not form.is_differentiable:
+        raise ValueError(f"Expected primal to be floating point or complex, but got: {primal.dtype}")
+    if not (lifted.is_floating_point() or lifted.is_complex()):
+        raise ValueError(f"Expected tangent to be floating point or complex, but got: {lifted.dtype}")
+    if lifted.shape != primal.shape:
+        raise RuntimeError(
+            "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not "
+            f"supported. Tensor is of size {list(primal.shape)} while the given forward gradient is of size "
+            f"{list(lifted.shape)}."
+        )
+    return _cast(lifted.held.arranged(form.layout), primal.held.array.dtype)
+
+
+def _dual(form: Form | Torchish, pairs):
+    if isinstance(form, Torchish):
+        return form, torch.zeros_like(form)
+    value, move = next(pairs)
+    return form.result(value), form.result(move)
+
+
+@stands_in(eager_transforms, "_chunked_standard_basis_for_")
+def _standard_basis(tensors, tensor_numels, chunk_size=None):
+    """The rows of an identity matrix, cut into chunks, and each chunk into the columns of each tensor."""
+    total = sum(tensor_numels)
+    ends = list(itertools.accumulate(tensor_numels, initial=0))
+    size = min(chunk_size or total, total)
+    for start in range(0, total, size) if size else [0]:
+        rows = min(size, total - start)
+        yield tuple(
+            _columns(tensor, start, rows, begin).view(rows, *tensor.shape)
+            for tensor, begin in zip(tensors, ends, strict=False)
+        )
+
+
+def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.Tensor:
+    """Of an identity matrix, `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
+    whole = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
+    return whole[start : start + rows, begin : begin + tensor.numel()]
+
+
+@stands_in(eager_transforms, "lazy_dynamo_disallow")
+def _tool_of_linearize(tool):
+    """What `linearize` traces its function with, and then leaves of that what is linear."""
+    tools = {
+        eager_transforms.make_fx: _traced_by_linearize,
+        eager_transforms.const_fold.split_const_subgraphs: lambda graph: graph,
+    }
+    return tools.get(tool, tool)
+
+
+def _traced_by_linearize(trace):
+    """What `linearize` calls with tangents: its function, linear at the primals."""
+    known = inspect.getclosurevars(trace).nonlocals
+    func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
+    level = _Forward(primals, {})
+    forms: list[Form | Torchish] = []
+
+    def run(*arrays):
+        with torch.enable_grad(), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=False)
+            flat, _ = tree_flatten(func(*args))
+            return _moved(level, flat, forms, strict=False), level.written()
+
+    _, push, written = jax.linearize(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+
+    def graph(*tangents):
+        given = [_tangent(*each) for each in zip(tangents, level.inputs, level.forms, strict=True)]
+        moves = iter(push(*given))
+        return [torch.zeros_like(x) if isinstance(x, Torchish) else x.result(next(moves)) for x in forms]
+
+    return lambda tangents: graph
+
+
+# `functionalize`: writes and views are pure functions of arrays here anyway.
+
+
+@stands_in(eager_transforms, "_func_increment_nesting")
+def _enter_functionalize(reapply_views):
+    del reapply_views
+    return 0
+
+
+@stands_in(eager_transforms, "_func_decrement_nesting")
+def _leave_functionalize() -> int:
+    return 0
+
+
+@stands_in(eager_transforms, "_wrap_all_tensors_to_functional")
+def _as_functional(tree, level, **options):
+    del level, options
+    return tree
+
+
+@stands_in(eager_transforms, "_unwrap_all_tensors_from_functional")
+def _from_functional(tree, *, reapply_views):
+    del reapply_views
+    return tree
+
+
+@stands_in(eager_transforms, "_propagate_functional_input_mutation")
+def _propagate_nothing(unwrapped, wrapped) -> None:
+    del unwrapped, wrapped
+
+
+@stands_in(torch, "_sync")
+def _sync_nothing(tensor) -> None:
+    del tensor

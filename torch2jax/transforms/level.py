@@ -1,0 +1,165 @@
+"""A function of tensors, while JAX transforms it as a function of arrays: what it gets, gives, and may write to."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import torch
+from jax import lax
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..rules.inplace import write_in_place
+from ..tensors.interop import is_dense
+from ..tensors.storage import next_number
+from ..tensors.tensor import Torchish, wrap
+from ..translation import Call, current
+
+__all__ = ["Form", "Level"]
+
+
+class Form(NamedTuple):
+    """All of a tensor but its array."""
+
+    dtype: torch.dtype
+    layout: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    device: torch.device
+    wants_grad: bool
+
+    @classmethod
+    def of(cls, tensor: Torchish) -> "Form":
+        with torch._C.DisableTorchFunction():
+            strides = tensor.stride() if is_dense(tensor) else None
+        return cls(tensor.dtype, tensor.held.layout, strides, tensor._label, tensor.history is not None)
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    def tensor(self, array, known=None) -> Torchish:
+        """The tensor of this form that holds `array`."""
+        tensor = wrap(array, self.dtype, known, layout=self.layout, strides=self.strides, device=self.device)
+        if self.wants_grad:
+            tensor.descend_from_afar()
+        return tensor
+
+    def result(self, array) -> Torchish:
+        """As `tensor`, for what a transformation gave: where gradients are off it has none."""
+        if torch.is_grad_enabled():
+            tape = current().tape
+            wants_grad = self.wants_grad if tape is None else tape.has(array)
+            return self._replace(wants_grad=wants_grad).tensor(array)
+        tensor = self._replace(wants_grad=False).tensor(lax.stop_gradient(array) if self.is_differentiable else array)
+        tensor._node.storage.differentiable = False
+        return tensor
+
+
+class Level(ABC):
+    """One transformation that translated code has begun, while its function runs.
+
+    What JAX computes from the level's own arrays must not outlive it. So it is not written to tensors that were there
+    before: as in PyTorch that is an error, except for arguments, which get their new values from `write_back`.
+    """
+
+    follows_no_grad = True
+    """Whether ``no_grad`` within the function makes constants, as it does for all but derivatives taken forwards."""
+
+    def __init__(self, call: Call):
+        self.call: Any = call
+        self._since = next_number()
+        self._tag: Any = None
+        self.given: list[tuple[Torchish, Torchish, int]] = []
+        self._forms: list[Form] = []
+        self._arrays: list[Any] = []
+
+    @abstractmethod
+    def check_write(self, tensor: Torchish, array) -> None:
+        """Refuses a write that the function must not do.
+
+        Raises:
+            RuntimeError: PyTorch refuses it too.
+        """
+
+    @contextlib.contextmanager
+    def running(self, arrays):
+        """The context in which the function runs; `arrays` are some of the level's own."""
+        for array in arrays:
+            if isinstance(array, jax.core.Tracer):  # JAX leaves those alone that have no derivative
+                self._tag = array._trace.tag  # pyright: ignore[reportAttributeAccessIssue]
+        self.call.levels.append(self)
+        try:
+            with self.call.nested():
+                yield
+        finally:
+            self.call.levels.pop()
+
+    def give(self, outer: Torchish, inner: Torchish) -> Torchish:
+        """Notes that the function gets `inner` for the argument `outer`."""
+        self.given.append((outer, inner, inner._node.storage.memory.version))
+        return inner
+
+    def owns(self, array) -> bool:
+        """Whether an array is the level's own."""
+        array = self.call.leaving(array)
+        return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self._tag
+
+    def is_new(self, tensor: Torchish) -> bool:
+        """Whether a tensor's memory is of the function's own making, or an argument's."""
+        return tensor._node.storage.memory.number > self._since
+
+    def take(self, tensor: torch.Tensor) -> Any:
+        """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
+        lifted = self.call.lift(tensor)
+        if not self.owns(lifted.held.array):
+            return lifted
+        for outer, inner, _ in self.given:
+            if inner._node is lifted._node:
+                return outer  # not a copy of it
+        self._arrays.append(self.call.leaving(lifted.held.array))
+        self._forms.append(Form.of(lifted))
+        return _Place(len(self._forms) - 1)
+
+    def take_all(self, tree) -> Any:
+        """As `take`, for a tree.
+
+        Raises:
+            RuntimeError: a leaf of it is no tensor.
+        """
+        leaves, spec = tree_flatten(tree)
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                raise RuntimeError(f"Expected tensors, got unsupported type {type(leaf)}")
+        return tree_unflatten([self.take(leaf) for leaf in leaves], spec)
+
+    def taken(self) -> list:
+        """The arrays of what was taken."""
+        arrays, self._arrays = self._arrays, []
+        return arrays
+
+    def put(self, tree, arrays) -> Any:
+        """A tree of what `take` gave, as tensors."""
+        leaves, spec = tree_flatten(tree)
+        tensors = [form.result(array) for form, array in zip(self._forms, arrays, strict=True)]
+        return tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in leaves], spec)
+
+    def written(self) -> list:
+        """The array of each argument that the function wrote to in place, None for others."""
+        return [
+            None if inner._node.storage.memory.version == before else self.call.array_of(inner)
+            for _, inner, before in self.given
+        ]
+
+    def write_back(self, arrays: list) -> None:
+        """Writes to the arguments what the function wrote."""
+        for (outer, _, _), array in zip(self.given, arrays, strict=True):
+            if array is not None:
+                write_in_place(outer, wrap(array, outer.dtype))
+
+
+class _Place:
+    """Where a tensor is to be put."""
+
+    def __init__(self, index: int):
+        self.index = index

@@ -1,0 +1,210 @@
+"""`torch.vmap` is JAX's: `jax.vmap` of a function of arrays.
+
+PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
+"""
+
+import importlib
+from typing import Any
+
+import jax
+import torch
+from torch import _vmap_internals
+from torch._functorch import vmap as functorch
+from torch.autograd import functional
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
+
+from ..errors import BatchedValueError, TracedValueError
+from ..seams import stands_in
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .batched_views import Kinds, batched_view, kinds_between
+from .level import Form, Level
+from .mapped_draws import Mapped
+
+__all__ = []
+
+_UNBATCHED_WRITE = (
+    "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
+    "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped "
+    "over in a vmap. Please try to use out-of-place operators instead of inplace arithmetic."
+)
+
+
+class _Batch(Level):
+    """A function of one example that is being run on all at once."""
+
+    def __init__(self, size: int, dims: list[int], out_dims):
+        super().__init__(current())
+        self.size, self.dims = size, dims
+        wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
+        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
+        self._outputs: list[list[Any]] = [[] for _ in self.axes]
+        self._out_forms: list[list[Form]] = [[] for _ in self.axes]
+
+    def check_write(self, tensor: Torchish, array) -> None:
+        if not self.is_new(tensor) and self.owns(array):
+            raise RuntimeError(_UNBATCHED_WRITE)
+
+    def is_batched(self, tensor: torch.Tensor) -> bool:
+        return self.owns(self.call.lift(tensor).held.array)
+
+    def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
+        """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
+        ndim = tensor.dim() + 1
+        if not -ndim <= out_dim < ndim:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
+            )
+        if not self.is_batched(tensor):
+            tensor = tensor.unsqueeze(out_dim)
+            return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
+        lifted = self.call.lift(tensor)
+        form, array, alias = Form.of(lifted), self.call.leaving(lifted.held.array), self._alias(lifted)
+        if alias is not None:
+            form, array = form._replace(layout=None), self.call.array_of(lifted)
+        number = self.axes.index((out_dim, form.layout is not None))
+        self._outputs[number].append(array)
+        self._out_forms[number].append(_with_examples(form, out_dim % ndim))
+        return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
+
+    def _alias(self, tensor: Torchish) -> "_Alias | None":
+        """What the tensor is of an argument, if it is a view of one."""
+        for (outer, inner, _), dim in zip(self.given, self.dims, strict=True):
+            kinds = kinds_between(inner._node, tensor._node)
+            if kinds is not None:
+                return _Alias(outer, dim, kinds, tensor)
+        return None
+
+    def outputs(self) -> list[list]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def results(self, tree, arrays: list[list], wants_grad: bool) -> Any:
+        """The results, of arrays that have left JAX; views of arguments as views of them."""
+
+        def put(leaf):
+            if not isinstance(leaf, _Output):
+                return leaf
+            array = arrays[leaf.number][leaf.index]
+            aliased = None if leaf.alias is None else leaf.alias.of_all(leaf.out_dim, array)
+            if aliased is not None:
+                return aliased
+            form = self._out_forms[leaf.number][leaf.index]
+            return form._replace(wants_grad=form.wants_grad or wants_grad).result(array)
+
+        return tree_map(put, tree)
+
+
+class _Alias:
+    """A tensor that is a view of one example of an argument, which has the examples along a dimension."""
+
+    def __init__(self, outer: Torchish, dim: int, kinds: Kinds, example: Torchish):
+        self.outer, self.dim, self.kinds, self.example = outer, dim, kinds, example
+
+    def of_all(self, out_dim: int, array) -> torch.Tensor | None:
+        if not self.kinds:
+            return self.outer if out_dim == self.dim else self.outer.movedim(self.dim, out_dim)
+        return batched_view(self.outer, self.dim, self.kinds, self.example, out_dim, array)
+
+
+class _Output:
+    """Where a result is to be put."""
+
+    def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
+        self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
+
+
+def _example(form: Form, dim: int) -> Form:
+    """The form of one example of a tensor with examples along a dimension."""
+    layout, strides = form.layout, form.strides
+    if layout is not None:
+        layout = tuple(other - (other > dim) for other in layout if other != dim)
+        layout = None if layout == tuple(range(len(layout))) else layout
+    if strides is not None:  # those of a dense tensor, if no other dimension is further out
+        strides = None if any(stride > strides[dim] for stride in strides) else strides[:dim] + strides[dim + 1 :]
+    return form._replace(layout=layout, strides=strides, wants_grad=False)
+
+
+def _with_examples(form: Form, dim: int) -> Form:
+    """The form of a result, of which `form` is one example; where its layout is its own, the examples come first."""
+    layout = form.layout
+    if layout is not None:
+        layout = (dim, *(other + (other >= dim) for other in layout))
+    return form._replace(layout=layout, strides=None)
+
+
+@stands_in(functorch, "_flat_vmap")
+def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
+    places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
+    dims = [flat_in_dims[place] for place in places]
+    level = _Batch(batch_size, dims, out_dims)
+    call: Any = level.call
+    tensors = [call.lift(flat_args[place]) for place in places]
+    forms = [Form.of(tensor) for tensor in tensors]
+    axes = [dim if form.layout is None else form.layout.index(dim) for form, dim in zip(forms, dims, strict=True)]
+    name = f"torch.vmap {len(call.levels)}" if randomness == "different" else None
+    found: Any = None
+
+    def run(arrays):
+        nonlocal found
+        examples = list(flat_args)
+        with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
+            for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
+                inner = _example(form, dim).tensor(array)
+                examples[place] = level.give(tensor, inner)
+            results = func(*tree_unflatten(examples, args_spec), **kwargs)
+            found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
+            return level.outputs(), [[] if array is None else [array] for array in level.written()]
+
+    out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
+    arrays = [tensor.held.array for tensor in tensors]
+    mapped = jax.vmap(run, in_axes=(axes,), out_axes=out_axes, axis_size=batch_size, axis_name=name)
+    try:
+        outputs, written = mapped(arrays)
+    except BatchedValueError:
+        raise
+    except TracedValueError as error:
+        raise BatchedValueError(error) from error
+    level.write_back([array[0] if array else None for array in written])
+    return level.results(found, outputs, any(form.wants_grad for form in forms))
+
+
+@stands_in(functorch, "is_batchedtensor")
+def _is_batched(tensor) -> bool:
+    levels = current().levels
+    return bool(levels) and isinstance(levels[-1], _Batch) and levels[-1].is_batched(tensor)
+
+
+@stands_in(functorch, "_remove_batch_dim")
+def _remove_batch_dim(tensor, level, batch_size, out_dim):
+    return level.unbatch(tensor, out_dim)
+
+
+@stands_in(functorch, "lazy_load_decompositions")
+def _load_nothing() -> None:
+    pass
+
+
+@stands_in(_vmap_internals, "_vmap")
+@stands_in(functional, "_vmap")
+@stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
+def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False):
+    """What autograd batches gradients with; results may be None."""
+
+    def mapped(*args):
+        outputs: Any = None
+
+        def run(*examples):
+            nonlocal outputs
+            outputs = func(*examples)
+            if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+                return outputs
+            return tuple(output for output in outputs if output is not None)
+
+        results = torch.vmap(run, in_dims, out_dims)(*args)
+        if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+            return results
+        found = iter(results)
+        return tuple(None if output is None else next(found) for output in outputs)
+
+    return mapped
