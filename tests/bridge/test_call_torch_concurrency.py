@@ -27,7 +27,7 @@ def from_jax(array):
 def run(code: str, devices: int = 1, cpus: int | None = None) -> str:
     environment = {
         **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
         "JAX_PLATFORMS": "cpu",
     }
     code = PRELUDE + textwrap.dedent(code)

@@ -14,6 +14,8 @@ from torch2jax import t2j
 
 torchvision = pytest.importorskip("torchvision")
 
+from torchvision.models.resnet import BasicBlock  # noqa: E402
+
 
 def batches(steps: int, shape: tuple[int, ...], classes: int):
     generator = np.random.default_rng(0)
@@ -48,10 +50,10 @@ def trainer(model, optimizer):
     return step
 
 
-def test_resnet18_follows_pytorch_sgd():
-    # In float64, and with images of 64 pixels: batch norms over a few values amplify rounding in PyTorch as here.
+def test_a_resnet_follows_pytorch_sgd():
+    # In float64, and with images of 48 pixels: batch norms over a few values amplify rounding in PyTorch as here.
     torch.manual_seed(0)
-    model = torchvision.models.resnet18(num_classes=10).double().train()
+    model = torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10).double().train()
     reference = copy.deepcopy(model)
     sgd = torch.optim.SGD(reference.parameters(), lr=1e-3)
     optimizer = optax.sgd(1e-3)
@@ -59,7 +61,7 @@ def test_resnet18_follows_pytorch_sgd():
     with jax.enable_x64(True):
         params, buffers = split(model)
         step, opt_state = trainer(model, optimizer), optimizer.init(params)
-        for x, y in batches(100, (8, 3, 64, 64), 10):
+        for x, y in batches(30, (8, 3, 48, 48), 10):
             params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), None)
             actual.append(float(loss))
             sgd.zero_grad()
@@ -67,7 +69,7 @@ def test_resnet18_follows_pytorch_sgd():
             want.backward()
             sgd.step()
             expected.append(want.item())
-        assert buffers["bn1.num_batches_tracked"] == 100
+        assert buffers["bn1.num_batches_tracked"] == 30
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert np.mean(actual[-10:]) < np.mean(actual[:10])
 
