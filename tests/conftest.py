@@ -33,7 +33,7 @@ def _distributions_check_their_arguments():
     torch.distributions.Distribution.set_default_validate_args(__debug__)
 
 
-_memory = Bound(4)
+_memory = Bound(2.5)
 
 
 def pytest_runtest_teardown():

@@ -3,7 +3,7 @@
 A program is a list of steps over a growing list of live tensors. A step names its operands by numbers that are taken
 modulo what there is, so that almost every program means something; where PyTorch raises, the translation must too.
 
-The number of programs is small by default; more with ``TORCH2JAX_PROGRAMS=10000 pytest tests/tensors/test_aliasing.py``.
+The number of programs is small by default; ``TORCH2JAX_PROGRAMS=10000 pytest tests/tensors/test_aliasing.py`` for more.
 """
 
 import os

@@ -93,11 +93,14 @@ def samples(
 
 @contextlib.contextmanager
 def _making() -> Iterator[None]:
-    """Samples are made without warnings, and without a search for PyTorch's own test, which costs more than all else."""
+    """Samples are made without warnings, and without a search of the stack for PyTorch's own test.
+
+    Where that is as deep as in pytest, the search costs more than everything else.
+    """
     with (
         warnings.catch_warnings(),
-        mock.patch.object(common_utils, "extract_test_fn", lambda: None),
-        mock.patch.object(core, "extract_test_fn", lambda: None),
+        mock.patch.object(common_utils, "extract_test_fn", return_value=None),
+        mock.patch.object(core, "extract_test_fn", return_value=None),
     ):
         warnings.simplefilter("ignore")
         yield
