@@ -141,9 +141,9 @@ def test_functions_are_freed_with_the_last_program_that_names_them():
 
     for _ in range(1000): wrap(False)
     before = measure()
-    for _ in range(10_000): wrap(False)
+    for _ in range(4_000): wrap(False)
     grown = measure() - before
-    assert grown < 4 << 20, grown
+    assert grown < 2 << 20, grown
 
     def kept(t):
         return t * 3
