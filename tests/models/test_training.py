@@ -14,7 +14,7 @@ from torch2jax import t2j
 
 pytest.importorskip("torchvision")
 
-from torchvision.models.resnet import BasicBlock  # noqa: E402
+from torchvision.models.resnet import BasicBlock
 
 
 def batches(steps: int, shape: tuple[int, ...], classes: int):
