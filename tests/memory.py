@@ -1,5 +1,7 @@
 """Keeps a process that compiles thousands of programs, one after the other, from keeping them all."""
 
+import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -19,7 +21,11 @@ class Bound:
         if memory() > self._bound:
             import jax  # not before conftest.py has set the environment
 
+            gc.collect()
             jax.clear_caches()
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+            if trim is not None:  # glibc would keep most of it
+                trim(0)
             self._bound = max(self._limit, memory() + 1)
 
 

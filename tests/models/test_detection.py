@@ -12,13 +12,22 @@ pytest.importorskip("torchvision")
 
 
 def test_a_detector_finds_the_same_objects():
-    from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
+    from torchvision.models import ResNet
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.backbone_utils import BackboneWithFPN
+    from torchvision.models.detection.rpn import AnchorGenerator
+    from torchvision.models.resnet import BasicBlock
+    from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
     torch.manual_seed(0)
+    resnet = ResNet(BasicBlock, [1, 1, 1, 1], norm_layer=FrozenBatchNorm2d)
+    backbone = BackboneWithFPN(resnet, {"layer3": "0", "layer4": "1"}, [256, 512], out_channels=16)
+    levels = {
+        "rpn_anchor_generator": AnchorGenerator(((16,), (32,), (64,)), ((0.5, 1.0, 2.0),) * 3),
+        "box_roi_pool": MultiScaleRoIAlign(["0", "1"], 7, 2),
+    }
     sizes = {"min_size": 64, "max_size": 96, "rpn_pre_nms_top_n_test": 30, "rpn_post_nms_top_n_test": 10}
-    model = fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None, weights_backbone=None, num_classes=3, box_score_thresh=0.01, **sizes
-    )
+    model = FasterRCNN(backbone, num_classes=3, box_score_thresh=0.01, **levels, **sizes)
     # In float64, so that rounding decides neither which boxes are kept nor in which order.
     model, image = model.eval().double(), torch.rand(3, 60, 80, dtype=torch.float64)
     with loaded(), jax.enable_x64(True):

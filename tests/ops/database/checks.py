@@ -116,20 +116,34 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip()[:150]}"
 
 
-def forms(case: Case) -> None:
+def forms(case: Case) -> Steps:
     """Methods, operators, in-place forms, ``out=`` and aliases do as in PyTorch."""
+    answered, static = [], _Static()
     for what, form in _forms(case.op):
         function = functools.partial(_results_of, form, case)
         expected = _outcome(lambda function=function: function(*case.twins()))
-        actual = _outcome(lambda function=function: t2j(function)(*case.twins(), **key(case)))
         if isinstance(expected, Exception):
+            actual = _outcome(lambda function=function: t2j(function)(*case.twins(), **key(case)))
             assert isinstance(actual, type(expected)), f"{what}: {actual!r:.300}; PyTorch raises {_line(expected)}"
-        elif isinstance(actual, Exception):
-            raise AssertionError(f"{what}: raises {_line(actual)}") from actual
         else:
-            wide = case.in_precision(torch.float64)
-            precise = functools.partial(_results_of, form, wide, *wide.twins())
-            compare_results(case, "forms", actual, expected, f"{case.name} as {what}", precise=precise)
+            answered.append((what, form, function, expected))
+
+    def run() -> list:
+        return static.split([translated(what, function) for what, _, function, _ in answered])
+
+    def translated(what: str, function: Callable):
+        try:
+            return t2j(function)(*case.twins(), **key(case))
+        except Exception as error:
+            raise AssertionError(f"{what}: raises {_line(error)}") from error
+
+    if not answered:
+        return
+    arrays = yield Program(run, [], eager=True)
+    for (what, form, _, expected), actual in zip(answered, static.join(arrays), strict=True):
+        wide = case.in_precision(torch.float64)
+        precise = functools.partial(_results_of, form, wide, *wide.twins())
+        compare_results(case, "forms", actual, expected, f"{case.name} as {what}", precise=precise)
 
 
 def _outcome(function: Callable):

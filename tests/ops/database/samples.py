@@ -7,10 +7,13 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import jax
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
@@ -83,10 +86,24 @@ def samples(
 ) -> list[SampleInput]:
     """The first samples of an operator, the same ones in every run."""
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _making():
         make = op.reference_inputs if reference else op.sample_inputs
         return list(itertools.islice(make("cpu", dtype, requires_grad=requires_grad), limit))
+
+
+@contextlib.contextmanager
+def _making() -> Iterator[None]:
+    """Samples are made without warnings, and without a search of the stack for PyTorch's own test.
+
+    Where that is as deep as in pytest, the search costs more than everything else.
+    """
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(common_utils, "extract_test_fn", return_value=None),
+        mock.patch.object(core, "extract_test_fn", return_value=None),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:
@@ -172,8 +189,7 @@ def bad_cases(op: OpInfo) -> Iterator[Case]:
     """What PyTorch refuses: its own error inputs, and samples in dtypes that it supports nowhere."""
     if op.error_inputs_func is not None:
         torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _making():
             inputs = list(op.error_inputs("cpu"))
         for bad in inputs:
             yield Case(op, torch.float32, bad.sample_input)

@@ -16,7 +16,7 @@ from .outcome import Refused, quiet
 from .programs import alone, together
 from .samples import Case, bad_cases, cases, dtypes_of, full_name
 
-__all__ = ["Outcome", "Trial", "attempt", "columns_of", "run", "trials"]
+__all__ = ["Outcome", "Trial", "attempt", "columns_of", "joined", "run", "trials"]
 
 _DIFFERENTIATED = (torch.float32, torch.float64, torch.complex64)
 _WITH_REFERENCES = ("jit",)  # which compares values as well, and compiles many cases as one
@@ -89,6 +89,23 @@ def trials(
             yield from ([Trial(column, case) for case in batch] for column in chosen)
 
 
+def joined(batches: Iterable[list[Trial]], eager: bool) -> list[list[Trial]]:
+    """The trials of several columns and dtypes in as few batches as can be: those of one precision compile as one.
+
+    With `eager`, checks that run operation by operation where they are alone, are. So is what data may decide, which
+    cannot be compiled.
+    """
+    single, compiled, derived = [], {True: [], False: []}, []
+    for trial in itertools.chain.from_iterable(batches):
+        if exceptions.is_data_dependent(trial.case) or (eager and trial.column in ("values", "forms")):
+            single.append([trial])
+        elif trial.column == "forward":  # compares what `gradients` has compiled
+            derived.append([trial])
+        else:
+            compiled[_wide(trial)].append(trial)
+    return [*filter(None, compiled.values()), *derived, *single]
+
+
 def _batched(cases: Iterable[Case], size: int) -> Iterator[list[Case]]:
     left = iter(cases)
     while batch := list(itertools.islice(left, size)):
@@ -115,9 +132,13 @@ def attempt(batch: Sequence[Trial]) -> Iterator[tuple[Trial, Exception | None]]:
 
 def _precision(trial: Trial) -> contextlib.AbstractContextManager:
     """64-bit types are held as what they are in a column of its own, and where float64 tells what float32 does not."""
+    return jax.enable_x64(_wide(trial))
+
+
+def _wide(trial: Trial) -> bool:
     if trial.column in exceptions.DERIVATIVES:
-        return jax.enable_x64(trial.case.dtype == torch.float64)
-    return jax.enable_x64(True) if trial.column == "x64" else contextlib.nullcontext()
+        return trial.case.dtype == torch.float64
+    return trial.column == "x64" or bool(jax.config.jax_enable_x64)
 
 
 def run(batches: Iterable[Sequence[Trial]]) -> dict[str, Outcome]:
