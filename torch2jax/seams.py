@@ -19,9 +19,16 @@ _lock = threading.Lock()
 _calls = 0
 
 
-def exchange(owner, name: str, stand_in) -> None:
-    """Declares what is ``owner.name``, an attribute of a module or class, while calls are translated."""
-    if name in vars(owner):
+_ABSENT = object()
+
+
+def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
+    """Declares what is ``owner.name``, an attribute of a module, class or function, while calls are translated.
+
+    Args:
+        may_lack: the attribute need not be there; by default nothing is exchanged then.
+    """
+    if name in vars(owner) or may_lack:
         _seams.append((owner, name, stand_in))
 
 
@@ -64,7 +71,7 @@ def open_seams() -> None:
         _calls += 1
         if _calls == 1:
             for owner, name, stand_in in _seams:
-                _originals.append((owner, name, vars(owner)[name]))
+                _originals.append((owner, name, vars(owner).get(name, _ABSENT)))
                 setattr(owner, name, stand_in)
 
 
@@ -75,4 +82,8 @@ def close_seams() -> None:
         _calls -= 1
         if _calls == 0:
             while _originals:
-                setattr(*_originals.pop())
+                owner, name, original = _originals.pop()
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)

@@ -31,6 +31,7 @@ from ..tensors.storage import View, evaluating, is_traced
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..transforms import engine as engine  # registers what stands in for PyTorch's
 from ..transforms.autograd import CustomFunctions
+from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
@@ -258,7 +259,10 @@ class Translation(TorchFunctionMode, Call):
             return value
         if isinstance(value, torch.Tensor):
             entry = self._constants.get(id(value))
-            return entry[1] if entry is not None else self._lift_constant(value)
+            if entry is not None:
+                return entry[1]
+            with outside():
+                return self._lift_constant(value)
         if not isinstance(value, jax.Array):
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)

@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,13 @@ from ..tensors.tensor import wrap
 from ..translation import current
 
 __all__ = ["Stream"]
+
+
+class _State(NamedTuple):
+    key: Any
+    taken: int
+    """How many keys were derived from that one."""
+    seed: int | None
 
 
 class Stream:
@@ -33,6 +41,15 @@ class Stream:
         self._taken = 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+
+    @property
+    def state(self) -> _State:
+        """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
+        return _State(self._key, self._taken, self.seed)
+
+    @state.setter
+    def state(self, state: _State) -> None:
+        self._key, self._taken, self.seed = state
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next key.

@@ -8,6 +8,7 @@ import torch
 from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
+from .journal import expect_contained
 from .regions import region
 from .storage import Held, Storage, View, evaluate
 
@@ -87,6 +88,7 @@ class Torchish(torch.Tensor):
 
     def start_history(self) -> None:
         """Lets the tensor require grad by itself."""
+        expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
         source = Source(self)
         if tape is not None:
@@ -96,6 +98,7 @@ class Torchish(torch.Tensor):
 
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
+        expect_contained(self._node, "a tensor ends to require grad")
         held, tape = self.held, current().tape
         if tape is not None:
             held = Held(tape.lowered(held.array), held.layout)
