@@ -5,6 +5,7 @@ at each call is who runs it outside `torch.compile`: that stands in. It goes on 
 the arguments, with a function that knows how to be checkpointed.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from ..tensors.trees import map_arguments
 from ..transforms.linearization import is_transforming
 from ..transforms.scope import UNSUITED, Scope
 from ..translation import current
+from .selective import Selection, keeping
 
 _body: Any = getattr(torch_checkpoint.checkpoint, "__wrapped__", None)  # below @torch._disable_dynamo
 
@@ -45,19 +47,19 @@ class _Checkpointed:
 
     def __init__(self, function: Callable):
         self.function = function
-        self.policy: Callable[..., Any] | None = None
-        """JAX's, for what is kept nevertheless."""
+        self.selection: Selection | None = None
+        """What is kept nevertheless."""
 
     def __call__(self, *args, **kwargs):
         if not torch.is_grad_enabled() or not is_transforming():
             return self.function(*args, **kwargs)
-        scope = Scope()
+        scope, function = Scope(), keeping(self.selection, self.function)
 
         def checkpointed():
-            return scope.trace(self.function, *args, **kwargs)
+            return scope.trace(function, *args, **kwargs)
 
         try:
-            arrays = jax.checkpoint(checkpointed, policy=self.policy)()
+            arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
         except UNSUITED:
             return self.function(*args, **kwargs)
         return scope.close(arrays)
@@ -66,10 +68,11 @@ class _Checkpointed:
 @applies(torch_checkpoint, "CheckpointFunction")
 def _reentrant(run_function, preserve_rng_state, *args):
     del preserve_rng_state  # a JAX key gives the same numbers again
-    torch_checkpoint.check_backward_validity(args)
     result = run_function(*args)
     if any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
         return result
+    if current().tape is not None:  # else the question is JAX's, and it has gradients
+        torch_checkpoint.check_backward_validity(args)
     return map_arguments(_without_history, result)
 
 
@@ -102,6 +105,9 @@ def _without_reentrant(
     if not torch.is_grad_enabled():
         yield
         return
+    policy = getattr(forward_context, "policy_fn", None)
+    if policy is not None and isinstance(fn, _Checkpointed):
+        fn.selection, forward_context = Selection(policy), contextlib.nullcontext()
     with forward_context:
         yield
 

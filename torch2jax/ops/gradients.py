@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..rules.registry import implements_tensors
 from ..tensors.history import Node, Source
+from ..tensors.journal import expect_no_journal
 from ..transforms.tape import Form, Hooked
 from ..translation import current
 
@@ -117,6 +118,7 @@ def _hooks_of(tensor) -> OrderedDict:
     tape = current().tape
     if tape is None:
         return OrderedDict()
+    expect_no_journal("a hook on a gradient")
     places = tape.places_of(tensor)
     hooked = next((tape.hooks[place] for place in places if place in tape.hooks), None)
     if hooked is None:
@@ -147,6 +149,7 @@ def retain_grad(self):
     if tensor.history is None:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     if not _is_source(tensor) and current().tape is not None:
+        expect_no_journal("a tensor that retains its gradient")
         current().tape.retaining[id(tensor)] = tensor
     tensor._retains_grad = not _is_source(tensor)
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import Any, ClassVar
 
-__all__ = ["Journal", "Journaled", "Uncontained", "expect_contained", "journal", "suspended"]
+__all__ = ["Journal", "Journaled", "Uncontained", "expect_contained", "expect_no_journal", "journal", "suspended"]
 
 
 class Uncontained(BaseException):
@@ -118,4 +118,14 @@ def expect_contained(node: Journaled, what: str) -> None:
         Uncontained: one is kept.
     """
     if node.is_older:
+        raise Uncontained(what)
+
+
+def expect_no_journal(what: str) -> None:
+    """Refuses what cannot be done within a journal.
+
+    Raises:
+        Uncontained: one is kept.
+    """
+    if _active.journal is not None:
         raise Uncontained(what)

@@ -7,6 +7,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -199,12 +200,13 @@ class ViewKind(NamedTuple):
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "latest", "size", "version")
+    __slots__ = ("foreign", "is_shared", "latest", "size", "version")
     changing = ("latest", "size", "version")
 
-    def __init__(self, storage: "Storage", size: int):
+    def __init__(self, size: int):
         self._begin()
-        self.latest = storage
+        self.is_shared = False  # whether several storages are of this memory
+        self.latest: Storage | None = None  # the last written of several
         self.size = size
         self.version = 0
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
@@ -237,9 +239,13 @@ class Storage(Journaled):
         self.history: Node | None = None  # how the values came about, if they require grad
         self._hold(held, known, touches=False)
         self.order = order
-        self._flat: Storage | View | None = None
+        self._flat: weakref.ref[View] | None = None
         self._larger: View | None = None  # where the values are, once the memory has grown
-        self.memory = Memory(self, held.array.size) if memory is None else memory
+        if memory is None:
+            memory = Memory(held.array.size)
+        else:
+            memory.is_shared = True
+        self.memory = memory
         self._version = self.memory.version
         self.differentiable = self._may_differ()  # whether the values may have a derivative
 
@@ -331,11 +337,17 @@ class Storage(Journaled):
     def flat(self) -> "Storage | View":
         """All of the memory, in its order, as one dimension."""
         self._settle()
-        if self._flat is None:
+        if self._larger is not None:
+            return self._larger.storage.flat
+        shape = self._held.shape
+        if len(shape) == 1:
+            return self
+        flat = None if self._flat is None else self._flat()
+        if flat is None:
             self._touch()
-            shape = self._held.shape
-            self._flat = self if len(shape) == 1 else View(self, _flattening(shape, self.order))
-        return self._flat
+            flat = View(self, _flattening(shape, self.order))
+            self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
+        return flat
 
     def grow(self, size: int) -> None:
         """Makes room for `size` elements; every tensor on this memory stays on it."""
@@ -357,7 +369,7 @@ class Storage(Journaled):
         after = pad(before)
         larger = Storage(Held(after, None), known_result(after, pad, (known,), {}, [known]), None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
-        self._larger, self._flat = View(larger, _beginning(shape, self.order)), larger
+        self._larger = View(larger, _beginning(shape, self.order))
         return larger
 
     def _hold(self, held: Held, known, is_new: bool = True, touches: bool = True) -> None:
@@ -388,7 +400,8 @@ class Storage(Journaled):
         if kept is not None and self.memory.is_older:
             self.memory._touch()
             kept.note_write(self)
-        self.memory.latest = self
+        if self.memory.is_shared:
+            self.memory.latest = self
         self.memory.version += 1
         self._version = self.memory.version
 
@@ -401,7 +414,7 @@ class Storage(Journaled):
         if self._larger is None and self.memory.size > self._held.array.size:
             self._enlarge()._version = -1
         if self._larger is None:
-            latest = self.memory.latest
+            latest: Any = self.memory.latest
             (array, layout), known = latest.held, latest.known
             if self.differentiable:
                 array, known = with_derivatives_of(self._held.arranged(layout), array), None
