@@ -290,7 +290,7 @@ def count(jaxpr, name):
     ("policy", "names", "again"),
     [
         ([aten.mm.default], 4, 2),
-        ([aten._scaled_dot_product_flash_attention_for_cpu.default, aten.tanh.default], 2, 4),
+        ([aten._scaled_dot_product_flash_attention_for_cpu.default, aten.mm.default], 5, 2),
         ([aten.convolution.default], 0, 5),
         (EverySecond(), 2, 3),
         (recompute, 0, 5),
@@ -302,7 +302,7 @@ def test_selections_are_kept(policy, names, again):
     run = gradients(lambda x: keeping(policy)(attention, x))
     agree(jax.jit(t2j(run))(t2j(X)), run(X))
     if isinstance(policy, EverySecond):
-        assert policy.shapes[:4] == policy.shapes[4:]  # in JAX as in PyTorch
+        assert policy.shapes[:4] == policy.shapes[-4:]  # in JAX as in PyTorch
         policy.shapes.clear()
     loss = t2j(lambda x: keeping(policy)(attention, x).sum())
     assert count(jax.make_jaxpr(loss)(t2j(X)).jaxpr, "name") == names
@@ -399,7 +399,8 @@ def test_memory_is_saved(inside):
     def memory(how):
         function = t2j(lambda x: (gradient if inside else loss)(x, how))
         step = jax.jit(function if inside else jax.grad(function))
-        compiled = step.lower(jnp.ones((512, 16))).compile()
+        # XLA's compiler for CPUs forgets what is to be computed again before it looks for what is computed twice.
+        compiled = step.lower(jnp.ones((512, 16))).compile({"xla_disable_hlo_passes": "cse_barrier_expander"})
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert memory(once) < memory(simply) / 3
