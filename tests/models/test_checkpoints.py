@@ -16,14 +16,26 @@ TOKENS = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id"
 
 def llama():
     config = transformers.LlamaConfig(
-        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, num_key_value_heads=2, **TOKENS
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        num_key_value_heads=2,
+        **TOKENS,
     )
     return transformers.LlamaForCausalLM(config)
 
 
 def t5():
     config = transformers.T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=99, decoder_start_token_id=0, dropout_rate=0.0
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        vocab_size=99,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
     )
     return transformers.T5ForConditionalGeneration(config)
 
@@ -35,7 +47,7 @@ def gpt2():
     return transformers.GPT2LMHeadModel(config)
 
 
-@pytest.mark.parametrize(("make", "layers"), [(llama, 3), (t5, 4)])
+@pytest.mark.parametrize(("make", "layers"), [(llama, 2), (t5, 2)])
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_gradients_are_those_without(make, layers, use_reentrant):
     torch.manual_seed(0)

@@ -63,7 +63,15 @@ def reads_outside(once, x):
 def gives_views(once, x):
     def body(y):
         z = y.exp()
-        return {"row": z[1], "all": z, "turned": z.t(), "parts": [z[:, :2], z[:, 2:]], "same": y, "text": "a", "number": 3}
+        return {
+            "row": z[1],
+            "all": z,
+            "turned": z.t(),
+            "parts": [z[:, :2], z[:, 2:]],
+            "same": y,
+            "text": "a",
+            "number": 3,
+        }
 
     found = once(body, x)
     assert (found["text"], found["number"]) == ("a", 3)
@@ -130,6 +138,26 @@ def raises_and_goes_on(once, x):
     return total * x
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0] * 10
+
+
+def custom_functions(once, x):
+    return once(lambda y: Doubled.apply(Doubled.apply(y).sin()), Doubled.apply(x))
+
+
+def chooses_by_a_mask(once, x):
+    y = once(lambda y: y[y > 0].exp(), x.sin()).sum()
+    return y + once(lambda y: y[y < 0].square().sum() * y, x)
+
+
 def known_values(once, x):
     def body(y):
         for i in torch.arange(3):
@@ -155,6 +183,7 @@ CASES = {
     "differentiates within": differentiates_within,
     "raises and goes on": raises_and_goes_on,
     "known values": known_values,
+    "chooses by a mask": chooses_by_a_mask,
 }
 WRITES = {"writes outside", "writes through a detached tensor"}  # PyTorch writes again on the way back
 TRANSFORMS = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -243,13 +272,13 @@ def test_what_pytorch_gives_no_gradients():
         assert not value.requires_grad
         return value + torch.autograd.grad(x.requires_grad_().sum(), x)[0]
 
+    assert NET[0].weight.requires_grad
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
         expected = run(X.clone())
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
         actual = t2j(run)(t2j(X))
     agree(actual, expected)
-    loss = lambda x: reentrant(NET, x).sum()  # noqa: E731
-    assert jnp.abs(jax.grad(t2j(loss))(t2j(X))).max() > 0
+    assert jnp.abs(jax.grad(t2j(lambda x: reentrant(NET, x).sum()))(t2j(X))).max() > 0
 
 
 def keeping(policy):
@@ -313,11 +342,12 @@ def test_selections_are_kept(policy, names, again):
     assert products[0] - products[1] == again
 
 
+def offload_products(ctx, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_CPU_OFFLOAD if op is aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+
 def test_offloaded_values_wait_in_the_hosts_memory():
-    policy = lambda ctx, op, *args, **kwargs: (  # noqa: E731
-        CheckpointPolicy.MUST_CPU_OFFLOAD if op is aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
-    )
-    loss = t2j(lambda x: keeping(policy)(attention, x).sum())
+    loss = t2j(lambda x: keeping(offload_products)(attention, x).sum())
     assert "<host>" in str(jax.make_jaxpr(jax.grad(loss))(t2j(X)))
     x = X.clone().requires_grad_()
     (expected,) = torch.autograd.grad(attention(x).sum(), x)
@@ -384,7 +414,9 @@ def test_the_stream_may_start_anew_within():
 @pytest.mark.parametrize("inside", [False, True], ids=["of jax.grad", "of backward"])
 def test_memory_is_saved(inside):
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(12)]
+    layers = [
+        nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(12)
+    ]
 
     def loss(x, how):
         for layer in layers:
@@ -425,6 +457,12 @@ def test_second_derivatives():
 
 
 # Where there is nothing to keep
+
+
+def test_custom_functions_within():
+    value, (of_x, *_) = gradients(lambda x: custom_functions(once, x))(X)
+    function = t2j(lambda x: custom_functions(once, x).sum())
+    agree(jax.jit(jax.value_and_grad(function))(t2j(X)), (value, of_x))
 
 
 def test_without_gradients_it_is_a_call():

@@ -14,9 +14,12 @@ import jax
 import torch
 from torch.utils import checkpoint as torch_checkpoint
 
+from ..calls.selection import Selected
 from ..seams import applies, exchange, stands_in
-from ..tensors.tensor import Torchish
-from ..tensors.trees import map_arguments
+from ..tensors.journal import Uncontained
+from ..tensors.storage import Held
+from ..tensors.tensor import Torchish, make_view
+from ..tensors.trees import flatten, map_arguments
 from ..transforms.linearization import is_transforming
 from ..transforms.scope import UNSUITED, Scope
 from ..translation import current
@@ -56,13 +59,20 @@ class _Checkpointed:
         scope, function = Scope(), keeping(self.selection, self.function)
 
         def checkpointed():
-            return scope.trace(function, *args, **kwargs)
+            return scope.trace(_without_choices, function, *args, **kwargs)
 
         try:
             arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
         except UNSUITED:
             return self.function(*args, **kwargs)
         return scope.close(arrays)
+
+
+def _without_choices(function: Callable, *args, **kwargs):
+    result = function(*args, **kwargs)
+    if any(isinstance(x, Selected) for x in flatten(result)[0]):
+        raise Uncontained("what a mask chose, of which more may be known outside")
+    return result
 
 
 @applies(torch_checkpoint, "CheckpointFunction")
@@ -78,9 +88,11 @@ def _reentrant(run_function, preserve_rng_state, *args):
 
 def _without_history(value):
     """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for."""
-    if isinstance(value, Torchish) and value.history is not None:
-        value.end_history()
-    return value
+    if not isinstance(value, Torchish) or value.history is None:
+        return value
+    (array, layout), tape = value.held, current().tape
+    held = Held(array if tape is None else tape.lowered(array), layout)
+    return make_view(value, value._node.grafted(held), value)
 
 
 @stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator")

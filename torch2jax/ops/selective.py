@@ -86,9 +86,7 @@ class Selection:
         except Exception:  # it needs values: PyTorch's operators are not known
             return None
         memory = _memory(given)
-        asked = [
-            (self._ask(op, args, kwargs, output), _memory(output)) for op, args, kwargs, output in steps.taken
-        ]
+        asked = [(self._ask(op, args, kwargs, output), _memory(output)) for op, args, kwargs, output in steps.taken]
         return next((name for name, part in asked if name is not None and not memory.isdisjoint(part)), None)
 
     def _ask(self, op, args, kwargs, output) -> str | None:
