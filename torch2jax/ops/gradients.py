@@ -84,7 +84,7 @@ def _grad(self):
 def _set_grad(self, value):
     tensor = current().lift(self)
     if value is None:
-        tensor._gradient = None
+        tensor.change("_gradient", None)
         return
     if not isinstance(value, Tensor):
         raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
@@ -97,12 +97,12 @@ def _set_grad(self, value):
         raise RuntimeError(
             f"assigned grad has data of a different size: got {list(value.shape)}, wanted {list(tensor.shape)}"
         )
-    tensor._gradient = value
+    tensor.change("_gradient", value)
 
 
 @implements_tensors(Tensor.grad.__delete__)
 def _delete_grad(self):
-    current().lift(self)._gradient = None
+    current().lift(self).change("_gradient", None)
 
 
 @implements_tensors(Tensor.register_hook)

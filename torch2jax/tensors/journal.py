@@ -6,6 +6,7 @@ reads are cached. A journal puts all of that back; what is to last is done again
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 __all__ = ["Journal", "Journaled", "Uncontained", "expect_contained", "expect_no_journal", "journal", "suspended"]
@@ -71,6 +72,8 @@ class Journal:
         self.written: dict[int, Any] = {}
         """The storages through which older memory was written, in the order of the last writes."""
         self._before: dict[int, tuple[Journaled, list]] = {}
+        self.undo: list[Callable[[], None]] = []
+        """What undoes changes of tensors themselves, which otherwise last."""
 
     def __enter__(self) -> "Journal":
         self.outer, _active.journal = _active.journal, self
@@ -86,6 +89,13 @@ class Journal:
             node._journal = self.outer
             if self.outer is not None:
                 self.outer.made.append(weakref.ref(node))
+        if self.outer is not None:
+            self.outer.undo.extend(self.undo)
+
+    def cancel(self) -> None:
+        """Undoes changes of tensors themselves."""
+        while self.undo:
+            self.undo.pop()()
 
     def remember(self, node: Journaled) -> None:
         """Keeps what an older node is, to restore that at the end."""

@@ -89,9 +89,9 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> None:
     with torch.set_grad_enabled(create_graph):
         if tensor._gradient is None:
-            tensor._gradient = gradient
+            tensor.change("_gradient", gradient)
         elif create_graph:
-            tensor._gradient = tensor._gradient + gradient
+            tensor.change("_gradient", tensor._gradient + gradient)
         else:
             tensor._gradient.add_(gradient)
         if isinstance(tensor.history, Source):

@@ -51,15 +51,22 @@ class Scope:
         try:
             with Journal(self) as kept, call.nested():
                 try:
-                    self._result = function(*args, **kwargs)
-                    call.functions.settle(call)
+                    self._run(function, args, kwargs)
+                    return self._gather(kept, stream)
                 except UNSUITED:
+                    kept.cancel()
                     raise
-                except Exception as error:
-                    self._error = error
-                return self._gather(kept, stream)
         finally:
             call.stream.state = stream
+
+    def _run(self, function: Callable, args: tuple, kwargs: dict) -> None:
+        try:
+            self._result = function(*args, **kwargs)
+            self._call.functions.settle(self._call)
+        except UNSUITED:
+            raise
+        except Exception as error:
+            self._error = error
 
     def _gather(self, kept: Journal, stream: Any) -> list:
         written = list(kept.written.values())
