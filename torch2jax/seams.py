@@ -11,7 +11,7 @@ from typing import Any
 
 from .translation import current
 
-__all__ = ["add", "applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
+__all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
@@ -20,15 +20,14 @@ _calls = 0
 _ABSENT = object()
 
 
-def exchange(owner, name: str, stand_in) -> None:
-    """Declares what is ``owner.name``, an attribute of a module or class, while calls are translated."""
-    if name in vars(owner):
+def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
+    """Declares what is ``owner.name``, an attribute of a module, class or function, while calls are translated.
+
+    Args:
+        may_lack: the attribute need not be there; by default nothing is exchanged then.
+    """
+    if name in vars(owner) or may_lack:
         _seams.append((owner, name, stand_in))
-
-
-def add(owner, name: str, body) -> None:
-    """Declares what is ``owner.name``, which a class has from another or not at all, while calls are translated."""
-    _seams.append((owner, name, body))
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -66,7 +65,7 @@ def runs_instead_of(function: types.FunctionType) -> Callable[[Callable], Callab
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        _seams.append((function, "__code__", _code_that_calls(_chosen(original, body), function)))
+        exchange(function, "__code__", _code_that_calls(_chosen(original, body), function), may_lack=True)
         return body
 
     return register
@@ -120,5 +119,5 @@ def close_seams() -> None:
 
 def _present(owner, name: str) -> Any:
     if isinstance(owner, types.FunctionType):
-        return getattr(owner, name)
+        return getattr(owner, name, _ABSENT)
     return vars(owner).get(name, _ABSENT)

@@ -30,12 +30,13 @@ from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..transforms import engine as engine, func as func, function as function, vmap as vmap  # for what stands in
+from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 
-__all__ = ["Translation", "decomposition_of", "functional_of", "observing"]
+__all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
@@ -72,11 +73,12 @@ class Translation(TorchFunctionMode, Call):
         inherits = last_resort is None and isinstance(outer, Translation)
         self.last_resort: Any = outer.last_resort if inherits else last_resort
         self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
-        self._aten_mode = _AtenMode(self)
+        self._aten_mode = AtenMode(self)
         self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self._observer = _observer.get()
         self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
+        self.on_result: Callable | None = outer.on_result if isinstance(outer, Translation) else None
         self._depth = depth if self.tape is None else self.tape.depth
         self._recording = contextlib.ExitStack()
         self._opened: list[Tape | None] = []
@@ -160,7 +162,7 @@ class Translation(TorchFunctionMode, Call):
             return self.last_resort.run(func, args, kwargs)
         rule = registry.lookup(func)
         if rule is not None:
-            return rule(args, kwargs)
+            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self.run_body(func, args, kwargs)
         return self.run_compiled(func, args, kwargs)
@@ -181,7 +183,7 @@ class Translation(TorchFunctionMode, Call):
             return written if func._schema.returns else None
         rule = registry.lookup_aten(func)
         if rule is not None:
-            return rule(args, kwargs)
+            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         registry.check_decomposed(func, args)
         decomposition = decomposition_of(func)
         if decomposition is not None:
@@ -194,6 +196,16 @@ class Translation(TorchFunctionMode, Call):
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
         return self.run_missing(func, args, kwargs)
+
+    def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
+        observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls
+        try:
+            result = rule(args, kwargs)
+            with torch._C.DisableTorchFunction():
+                observer(func, args, kwargs, result)  # pyright: ignore[reportOptionalCall]
+        finally:
+            self.on_result = observer
+        return result
 
     def run_missing(self, func, args: tuple, kwargs: dict) -> Any:
         """Runs an operator without a rule in PyTorch itself, if the user wants that.
@@ -264,7 +276,10 @@ class Translation(TorchFunctionMode, Call):
             return value
         if isinstance(value, torch.Tensor):
             entry = self._constants.get(id(value))
-            return entry[1] if entry is not None else self._lift_constant(value)
+            if entry is not None:
+                return entry[1]
+            with outside():
+                return self._lift_constant(value)
         if not isinstance(value, jax.Array):
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)
@@ -346,10 +361,10 @@ class _Inside:
         self._enabled.__exit__(*exc_info)
 
 
-class _AtenMode(TorchDispatchMode):
-    """Brings the operators that have no `Torchish` among their arguments (factories) to the call as well."""
+class AtenMode(TorchDispatchMode):
+    """Brings operators to the `dispatch_aten` of a call, also those with no `Torchish` among their arguments."""
 
-    def __init__(self, call: Translation):
+    def __init__(self, call):
         super().__init__()
         self._call = call
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,13 @@ from ..transforms.mapped_draws import Mapped
 from ..translation import current
 
 __all__ = ["Stream"]
+
+
+class _State(NamedTuple):
+    key: Any
+    taken: int
+    """How many keys were derived from that one."""
+    seed: int | None
 
 
 class Stream:
@@ -49,6 +57,15 @@ class Stream:
     def differing(self) -> list:
         """The names of the dimensions whose examples draw something different, the innermost last."""
         return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
+
+    @property
+    def state(self) -> _State:
+        """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
+        return _State(self._key, self._taken, self.seed)
+
+    @state.setter
+    def state(self, state: _State) -> None:
+        self._key, self._taken, self.seed = state
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next key; of one example, where examples draw something different.

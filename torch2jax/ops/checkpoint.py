@@ -1,10 +1,128 @@
-"""Activation checkpointing: what is kept for the backward pass is JAX's to decide, so that the code just runs."""
+"""`torch.utils.checkpoint`: a checkpointed function is `jax.checkpoint` of it.
 
-from torch.utils import checkpoint
+PyTorch's `checkpoint` is no function that overrides reach, and it is often bound before a call begins. What it asks for
+at each call is who runs it outside `torch.compile`: that stands in. It goes on to PyTorch's own code, for the checks of
+the arguments, with a function that knows how to be checkpointed.
+"""
 
-from ..seams import applies
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from torch.utils import checkpoint as torch_checkpoint
+
+from ..calls.selection import Selected
+from ..seams import applies, exchange, stands_in
+from ..tensors.journal import Uncontained
+from ..tensors.storage import Held
+from ..tensors.tensor import Torchish, make_view
+from ..tensors.trees import flatten, map_arguments
+from ..transforms.linearization import is_transforming
+from ..transforms.scope import UNSUITED, Scope
+from ..translation import current
+from .selective import Selection, keeping
+
+_body: Any = getattr(torch_checkpoint.checkpoint, "__wrapped__", None)  # below @torch._disable_dynamo
 
 
-@applies(checkpoint, "CheckpointFunction")  # where use_reentrant=True; its backward would run PyTorch's
-def _run(run_function, preserve_rng_state, *args):
-    return run_function(*args)
+def _run_body(function, *args, **kwargs):
+    if current() is None:  # on another thread
+        return _in_torch()(function, *args, **kwargs)
+    return _body(_Checkpointed(function), *args, **kwargs)
+
+
+@functools.cache
+def _in_torch() -> Callable:
+    import torch._dynamo
+
+    return torch._dynamo.disable(_body, True, wrapping=False)
+
+
+if _body is not None:
+    exchange(_body, "__dynamo_disable", _run_body, may_lack=True)
+
+
+class _Checkpointed:
+    """A function whose values within are computed anew for the derivative."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.selection: Selection | None = None
+        """What is kept nevertheless."""
+
+    def __call__(self, *args, **kwargs):
+        if not torch.is_grad_enabled() or not is_transforming():
+            return self.function(*args, **kwargs)
+        scope, function = Scope(), keeping(self.selection, self.function)
+
+        def checkpointed():
+            return scope.trace(_without_choices, function, *args, **kwargs)
+
+        try:
+            arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
+        except UNSUITED:
+            return self.function(*args, **kwargs)
+        return scope.close(arrays)
+
+
+def _without_choices(function: Callable, *args, **kwargs):
+    result = function(*args, **kwargs)
+    if any(isinstance(x, Selected) for x in flatten(result)[0]):
+        raise Uncontained("what a mask chose, of which more may be known outside")
+    return result
+
+
+@applies(torch_checkpoint, "CheckpointFunction")
+def _reentrant(run_function, preserve_rng_state, *args):
+    del preserve_rng_state  # a JAX key gives the same numbers again
+    result = run_function(*args)
+    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
+        return result
+    if current().tape is not None:  # else the question is JAX's, and it has gradients
+        torch_checkpoint.check_backward_validity(args)
+    return map_arguments(_without_history, result)
+
+
+def _without_history(value):
+    """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for."""
+    if not isinstance(value, Torchish) or value.history is None:
+        return value
+    (array, layout), tape = value.held, current().tape
+    held = Held(array if tape is None else tape.lowered(array), layout)
+    return make_view(value, value._node.grafted(held), value)
+
+
+@stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator")
+def _without_reentrant(
+    fn,
+    preserve_rng_state=True,
+    context_fn=torch_checkpoint.noop_context_fn,
+    determinism_check=torch_checkpoint._DEFAULT_DETERMINISM_MODE,
+    debug=False,
+    early_stop=True,
+    *args,
+    **kwargs,
+):
+    del preserve_rng_state, early_stop, args, kwargs
+    debug = _chosen(torch_checkpoint._checkpoint_debug_enabled, debug)
+    if debug and context_fn is not torch_checkpoint.noop_context_fn:
+        raise ValueError("debug=True is incompatible with non-default context_fn")
+    allowed = list(torch_checkpoint._allowed_determinism_checks_to_fns)
+    if determinism_check not in allowed:
+        raise ValueError(f"determinism_check should be one of {allowed}, but got {determinism_check}")
+    forward_context, _ = context_fn()
+    if not torch.is_grad_enabled():
+        yield
+        return
+    policy = getattr(forward_context, "policy_fn", None)
+    if policy is not None and isinstance(fn, _Checkpointed):
+        fn.selection, forward_context = Selection(policy), contextlib.nullcontext()
+    with forward_context:
+        yield
+
+
+def _chosen(everywhere: bool | None, here: bool) -> bool:
+    return here if everywhere is None else everywhere

@@ -9,8 +9,9 @@ from collections import OrderedDict
 import torch
 
 from ..rules.registry import implements_tensors
-from ..seams import add, stands_in
+from ..seams import exchange, stands_in
 from ..tensors.history import Node, Source, added
+from ..tensors.journal import expect_no_journal
 from ..transforms.tape import Form, Hooked
 from ..translation import current
 
@@ -88,7 +89,7 @@ def _grad(self):
 def _set_grad(self, value):
     tensor = current().lift(self)
     if value is None:
-        tensor._gradient = None
+        tensor.change("_gradient", None)
         return
     if not isinstance(value, Tensor):
         raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
@@ -101,12 +102,12 @@ def _set_grad(self, value):
         raise RuntimeError(
             f"assigned grad has data of a different size: got {list(value.shape)}, wanted {list(tensor.shape)}"
         )
-    tensor._gradient = value
+    tensor.change("_gradient", value)
 
 
 @implements_tensors(Tensor.grad.__delete__)
 def _delete_grad(self):
-    current().lift(self)._gradient = None
+    current().lift(self).change("_gradient", None)
 
 
 @implements_tensors(Tensor.register_hook)
@@ -121,6 +122,8 @@ def _hooked(tensor) -> Hooked:
     """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
     tape = current().tape
     places = [] if tape is None else tape.places_of(tensor)
+    if tape is not None:
+        expect_no_journal("a hook on a gradient")
     hooked = next((tape.hooks[place] for place in places if place in tape.hooks), None)
     if hooked is None:
         hooked = Hooked(OrderedDict(), [], Form.of(tensor))
@@ -145,6 +148,7 @@ def retain_grad(self):
     if tensor.history is None:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     if not _is_source(tensor) and current().tape is not None:
+        expect_no_journal("a tensor that retains its gradient")
         current().tape.retaining[id(tensor)] = tensor
     tensor._retains_grad = not _is_source(tensor)
 
@@ -183,4 +187,4 @@ def _variable(cls, data=None, requires_grad=False, volatile=None):
     return result.requires_grad_(requires_grad)
 
 
-add(torch.autograd.Variable, "__new__", staticmethod(_variable))
+exchange(torch.autograd.Variable, "__new__", staticmethod(_variable), may_lack=True)

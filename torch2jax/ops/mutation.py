@@ -116,7 +116,7 @@ def set_data(self, value):
     become(self, value)
     array, layout = value.held
     if differentiable:
-        self._node = self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout))
+        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout)))
     elif history is not None:
-        self._node = self._node.grafted(value.held)
+        self.change("_node", self._node.grafted(value.held))
     self._node.storage.history = history

@@ -17,7 +17,16 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Part, Split, Storage, View, ViewKind, reshape, transpose
-from ..tensors.tensor import Torchish, become, geometry, make_region, make_view, strides_of_copy, wrap
+from ..tensors.tensor import (
+    Torchish,
+    become,
+    geometry,
+    keep_geometry,
+    make_region,
+    make_view,
+    strides_of_copy,
+    wrap,
+)
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values
@@ -506,8 +515,9 @@ def _becomes(function_, view):
     def rule(self, *args, **kwargs):
         with torch.enable_grad():
             node = view(self, *args, **kwargs)._node
+        keep_geometry(self)
         geometry(function_, self, *args, **kwargs)
-        self._node = node
+        self.change("_node", node)
         return self
 
     implements_tensors(function_)(rule)
@@ -532,7 +542,7 @@ for _name, _overload in (
 def detach_(self):
     if self._viewed is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
-    self._node = detach(self)._node
+    self.change("_node", detach(self)._node)
     return self
 
 

@@ -8,6 +8,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from jax import lax
 
 from ..translation import current
 from .history import Node
+from .journal import Journaled, expect_contained, journal
 
 __all__ = [
     "Deferred",
@@ -212,20 +214,23 @@ def next_number() -> int:
     return next(_numbers)
 
 
-class Memory:
+class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "latest", "number", "size", "version")
+    __slots__ = ("foreign", "is_shared", "latest", "number", "size", "version")
+    changing = ("latest", "size", "version")
 
-    def __init__(self, storage: "Storage", size: int):
-        self.latest = storage
+    def __init__(self, size: int):
+        self._begin()
+        self.is_shared = False  # whether several storages are of this memory
+        self.latest: Storage | None = None  # the last written of several
         self.size = size
         self.version = 0
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
 
 
-class Storage:
+class Storage(Journaled):
     """Memory with one history of derivatives: an array, replaced as a whole by every write.
 
     A detached tensor has the values of the tensor it came from, but derivatives of its own. So the two read different
@@ -242,17 +247,23 @@ class Storage:
         *("_array", "_flat", "_held", "_known", "_larger", "_version"),
         *("differentiable", "history", "memory", "order"),
     )
+    changing = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "history")
 
     overlaps = False
     bits: frozenset[str] = frozenset()
 
     def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None):
+        self._begin()
         self.history: Node | None = None  # how the values came about, if they require grad
-        self._hold(held, known)
+        self._hold(held, known, touches=False)
         self.order = order
-        self._flat: Storage | View | None = None
+        self._flat: weakref.ref[View] | None = None
         self._larger: View | None = None  # where the values are, once the memory has grown
-        self.memory = Memory(self, held.array.size) if memory is None else memory
+        if memory is None:
+            memory = Memory(held.array.size)
+        else:
+            memory.is_shared = True
+        self.memory = memory
         self._version = self.memory.version
         self.differentiable = self._may_differ()  # whether the values may have a derivative
 
@@ -268,6 +279,8 @@ class Storage:
     @property
     def known(self):
         self._settle()
+        if self._known is not None and self.differentiable and self.is_older:
+            return None  # a tape outside differentiates what is computed of it
         return self._known if self._larger is None else self._larger.known
 
     @property
@@ -279,6 +292,7 @@ class Storage:
         if self._larger is not None:
             return self._larger.read()
         if self._array is None:
+            self._touch()
             self._array = self._held.arranged(None)
         return self._array
 
@@ -295,6 +309,25 @@ class Storage:
             self._hold(held, known, is_new=not in_place_of_itself)
             self.differentiable = self.differentiable or self._may_differ()
             self._publish()
+
+    def replace(self, held: Held, known, *, is_written: bool) -> None:
+        """Holds the same values as they are outside the trace that has ended.
+
+        Args:
+            is_written: they were written to memory that is older than that trace.
+        """
+        self._hold(held, known)
+        if is_written:
+            self._publish()
+
+    def settle_as_is(self) -> None:
+        """Notes that the values are what the memory holds now."""
+        self._version = self.memory.version
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether the values are in another storage, since the memory has grown."""
+        return self._larger is not None
 
     def detached(self) -> "Storage | View":
         """The same memory without derivatives, until something is written there that has one."""
@@ -322,10 +355,17 @@ class Storage:
     def flat(self) -> "Storage | View":
         """All of the memory, in its order, as one dimension."""
         self._settle()
-        if self._flat is None:
-            shape = self._held.shape
-            self._flat = self if len(shape) == 1 else View(self, _flattening(shape, self.order))
-        return self._flat
+        if self._larger is not None:
+            return self._larger.storage.flat
+        shape = self._held.shape
+        if len(shape) == 1:
+            return self
+        flat = None if self._flat is None else self._flat()
+        if flat is None:
+            self._touch()
+            flat = View(self, _flattening(shape, self.order))
+            self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
+        return flat
 
     def grow(self, size: int) -> None:
         """Makes room for `size` elements; every tensor on this memory stays on it."""
@@ -333,11 +373,13 @@ class Storage:
         if self._larger is not None:
             self._larger.storage.grow(size)
             return
+        expect_contained(self.memory, "memory grows")
         self.memory.size = size
         self._enlarge()._publish()
         self._version = self.memory.version
 
     def _enlarge(self) -> "Storage":
+        self._touch()
         flat, shape = self.flat, self._held.shape
         before, known = flat.read(), flat.known
         padding = [(0, self.memory.size - before.size, 0)]
@@ -345,10 +387,12 @@ class Storage:
         after = pad(before)
         larger = Storage(Held(after, None), known_result(after, pad, (known,), {}, [known]), None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
-        self._larger, self._flat = View(larger, _beginning(shape, self.order)), larger
+        self._larger = View(larger, _beginning(shape, self.order))
         return larger
 
-    def _hold(self, held: Held, known, is_new: bool = True) -> None:
+    def _hold(self, held: Held, known, is_new: bool = True, touches: bool = True) -> None:
+        if touches:
+            self._touch()
         self._array = None
         tape = _tape()
         if is_traced(held.array):  # perhaps by a transformation that it does not depend on
@@ -372,7 +416,12 @@ class Storage:
         return array.dtype.kind not in "biu"
 
     def _publish(self) -> None:
-        self.memory.latest = self
+        kept = journal()
+        if kept is not None and self.memory.is_older:
+            self.memory._touch()
+            kept.note_write(self)
+        if self.memory.is_shared:
+            self.memory.latest = self
         self.memory.version += 1
         self._version = self.memory.version
 
@@ -380,11 +429,12 @@ class Storage:
         """Takes over what was last written to this memory, in value alone."""
         if self._version == self.memory.version:
             return
+        self._touch()
         self._version = self.memory.version
         if self._larger is None and self.memory.size > self._held.array.size:
             self._enlarge()._version = -1
         if self._larger is None:
-            latest = self.memory.latest
+            latest: Any = self.memory.latest
             (array, layout), known = latest.held, latest.known
             if self.differentiable:
                 array, known = with_derivatives_of(self._held.arranged(layout), array), None
@@ -415,12 +465,14 @@ def _beginning(shape, order) -> ViewKind:
     )
 
 
-class View:
+class View(Journaled):
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
     __slots__ = ("_array", "_root", "_version", "bits", "kind", "overlaps", "parent", "storage")
+    changing = ("_array", "_root", "_version")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
+        self._begin()
         self.parent, self.kind = parent, kind
         self.storage = parent.storage
         self.overlaps = kind.overlaps or parent.overlaps
@@ -428,6 +480,9 @@ class View:
         self._array = None
         self._root: Held | None = None  # what is held, where that has a place on a tape
         self._version = -1
+
+    def forget(self) -> None:
+        self._array, self._root, self._version = None, None, -1
 
     @property
     def layout(self) -> tuple[int, ...] | None:
@@ -445,6 +500,7 @@ class View:
         held = Held(array, None if layout == tuple(range(array.ndim)) else layout)
         tape = _tape()
         if tape is not None and is_traced(array):
+            self._touch()
             self._root = Held(tape.claimed(array), held.layout)
             self._array, self._version = self._root.arranged(None), self.storage.memory.version
             return self._root
@@ -452,6 +508,7 @@ class View:
 
     def read(self) -> Any:
         if self._version != self.storage.memory.version:
+            self._touch()
             if self.kind.permutation is None:
                 array, tape = self._read(), _tape()
                 self._array = array if tape is None else tape.claimed(array)
@@ -476,6 +533,7 @@ class View:
             return
         array, write = held.arranged(None), self.kind.write
         before, before_known = (None, None) if self.kind.covers else (self.parent.read(), self.parent.known)
+        self._touch()
         after = write(before, array)
         knowns = [known] if self.kind.covers else [before_known, None if self.kind.traced else known]
         self.parent.write(Held(after, None), known_result(after, write, (before_known, known), {}, knowns))
@@ -509,15 +567,20 @@ class View:
         return view
 
 
-class Split:
+class Split(Journaled):
     """All parts of a node along one dimension, read by one operation, whose derivative is one concatenation."""
 
     __slots__ = ("_arrays", "_axis", "_node", "_sizes", "_version")
+    changing = ("_arrays",)
 
     def __init__(self, node: Storage | View, sizes: tuple[int, ...], axis: int):
+        self._begin()
         self._node, self._sizes, self._axis = node, sizes, axis
         self._arrays: Any = None
         self._version = node.storage.memory.version
+
+    def forget(self) -> None:
+        self._arrays = None
 
     @property
     def is_current(self) -> bool:
@@ -527,6 +590,7 @@ class Split:
     def part(self, index: int) -> Any:
         """The array of one part."""
         if self._arrays is None:
+            self._touch()
             self._arrays = lax.split(self._node.read(), self._sizes, self._axis)
         return self._arrays[index]
 

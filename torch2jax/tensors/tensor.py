@@ -1,5 +1,6 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
+from .journal import expect_contained, journal
 from .regions import region
 from .storage import Held, Storage, View, all_of, evaluate
 
@@ -15,6 +17,7 @@ __all__ = [
     "Torchish",
     "become",
     "geometry",
+    "keep_geometry",
     "make_region",
     "make_view",
     "make_view_of_shape",
@@ -56,6 +59,13 @@ class Torchish(torch.Tensor):
         call = current()
         return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
 
+    def change(self, name: str, value) -> None:
+        """Sets an attribute, so that a journal may undo it."""
+        kept = journal()
+        if kept is not None:
+            kept.undo.append(functools.partial(setattr, self, name, getattr(self, name)))
+        setattr(self, name, value)
+
     def read(self):
         """The jax array of this tensor's values, of its shape."""
         return self._node.read()
@@ -96,19 +106,21 @@ class Torchish(torch.Tensor):
 
     def start_history(self) -> None:
         """Lets the tensor require grad by itself."""
+        expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
         source = Source(self)
         if tape is not None:
             held = Held(tape.leaf(held.array, source), held.layout)
-        self._node = self._node.grafted(held)
+        self.change("_node", self._node.grafted(held))
         self._node.storage.history = source
 
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
+        expect_contained(self._node, "a tensor ends to require grad")
         held, tape = self.held, current().tape
         if tape is not None:
             held = Held(tape.lowered(held.array), held.layout)
-        self._node = self._node.grafted(held)
+        self.change("_node", self._node.grafted(held))
 
     def write(self, held: Held, known=None, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
@@ -211,9 +223,24 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
 
 def become(tensor: Torchish, other: Torchish) -> None:
     """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
+    keep_geometry(tensor)
+    _set_geometry(tensor, other)
+    tensor.change("_node", other._node)
+
+
+def keep_geometry(tensor: Torchish) -> None:
+    """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
+    kept = journal()
+    if kept is not None:
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+            before = _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
+        kept.undo.append(functools.partial(_set_geometry, tensor, before))
+
+
+def _set_geometry(tensor: Torchish, other: Torchish) -> None:
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
-    tensor._node = other._node
 
 
 def resize(tensor: Torchish, shape, strides) -> None:

@@ -12,6 +12,7 @@ from ..rules.operands import lift
 from ..seams import stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, reaches
+from ..tensors.journal import Uncontained, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
@@ -109,9 +110,9 @@ def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> Non
         for hook in [] if source is None else list(source.prehooks.values()):
             gradient = _replaced(hook((gradient,)), gradient)
         if tensor._gradient is None:
-            tensor._gradient = gradient
+            tensor.change("_gradient", gradient)
         elif create_graph:
-            tensor._gradient = tensor._gradient + gradient
+            tensor.change("_gradient", tensor._gradient + gradient)
         else:
             tensor._gradient.add_(gradient)
         if source is not None:
@@ -159,9 +160,36 @@ class _Run:
         for tensor, place in zip(wanted, places, strict=True):
             cotangent = found.get(place)
             if cotangent is None and id(tensor.history) in connected:
+                self._expect_recorded(tensor, place)
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
             results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
         return tuple(results)
+
+    def _expect_recorded(self, tensor: Torchish, place: Var | None) -> None:
+        """Refuses a derivative with respect to what another tape has recorded: it is not zero.
+
+        Raises:
+            Uncontained: that is the tape outside of a scope.
+            RuntimeError: that is the tape inside of one, which has ended.
+        """
+        if isinstance(tensor.history, Source):
+            is_recorded = place is None or place in self.tape.sources
+        else:
+            outer, is_recorded = self.tape.outer, place is not None
+            while outer is not None and not is_recorded:
+                if outer.has(tensor.held.array):
+                    break
+                outer = outer.outer
+            else:
+                is_recorded = True
+        if is_recorded:
+            return
+        if journal() is not None:
+            raise Uncontained("a derivative with respect to a tensor from outside")
+        raise RuntimeError(
+            "a tensor that began to require grad within a checkpointed function got a derivative asked for outside of "
+            "it; let it require grad before, and pass it in"
+        )
 
     def _seeds(self, gradients: list[Torchish | None]) -> dict[Var, Any]:
         seeds: dict[Var, Any] = {}

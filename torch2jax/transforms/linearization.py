@@ -14,7 +14,18 @@ from jax._src.interpreters import ad, partial_eval as pe
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-__all__ = ["Bookmark", "Level", "Reached", "Sealed", "Var", "current_trace", "is_zero", "running", "sealed"]
+__all__ = [
+    "Bookmark",
+    "Level",
+    "Reached",
+    "Sealed",
+    "Var",
+    "current_trace",
+    "is_transforming",
+    "is_zero",
+    "running",
+    "sealed",
+]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -22,6 +33,11 @@ Var = Any
 
 def current_trace():
     return core.trace_ctx.trace
+
+
+def is_transforming() -> bool:
+    """Whether a transformation of JAX is going on."""
+    return not core.trace_state_clean()
 
 
 def running(trace):

@@ -1,0 +1,101 @@
+"""Random programs of views and writes, a part of which runs in a JAX trace of its own: as if there were none."""
+
+import functools
+import os
+import warnings
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+
+from tests.tensors.test_aliasing import (
+    QUICK,
+    State,
+    assert_close,
+    execute,
+    gradients_in_pytorch,
+    inputs,
+    metadata,
+    programs,
+    weight,
+)
+from torch2jax import t2j
+
+PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "60"))
+
+
+def run_steps(program, state: State) -> None:
+    for step in program:
+        try:
+            step.run(state)
+            state.raised.append(None)
+        except Exception as error:
+            state.raised.append(type(error).__name__)
+
+
+def checkpointed(program, state: State) -> None:
+    """Runs steps in a checkpoint, that may begin anew."""
+    live, raised = list(state.live), list(state.raised)
+
+    def body():
+        state.live[:], state.raised[:] = live, raised
+        run_steps(program, state)
+
+    checkpoint(body, use_reentrant=False)
+
+
+def execute_in_parts(program, tensors, begin: int, end: int, nested: bool) -> State:
+    state = State([tensor.clone() for tensor in tensors])
+    run_steps(program[:begin], state)
+    if nested:
+        live, raised = list(state.live), list(state.raised)
+
+        def body():
+            state.live[:], state.raised[:] = live, raised
+            checkpointed(program[begin:end], state)
+
+        checkpoint(body, use_reentrant=False)
+    else:
+        checkpointed(program[begin:end], state)
+    run_steps(program[end:], state)
+    return state
+
+
+@hypothesis.settings(
+    max_examples=PROGRAMS,
+    deadline=None,
+    derandomize=PROGRAMS <= 300,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(programs, st.integers(0, 6), st.integers(1, 8), st.booleans())
+def test_random_programs_agree(program, begin, length, nested):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program, functools.partial(execute_in_parts, begin=begin, end=begin + length, nested=nested))
+
+
+def check(program, execute_in_jax) -> None:
+    expected = execute(program, inputs())
+    notes: list = []
+
+    def run(tensors):
+        state = execute_in_jax(program, tensors)
+        notes[:] = [metadata(state), state.raised]
+        return list(state.live)
+
+    def scalar(*arrays):
+        results = t2j(run)(list(arrays))
+        floats = [(i, x) for i, x in enumerate(results) if jnp.issubdtype(x.dtype, jnp.inexact)]
+        return sum((jnp.sum(x * weight(i, x.shape)).real for i, x in floats), jnp.zeros(())), results
+
+    transformed = jax.jit(jax.grad(scalar, argnums=(0, 1, 2), has_aux=True), compiler_options=QUICK)
+    gradients, results = transformed(*[t2j(tensor) for tensor in inputs()])
+    assert notes[1] == expected.raised
+    assert notes[0] == metadata(expected)
+    for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
+        assert_close(got, want, f"live tensor {i}")
+    for i, (got, want) in enumerate(zip(gradients, gradients_in_pytorch(program, expected) or (), strict=False)):
+        assert_close(jnp.conj(got), want, f"gradient of input {i}")

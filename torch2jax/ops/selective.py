@@ -1,0 +1,139 @@
+"""Selective activation checkpointing: what PyTorch's policy keeps has a name that JAX's policy keeps.
+
+A policy is asked about ATen operators. Which ones PyTorch would come to in a function with a rule, it says itself: the
+function runs once more, on tensors without data.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from jax.ad_checkpoint import checkpoint_name
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
+
+from ..calls.dispatch import AtenMode
+from ..tensors.storage import Held, Storage, is_traced
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten, map_arguments
+from ..translation import current
+
+__all__ = ["Selection"]
+
+_NAMES = {
+    CheckpointPolicy.MUST_SAVE: "saved",
+    CheckpointPolicy.PREFER_SAVE: "saved",
+    CheckpointPolicy.MUST_CPU_OFFLOAD: "offloaded",
+    CheckpointPolicy.PREFER_CPU_OFFLOAD: "offloaded",
+}
+# Which of these attention becomes depends on the device, that PyTorch would run on.
+_ATTENTION = tuple(
+    getattr(torch.ops.aten, f"_scaled_dot_product_{kind}").default
+    for kind in (
+        *("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention"),
+        *("fused_attention_overrideable",),
+    )
+)
+
+
+class Selection:
+    """What a checkpointed function keeps.
+
+    Args:
+        policy: as `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it; it sees tensors without data
+            where a rule has computed what PyTorch would.
+    """
+
+    jax_policy = staticmethod(
+        jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["saved"],
+            names_which_can_be_offloaded=["offloaded"],
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    )
+
+    def __init__(self, policy: Callable[..., Any]):
+        self._policy = policy
+
+    def __call__(self, func, args: tuple, kwargs: dict, result) -> None:
+        """Names what a rule gave for a function, if the policy keeps it."""
+        tensors = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
+        fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.held.array)]
+        if not fresh:
+            return
+        name = self._name_of(func, args, kwargs, result)
+        if name is None:
+            return
+        for tensor in fresh:
+            (array, layout), storage = tensor.held, tensor._node.storage
+            storage.replace(Held(checkpoint_name(array, name), layout), storage.known, is_written=False)
+
+    def _name_of(self, func, args: tuple, kwargs: dict, result) -> str | None:
+        if isinstance(func, torch._ops.OpOverload):
+            return self._ask(func, args, kwargs, result)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            names = [self._ask(attention, args, kwargs, result) for attention in _ATTENTION]
+            return next((name for name in names if name is not None), None)
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            args, kwargs = map_arguments(_without_data, (args, kwargs))
+        if not any(isinstance(x, torch.Tensor) for x in flatten((args, kwargs))[0]):
+            return None
+        steps = _Steps()
+        try:
+            with torch._C.DisableTorchFunction(), AtenMode(steps):
+                given = func(*args, **kwargs)
+        except Exception:  # it needs values: PyTorch's operators are not known
+            return None
+        memory = _memory(given)
+        asked = [(self._ask(op, args, kwargs, output), _memory(output)) for op, args, kwargs, output in steps.taken]
+        return next((name for name, part in asked if name is not None and not memory.isdisjoint(part)), None)
+
+    def _ask(self, op, args, kwargs, output) -> str | None:
+        if op in SAC_IGNORED_OPS:
+            return None
+        policy = self._policy(SelectiveCheckpointContext(is_recompute=False, op_output=output), op, *args, **kwargs)
+        if isinstance(policy, bool):
+            return "saved" if policy else None
+        return _NAMES.get(policy)
+
+
+class _Steps:
+    """The operators that a function of PyTorch comes to."""
+
+    def __init__(self):
+        self.taken: list[tuple] = []
+
+    def dispatch_aten(self, func, args: tuple, kwargs: dict):
+        if func._can_decompose():
+            with AtenMode(self):
+                return func.decompose(*args, **kwargs)
+        output = func(*args, **kwargs)
+        self.taken.append((func, args, kwargs, output))
+        return output
+
+
+def _without_data(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
+
+
+def _memory(value) -> set[int]:
+    return {x.untyped_storage()._cdata for x in flatten(value)[0] if isinstance(x, torch.Tensor)}
+
+
+def keeping(selection: Selection | None, function: Callable) -> Callable:
+    """`function`, whose results of rules `selection` sees."""
+    if selection is None:
+        return function
+
+    def run(*args, **kwargs):
+        call = current()
+        before, call.on_result = call.on_result, selection
+        try:
+            return function(*args, **kwargs)
+        finally:
+            call.on_result = before
+
+    return run

@@ -1,0 +1,141 @@
+"""What code does to storages and views that were there before it: told, and undone.
+
+Code that runs in a JAX trace of its own leaves that trace's arrays in whatever it writes, and in what it reads, since
+reads are cached. A journal puts all of that back; what is to last is done again outside (`transforms/scope.py`).
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+__all__ = ["Journal", "Journaled", "Uncontained", "expect_contained", "expect_no_journal", "journal", "suspended"]
+
+
+class Uncontained(BaseException):
+    """Code within a journal does what cannot be done again outside.
+
+    No `Exception`, since code that handles these must not take it for one.
+    """
+
+
+class _Active(threading.local):
+    journal: "Journal | None" = None
+
+
+_active = _Active()
+
+
+def journal() -> "Journal | None":
+    """The innermost journal that this thread keeps."""
+    return _active.journal
+
+
+class Journaled:
+    """What a journal tells of; it belongs to the journal that is kept while it is made."""
+
+    __slots__ = ("__weakref__", "_journal")
+
+    changing: ClassVar[tuple[str, ...]] = ()
+    """The attributes that change."""
+
+    def _begin(self) -> None:
+        self._journal = kept = _active.journal
+        if kept is not None:
+            kept.made.append(weakref.ref(self))
+
+    @property
+    def is_older(self) -> bool:
+        """Whether it was there before the journal that is kept."""
+        return _active.journal is not None and self._journal is not _active.journal
+
+    def _touch(self) -> None:
+        """Is called before an attribute changes."""
+        kept = _active.journal
+        if kept is not None and self._journal is not kept:
+            kept.remember(self)
+
+    def forget(self) -> None:
+        """Drops what was computed within the journal that ends."""
+
+
+class Journal:
+    """Is kept while it is entered.
+
+    Args:
+        owner: whose it is.
+    """
+
+    def __init__(self, owner: Any = None):
+        self.owner, self.outer = owner, _active.journal
+        self.made: list[weakref.ref] = []
+        self.written: dict[int, Any] = {}
+        """The storages through which older memory was written, in the order of the last writes."""
+        self._before: dict[int, tuple[Journaled, list]] = {}
+        self.undo: list[Callable[[], None]] = []
+        """What undoes changes of tensors themselves, which otherwise last."""
+
+    def __enter__(self) -> "Journal":
+        self.outer, _active.journal = _active.journal, self
+        return self
+
+    def __exit__(self, *exc_info):
+        _active.journal = self.outer
+        for node, values in self._before.values():
+            for name, value in zip(node.changing, values, strict=True):
+                setattr(node, name, value)
+        for node in self.survivors():
+            node.forget()
+            node._journal = self.outer
+            if self.outer is not None:
+                self.outer.made.append(weakref.ref(node))
+        if self.outer is not None:
+            self.outer.undo.extend(self.undo)
+
+    def cancel(self) -> None:
+        """Undoes changes of tensors themselves."""
+        while self.undo:
+            self.undo.pop()()
+
+    def remember(self, node: Journaled) -> None:
+        """Keeps what an older node is, to restore that at the end."""
+        if id(node) not in self._before:
+            self._before[id(node)] = (node, [getattr(node, name) for name in node.changing])
+
+    def note_write(self, storage) -> None:
+        self.written.pop(id(storage), None)
+        self.written[id(storage)] = storage
+
+    def survivors(self) -> list[Any]:
+        """What was made within and is still referred to."""
+        return [node for node in [reference() for reference in self.made] if node is not None]
+
+
+class suspended:
+    """A context in which no journal is kept."""
+
+    def __enter__(self):
+        self._before, _active.journal = _active.journal, None
+
+    def __exit__(self, *exc_info):
+        _active.journal = self._before
+
+
+def expect_contained(node: Journaled, what: str) -> None:
+    """Refuses what cannot be done within a journal to a node that was there before it.
+
+    Raises:
+        Uncontained: one is kept.
+    """
+    if node.is_older:
+        raise Uncontained(what)
+
+
+def expect_no_journal(what: str) -> None:
+    """Refuses what cannot be done within a journal.
+
+    Raises:
+        Uncontained: one is kept.
+    """
+    if _active.journal is not None:
+        raise Uncontained(what)

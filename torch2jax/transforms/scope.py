@@ -1,0 +1,134 @@
+"""Code on tensors as a pure function of arrays, in a JAX trace of its own: the body of a checkpoint, branch or loop.
+
+Such code is Python: it may use any tensor around it, write to it, draw random numbers, and give or put aside anything.
+Arrays that it uses are closed over, as JAX allows. What it leaves behind has arrays of the inner trace, which must not
+be met outside: a scope finds all of it, gives these arrays as results, and puts what they are outside in their place.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..errors import TracedValueError
+from ..tensors.journal import Journal, Uncontained, journal, suspended
+from ..tensors.storage import Held, Storage, View, is_traced
+from ..translation import current
+from .linearization import current_trace, running
+
+__all__ = ["UNSUITED", "Scope", "outside"]
+
+UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
+"""What `Scope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
+
+
+class Scope:
+    """One run of some code in a JAX trace of its own.
+
+    It is made outside; `trace` is called in the inner trace, at most once; what JAX makes of the arrays that it gives
+    goes to `close`, outside again.
+    """
+
+    def __init__(self):
+        self._call = current()
+        self.outer_trace, self.outer_tape = current_trace(), self._call.tape
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._left: list[_Left] = []
+        self._stream: Any = None
+
+    def trace(self, function: Callable, *args, **kwargs) -> list:
+        """Calls `function`, and gives the arrays of what is left of that.
+
+        An exception that it raises is raised by `close`, when all it has done before is done.
+
+        Raises:
+            UNSUITED: it needs values, or does what cannot be undone.
+        """
+        call, stream = self._call, self._call.stream.state
+        try:
+            with Journal(self) as kept, call.nested():
+                try:
+                    self._run(function, args, kwargs)
+                    return self._gather(kept, stream)
+                except UNSUITED:
+                    kept.cancel()
+                    raise
+        finally:
+            call.stream.state = stream
+
+    def _run(self, function: Callable, args: tuple, kwargs: dict) -> None:
+        try:
+            self._result = function(*args, **kwargs)
+        except UNSUITED:
+            raise
+        except Exception as error:
+            self._error = error
+
+    def _gather(self, kept: Journal, stream: Any) -> list:
+        written = list(kept.written.values())
+        arrays = []
+        for node in kept.survivors():
+            if isinstance(node, View) and node.kind.traced:
+                raise Uncontained("a view at a place that is computed within")
+            if isinstance(node, Storage) and id(node) not in kept.written and is_traced(node.held.array):
+                self._left.append(_Left(node, is_written=False))
+        self._left.extend(_Left(storage, is_written=True) for storage in written)
+        self._left = [left for left in self._left if not left.storage.is_outgrown]
+        for left in self._left:
+            arrays.append(self._call.leaving(left.storage.held.array))
+        self._stream = self._call.stream.state
+        if self._stream.key is not stream.key:
+            arrays.append(self._stream.key)
+        return arrays
+
+    def close(self, arrays: list) -> Any:
+        """What the function gave or raised, now with arrays of the trace outside.
+
+        Args:
+            arrays: those that `trace` gave, as they are outside.
+        """
+        for left, array in zip(self._left, arrays, strict=False):
+            left.replace(array)
+        for left in self._left:
+            left.storage.settle_as_is()
+        if len(arrays) > len(self._left):
+            self._stream = self._stream._replace(key=arrays[-1])
+        self._call.stream.state = self._stream
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Left:
+    """A storage that is left behind: made within and still in use, or older, and written."""
+
+    def __init__(self, storage: Storage, is_written: bool):
+        (_, layout), known = storage.held, storage.known
+        self.storage, self._is_written = storage, is_written
+        self._layout, self._known = layout, known
+        self._history, self._differentiable = storage.history, storage.differentiable
+
+    def replace(self, array) -> None:
+        self.storage.replace(Held(array, self._layout), self._known, is_written=self._is_written)
+        self.storage.history, self.storage.differentiable = self._history, self._differentiable
+
+
+@contextlib.contextmanager
+def outside():
+    """A context for what is no part of the code in scopes, such as a constant that it is the first to use."""
+    kept = journal()
+    if kept is None:
+        yield
+        return
+    while kept.outer is not None:
+        kept = kept.outer
+    call, scope = current(), kept.owner
+    tape = call.tape
+    with suspended(), running(scope.outer_trace):
+        call.tape = scope.outer_tape
+        try:
+            yield
+        finally:
+            call.tape = tape
