@@ -17,6 +17,8 @@ class Call(ABC):
     """Where its random operators take their keys from; see `rng.Stream`."""
     tape: Any = None
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
+    dual: Any = None
+    """The tangents of forward mode, while a level of them is open; see `transforms.forward.DualLevel`."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
 

@@ -29,7 +29,13 @@ from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
-from ..transforms import engine as engine, func as func, function as function, vmap as vmap  # for what stands in
+from ..transforms import (  # for what stands in
+    engine as engine,
+    forward as forward,
+    func as func,
+    function as function,
+    vmap as vmap,
+)
 from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..translation import Call, current

@@ -394,7 +394,10 @@ class Storage(Journaled):
         if touches:
             self._touch()
         self._array = None
-        tape = _tape()
+        call = current()
+        tape = None if call is None else call.tape
+        if call is not None and call.dual is not None:
+            call.dual.note(self)
         if is_traced(held.array):  # perhaps by a transformation that it does not depend on
             held = Held(held.array.full_lower(), held.layout)
         if not is_traced(held.array):

@@ -26,7 +26,7 @@ from ..tensors.tensor import Torchish
 from ..translation import current
 from .level import Form, Level
 
-__all__ = []
+__all__ = ["tangent_array"]
 
 
 class _Derivative(Level):
@@ -214,7 +214,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
     assert_non_empty_list_of_tensors(flat_primals, jvp_str, "primals")
     assert_non_empty_list_of_tensors(flat_tangents, jvp_str, "tangents")
     level = _Forward(primals, {}, argnums)
-    given = [_tangent(*each) for each in zip(flat_tangents, level.inputs, level.forms, strict=True)]
+    given = [tangent_array(*each) for each in zip(flat_tangents, level.inputs, level.forms, strict=True)]
     forms: list[Form | Torchish] = []
     found: Any = None
     spec: Any = None
@@ -256,7 +256,13 @@ def _moved(level: Level, outputs: list, forms: list[Form | Torchish], strict: bo
     return arrays
 
 
-def _tangent(tangent, primal: Torchish, form: Form):
+def tangent_array(tangent, primal: Torchish, form: Form):
+    """The array of a tangent, as that of its primal is held.
+
+    Raises:
+        ValueError: one of them is not floating point or complex.
+        RuntimeError: the tangent is of another shape.
+    """
     lifted = current().lift(tangent)
     if not form.is_differentiable:
         raise ValueError(f"Expected primal to be floating point or complex, but got: {primal.dtype}")
@@ -325,7 +331,7 @@ def _traced_by_linearize(trace):
     level.write_back(written)
 
     def graph(*tangents):
-        given = [_tangent(*each) for each in zip(tangents, level.inputs, level.forms, strict=True)]
+        given = [tangent_array(*each) for each in zip(tangents, level.inputs, level.forms, strict=True)]
         moves = iter(push(*given))
         return [torch.zeros_like(x) if isinstance(x, Torchish) else x.result(next(moves)) for x in forms]
 

@@ -49,7 +49,7 @@ class Form(NamedTuple):
         """As `tensor`, for what a transformation gave: where gradients are off it has none."""
         if torch.is_grad_enabled():
             tape = current().tape
-            wants_grad = self.wants_grad if tape is None else tape.has(array)
+            wants_grad = self.wants_grad if tape is None else tape.knows(array)
             return self._replace(wants_grad=wants_grad).tensor(array)
         tensor = self._replace(wants_grad=False).tensor(lax.stop_gradient(array) if self.is_differentiable else array)
         tensor._node.storage.differentiable = False

@@ -19,6 +19,7 @@ __all__ = [
     "Level",
     "Reached",
     "Sealed",
+    "Tangents",
     "Var",
     "current_trace",
     "is_transforming",
@@ -373,3 +374,31 @@ def _equation(step):
 
 def _no_names(inputs, outputs):
     return core.DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))
+
+
+class Tangents:
+    """One derivative in forward mode of what is computed while its trace is current.
+
+    Args:
+        below: the trace that the values and the tangents are computed with.
+    """
+
+    def __init__(self, below):
+        self.tag = core.TraceTag()
+        self.trace = ad.JVPTrace(below, self.tag)
+
+    def has(self, array) -> bool:
+        return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
+
+    def dual(self, values, tangent):
+        """An array with a tangent of its shape and dtype."""
+        return ad.JVPTracer(self.trace, values, tangent)
+
+    def values(self, array):
+        return array.primal if self.has(array) else array
+
+    def tangent(self, array):
+        """None if the array has none."""
+        if not self.has(array) or is_zero(array.tangent):
+            return None
+        return array.tangent

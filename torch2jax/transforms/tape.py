@@ -124,6 +124,10 @@ class Tape:
         """Whether the array has a history."""
         return any(level.has(part) for level, part in self._parts(array))
 
+    def knows(self, array) -> bool:
+        """Whether the array has a history here or on a tape around."""
+        return self.has(array) or (self.outer is not None and self.outer.knows(array))
+
     def _parts(self, array) -> Iterable[tuple[Level, Any]]:
         for level in self.levels:
             yield level, array

@@ -1,0 +1,125 @@
+"""`torch.autograd.forward_ad` in translated code, against PyTorch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.autograd.forward_ad as fwAD
+from torch import nn
+
+from torch2jax import t2j
+
+X = torch.tensor([0.3, -1.2, 2.0])
+V = torch.tensor([1.0, 0.5, -2.0])
+MODEL = nn.Linear(3, 2)
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+def tangents(x, v):
+    with fwAD.dual_level():
+        y = fwAD.make_dual(x, v).sin() * 2
+        primal, tangent = fwAD.unpack_dual(y)
+        constant = fwAD.unpack_dual(x * 3)
+        assert constant.tangent is None
+        return primal, tangent
+
+
+@case
+def through_writes_and_views(x, v):
+    with fwAD.dual_level():
+        y = torch.zeros(2, 3)
+        y[0] = fwAD.make_dual(x, v)
+        y[1].add_(y[0] ** 2)
+        return fwAD.unpack_dual(y.mT)
+
+
+@case
+def values_after_the_level(x, v):
+    with fwAD.dual_level():
+        y = fwAD.make_dual(x, v) ** 3
+        row = y[1:]
+    with fwAD.dual_level():
+        assert fwAD.unpack_dual(y).tangent is None
+        return y + 1, row * 2, fwAD.unpack_dual(fwAD.make_dual(y, v) * x).tangent
+
+
+@case
+def complex_numbers(x, v):
+    with fwAD.dual_level():
+        z = fwAD.make_dual(torch.complex(x, v), torch.complex(v, x))
+        return fwAD.unpack_dual(z * z.conj() + z.exp()).tangent
+
+
+@case
+def parameters(x, v):
+    model = MODEL
+    with fwAD.dual_level():
+        weight = fwAD.make_dual(model.weight, v.expand(2, 3))
+        result = torch.func.functional_call(model, {"weight": weight}, (x,))
+        return fwAD.unpack_dual(result).tangent
+
+
+@case
+def of_gradients(x, v):
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x.clone().requires_grad_(), v)
+        (gradient,) = torch.autograd.grad((dual**3).sum(), dual, create_graph=True)
+        return fwAD.unpack_dual(gradient)
+
+
+@case
+def gradients_of_tangents(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        tangent = fwAD.unpack_dual(fwAD.make_dual(x, v).exp()).tangent
+    return tangent, torch.autograd.grad(tangent.sum(), x)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("jit", [False, True])
+def test_against_pytorch(name, jit):
+    function = CASES[name]
+    translated = t2j(lambda x, v: tuple(jax.tree.leaves(function(x, v), is_leaf=lambda x: isinstance(x, torch.Tensor))))
+    expected = jax.tree.leaves(function(X.clone(), V.clone()), is_leaf=lambda x: isinstance(x, torch.Tensor))
+    actual = (jax.jit(translated) if jit else translated)(t2j(X), t2j(V))
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want.detach(), rtol=1e-5)
+
+
+def test_the_graph_is_that_of_jax_jvp():
+    def names(function):
+        return sorted(str(eqn.primitive) for eqn in jax.make_jaxpr(function)(t2j(X), t2j(V)).eqns)
+
+    ours = names(t2j(CASES["tangents"]))
+    by_hand = names(lambda x, v: jax.jvp(lambda x: jnp.sin(x) * 2, (x,), (v,)))
+    assert ours == sorted([*by_hand, "mul"])  # the constant
+
+
+def test_errors():
+    def without_level(x, v):
+        return fwAD.make_dual(x, v)
+
+    def nested(x, v):
+        with fwAD.dual_level(), fwAD.dual_level():
+            return x
+
+    def of_another_size(x, v):
+        with fwAD.dual_level():
+            return fwAD.make_dual(x, v[:2])
+
+    for function, message in (
+        (without_level, "no level exists"),
+        (nested, "Nested forward mode AD is not supported"),
+        (of_another_size, "forward gradient that has a different size"),
+    ):
+        for call in (lambda f=function: f(X, V), lambda f=function: t2j(f)(t2j(X), t2j(V))):
+            with pytest.raises(RuntimeError, match=message):
+                call()
+    np.testing.assert_allclose(t2j(CASES["tangents"])(t2j(X), t2j(V))[0], (X.sin() * 2))
