@@ -185,3 +185,27 @@ def test_data_keeps_the_derivative():
     value, slope = jax.value_and_grad(lambda x: t2j(function)(x).sum())(jnp.ones(3))
     assert value == 15
     np.testing.assert_array_equal(slope, [2, 2, 2])
+
+
+LEAVES_REFUSE = {
+    "t_": lambda w: w.t_(),
+    "squeeze_ of a view": lambda w: w[:1].squeeze_(),
+    "unsqueeze_": lambda w: w.unsqueeze_(0),
+    "as_strided_": lambda w: w.as_strided_((2,), (1,)),
+    "set_": lambda w: w.set_(torch.ones(2)),
+    "copy_ of itself": lambda w: w.copy_(w),
+    "resize_": lambda w: w.resize_(1, 2),
+    "resize_ of a result": lambda w: (w * 2).resize_(1, 2),
+    "data of integers": lambda w: setattr(w, "data", torch.arange(3)),
+}
+
+
+@pytest.mark.parametrize("write", LEAVES_REFUSE.values(), ids=LEAVES_REFUSE)
+def test_what_a_tensor_that_requires_grad_refuses(write):
+    def function(x):
+        with pytest.raises(RuntimeError, match=r"requires? grad"):
+            write(x.clone().requires_grad_())
+        return x
+
+    function(X)
+    t2j(function)(t2j(X))

@@ -225,3 +225,23 @@ def test_parts_read_after_a_write_are_slices():
     names = [equation.primitive.name for equation in jax.make_jaxpr(t2j(function))(jnp.ones((8, 2))).eqns]
     assert names.count("split") == 1
     assert names.count("slice") == 7
+
+
+def test_parts_of_a_tensor_without_elements():
+    def function(x):
+        return [*x[:0].chunk(3), *x[:0].split([0, 0]), *x[1:1].view(0, 3).unbind(1)]
+
+    expected = function(torch.ones(3))
+    for result, want in zip(t2j(function)(jnp.ones(3)), expected, strict=True):
+        assert result.shape == want.shape
+
+
+@pytest.mark.parametrize("copy", [lambda x: x.clone(), lambda x: x.mT.contiguous()])
+def test_copies_without_gradients_have_no_derivative(copy):
+    def function(x):
+        with torch.no_grad():
+            copied = copy(x)
+        return (x * copied).sum()
+
+    x = jnp.arange(4.0).reshape(2, 2)
+    np.testing.assert_array_equal(jax.grad(t2j(function))(x), copy(torch.arange(4.0).view(2, 2)))

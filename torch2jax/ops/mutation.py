@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from ..rules.inplace import write_in_place
+from ..rules.inplace import expect_no_source, write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
 from ..tensors.tensor import Torchish, become, resize, strides_of_shape
@@ -22,6 +22,8 @@ def _lift(tensor) -> Torchish:
 def copy_(self, src, non_blocking=False):
     self, src = _lift(self), _lift(src)
     if _same_elements(self._node, src._node):  # what `x[0] += 1` ends in
+        if torch.is_grad_enabled():
+            expect_no_source(self)
         return self
     value = src.to(self.dtype)
     return write_in_place(self, value if src.shape == self.shape else value.expand(self.shape), (src,))
@@ -76,6 +78,8 @@ def resize_(self, *size, memory_format=None):
         raise RuntimeError(f"resize_ got the shape {list(shape)}; wanted sizes that are not negative")
     if memory_format is torch.preserve_format:
         raise RuntimeError("Unsupported memory format Preserve")
+    if self.history is not None:
+        raise RuntimeError("cannot resize variables that require grad")
     if shape == tuple(self.shape) and memory_format is None:
         return self
     resize(self, shape, strides_of_shape(shape, memory_format or torch.contiguous_format))
@@ -103,6 +107,8 @@ def set_(self, source=None):
         source = torch.empty(0, dtype=self.dtype)
     if source.dtype != self.dtype:
         raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
+    if torch.is_grad_enabled():
+        expect_no_source(_lift(self))
     become(self, source.detach())
     return self
 
@@ -112,6 +118,8 @@ def set_data(self, value):
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
     before, history = self.held, self.history
+    if history is not None and not (value.is_floating_point() or value.is_complex()):
+        raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
     differentiable = same and self._node.storage.differentiable
     become(self, value)
     array, layout = value.held

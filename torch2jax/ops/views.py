@@ -6,6 +6,7 @@ the view reads the array of its base, and how a write to the view changes that a
 
 import functools
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..rules.inplace import expect_no_source
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
@@ -292,6 +294,8 @@ def _begins_where_traced(node: Storage | View) -> bool:
 
 @implements_tensors(aten.as_strided_.default)
 def as_strided_(self, size, stride, storage_offset=None):
+    if torch.is_grad_enabled():
+        expect_no_source(current().lift(self))
     with torch.enable_grad():
         become(self, as_strided(self, size, stride, storage_offset))
     return self
@@ -456,13 +460,14 @@ def split_with_sizes(self, split_sizes, dim=0):
 def _parts(self, sizes, dim) -> list[Torchish]:
     ends = [int(end) for end in np.cumsum(sizes)]
     views = [aten.slice(self, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    return _read_together(views, sizes, dim % self.ndim)
+    return _read_together(self, views, sizes, dim % self.ndim)
 
 
-def _read_together(views: list[Torchish], sizes, dim: int, squeezed: int | None = None) -> list[Torchish]:
-    nodes = [view._node for view in views]
-    if len(nodes) > 1 and all(node.parent is nodes[0].parent for node in nodes):  # not so without gradients
-        split = Split(nodes[0].parent, tuple(sizes), dim)
+def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int | None = None) -> list[Torchish]:
+    nodes: list[Any] = [view._node for view in views]
+    # Without gradients they are views of detached memory, and of a tensor without elements each part is all.
+    if len(nodes) > 1 and all(isinstance(node, View) and node.parent is base._node for node in nodes):
+        split = Split(base._node, tuple(sizes), dim)
         for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
             view._node = Part(node, split, index, squeezed)
     return views
@@ -474,7 +479,7 @@ def unbind(self, dim=0):
         raise IndexError("Dimension specified as 0 but tensor has no dimensions")
     dim = axis_of(self, dim)
     views = [aten.select(self, dim, index) for index in range(self.shape[dim])]
-    return _read_together(views, [1] * len(views), dim, squeezed=dim)
+    return _read_together(self, views, [1] * len(views), dim, squeezed=dim)
 
 
 @_function(torch.narrow, torch.Tensor.narrow)
@@ -513,6 +518,8 @@ def _becomes(function_, view):
     """An in-place view operator: `self` turns into what `view` makes of it."""
 
     def rule(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            expect_no_source(current().lift(self))
         with torch.enable_grad():
             node = view(self, *args, **kwargs)._node
         keep_geometry(self)
@@ -555,8 +562,10 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 
 @_function(aten.clone.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
-    held, strides = input.held, strides_of_copy(input, memory_format)
-    copied = wrap(held.array, input.dtype, input.known, layout=held.layout, strides=strides, device=input._label)
+    (array, layout), strides = input.held, strides_of_copy(input, memory_format)
+    if not torch.is_grad_enabled() and input._node.storage.differentiable:
+        array = lax.stop_gradient(array)
+    copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)
     if torch.is_grad_enabled():
         copied.descend((input,), "Clone")
     return copied
