@@ -347,6 +347,19 @@ class Storage(Journaled):
             return self._larger.grafted(held)
         return Storage(held, self._known, self.order, self.memory)
 
+    def place(self) -> None:
+        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor)."""
+        self._settle()
+        if self._larger is not None:
+            self._larger.storage.place()
+            return
+        tape, (array, layout) = _tape(), self._held
+        placed = array if tape is None else tape.placed(array)
+        if placed is not array:
+            self._hold(Held(placed, layout), self._known, is_new=False)
+            self.differentiable = True
+            self._publish()
+
     @property
     def dtype(self) -> np.dtype:
         return self._held.array.dtype

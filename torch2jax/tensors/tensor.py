@@ -99,6 +99,8 @@ class Torchish(torch.Tensor):
         if any(history is not None for history in histories):
             is_recorded = current().tape is not None
             self._node.storage.history = Node(operation, histories) if is_recorded else UNRECORDED
+            if is_recorded:
+                self._node.storage.place()
 
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""

@@ -139,6 +139,15 @@ class Tape:
             values = level.with_values(part, values)
         return values
 
+    def placed(self, array):
+        """The array with a place at every level, also where nothing that came before has a derivative there."""
+        if len(self.variables(array)) == self.depth:
+            return array
+        values = self.lowered(array)
+        for level, part in reversed(list(self._parts(array))):
+            values = level.with_values(part, values) if level.has(part) else level.leaf(values)
+        return values
+
     def renewed(self, array):
         """The same array with a place of its own in the history: two tensors of equal values are two."""
         values = self.lowered(array)
