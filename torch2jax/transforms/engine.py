@@ -49,9 +49,9 @@ def run_backward(
     """
     outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]
     gradients = [None if x is None else lift(x) for x in grad_tensors]
-    _check(outputs, wanted)
     if current().tape is None:
         raise NeedsTape(1)
+    _check(outputs, wanted)
     tape = _tape_of(outputs)
     wanted = wanted or tape.sources_of(outputs)
 
