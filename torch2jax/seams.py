@@ -11,8 +11,9 @@ from typing import Any
 
 from .translation import current
 
-__all__ = ["applies", "close_seams", "exchange", "open_seams", "stands_in"]
+__all__ = ["applies", "close_seams", "exchange", "open_seams", "shadow", "stands_in"]
 
+_ABSENT = object()
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.Lock()
@@ -23,6 +24,11 @@ def exchange(owner, name: str, stand_in) -> None:
     """Declares what is ``owner.name``, an attribute of a module or class, while calls are translated."""
     if name in vars(owner):
         _seams.append((owner, name, stand_in))
+
+
+def shadow(module, name: str, stand_in) -> None:
+    """Declares what code of `module` finds under the name of a builtin while calls are translated."""
+    _seams.append((module, name, stand_in))
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -64,7 +70,7 @@ def open_seams() -> None:
         _calls += 1
         if _calls == 1:
             for owner, name, stand_in in _seams:
-                _originals.append((owner, name, vars(owner)[name]))
+                _originals.append((owner, name, vars(owner).get(name, _ABSENT)))
                 setattr(owner, name, stand_in)
 
 
@@ -75,4 +81,8 @@ def close_seams() -> None:
         _calls -= 1
         if _calls == 0:
             while _originals:
-                setattr(*_originals.pop())
+                owner, name, original = _originals.pop()
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)

@@ -19,6 +19,8 @@ class Call(ABC):
     """The custom autograd functions it has run; see `autograd.CustomFunctions`."""
     tape: Any = None
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
+    scalars: dict | None = None
+    """What `rules.inline` has computed of scalars, while that serves again."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):
