@@ -85,7 +85,7 @@ class Program(NamedTuple):
     bytes: float
 
 
-def _compile(function, *args) -> Program:
+def compile_counted(function, *args) -> Program:
     lowered = jax.jit(function).lower(*args)
     start = time.perf_counter()
     compiled = lowered.compile()
@@ -107,17 +107,17 @@ def measure(case: Case, rounds: int) -> dict[str, dict[str, tuple[float, float]]
     results = {}
     for name, wrap in (("forward", lambda apply: apply), ("gradients", _loss_and_gradients)):
         functions = [wrap(case.translated), wrap(case.handwritten)]
-        programs = [_compile(function, case.params, case.input) for function in functions]
+        programs = [compile_counted(function, case.params, case.input) for function in functions]
         outputs = [program.run(case.params, case.input) for program in programs]
         _assert_agree(*outputs)
         # What was traced above has paid for imports and caches.
-        lowering = [lambda f=f: jax.jit(_fresh(f)).lower(case.params, case.input) for f in functions]
+        lowering = [lambda f=f: jax.jit(fresh(f)).lower(case.params, case.input) for f in functions]
         running = [lambda p=p: jax.block_until_ready(p.run(case.params, case.input)) for p in programs]
         a, b = programs
         results[name] = {
-            "trace + lower (s)": _in_turns(lowering, rounds),
+            "trace + lower (s)": in_turns(lowering, rounds),
             "compile (s)": (a.compile_s, b.compile_s),
-            "run (s)": _in_turns(running, rounds),
+            "run (s)": in_turns(running, rounds),
             "StableHLO operations": (a.operations, b.operations),
             "Gflop": (a.flops / 1e9, b.flops / 1e9),
             "GB accessed": (a.bytes / 1e9, b.bytes / 1e9),
@@ -125,7 +125,7 @@ def measure(case: Case, rounds: int) -> dict[str, dict[str, tuple[float, float]]
     return results
 
 
-def _in_turns(functions: list[Callable], rounds: int) -> tuple[float, ...]:
+def in_turns(functions: list[Callable], rounds: int) -> tuple[float, ...]:
     """The best time of each of some functions that take turns, in seconds."""
     seconds = [[] for _ in functions]
     for _ in range(rounds):
@@ -136,7 +136,7 @@ def _in_turns(functions: list[Callable], rounds: int) -> tuple[float, ...]:
     return tuple(min(times) for times in seconds)
 
 
-def _fresh(function):
+def fresh(function):
     return lambda *args: function(*args)  # another function, so that JAX traces it again
 
 

@@ -11,6 +11,7 @@ import torch
 
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
+from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .tensors.dtypes import canonical, dtype_j2t
 from .tensors.interop import array_to_tensor, tensor_to_array
@@ -22,7 +23,12 @@ __all__ = ["j2t", "t2j"]
 
 
 def t2j(
-    thing: Any, *, on_missing: str = "error", call_torch: Sequence[Any] = (), vmap_method: str = "sequential"
+    thing: Any,
+    *,
+    state: Any = None,
+    on_missing: str = "error",
+    call_torch: Sequence[Any] = (),
+    vmap_method: str = "sequential",
 ) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
 
@@ -39,6 +45,10 @@ def t2j(
             - a function: a pure function ``f(*args, rng=None, **kwargs)``.
             - what `j2t` made of a JAX function: that function.
             - any tree of these; other leaves stay as they are.
+        state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
+            schedulers, gradient scalers. It becomes a pure function ``step(state, *args, rng=None, **kwargs)`` that
+            gives ``(result, new_state)``. ``step.init(*args)`` makes the first state, a dictionary of arrays for each
+            thing, and ``step.load(state)`` puts one back into the things, which otherwise are never changed.
         on_missing: what becomes of an operator without a rule in a function or module: ``"error"``, or
             ``"call_torch"`` to run it in PyTorch itself, also inside ``jax.jit``, as `torch2jax` does. What was called
             so is listed in one warning.
@@ -64,6 +74,8 @@ def t2j(
         - TracedValueError: Python, or the shape of a result, asks for values of traced arrays.
     """
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
+    if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
+        raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")
     if isinstance(thing, torch.Tensor):
         return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
     if isinstance(thing, torch.dtype):
@@ -74,6 +86,9 @@ def t2j(
         return TranslatedModule(thing.__self__, thing, last_resort(thing.__self__, **options))
     if isinstance(thing, JaxFunction):
         return thing.function
+    if state is not None:
+        objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
+        return StatefulFunction(thing, objects, last_resort(None, **options))
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options))
     return _map_leaves(functools.partial(t2j, **options), thing)

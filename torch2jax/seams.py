@@ -13,11 +13,11 @@ from .translation import current
 
 __all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
+_ABSENT = object()
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.Lock()
 _calls = 0
-_ABSENT = object()
 
 
 def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:

@@ -21,6 +21,8 @@ class Call(ABC):
     """The tangents of forward mode, while a level of them is open; see `transforms.forward.DualLevel`."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
+    scalars: dict | None = None
+    """What `rules.inline` has computed of scalars, while that serves again."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):

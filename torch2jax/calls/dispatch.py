@@ -82,6 +82,16 @@ class Translation(TorchFunctionMode, Call):
         self._aten_mode = AtenMode(self)
         self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
+        self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
+        """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
+        self.answers: Any = None
+        """What is answered to questions about traced values, where both answers are followed; see `follow`."""
+        self.memo: dict | None = None
+        """What has been computed from numbers meanwhile."""
+        self.steps_abstractly = False
+        """Whether an optimizer's step is under way, where tensors stand for numbers that are traced."""
+        self.compiles = False
+        """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
         self._observer = _observer.get()
         self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
         self.on_result: Callable | None = outer.on_result if isinstance(outer, Translation) else None

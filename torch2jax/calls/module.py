@@ -13,7 +13,7 @@ import torch
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
 
-__all__ = ["Skeleton", "copy_structure", "named_tensors"]
+__all__ = ["Skeleton", "copy_structure", "name_scopes", "named_tensors"]
 
 _LISTED = 5
 
@@ -45,7 +45,7 @@ class Skeleton:
         self._state, self._call = state or {}, call
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
-        _name_scopes(self.module)
+        name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
 
@@ -78,15 +78,22 @@ class Skeleton:
         return types.MethodType(method.__func__, self.module)
 
 
-def copy_structure(module: torch.nn.Module, memo: Mapping[int, Any]) -> torch.nn.Module:
-    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place."""
+def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place.
+
+    What has been copied is added to `memo`.
+    """
+    copied = dict(memo)
     try:
-        return copy.deepcopy(module, dict(memo))
+        result = copy.deepcopy(module, copied)
     except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
         shared = {id(value): value for value in _uncopyable(module)}
         if not shared:
             raise
-        return copy.deepcopy(module, {**shared, **memo})
+        copied = {**shared, **memo}
+        result = copy.deepcopy(module, copied)
+    memo.update(copied)
+    return result
 
 
 def _checked(name: str, tensor: torch.Tensor, value):
@@ -147,7 +154,8 @@ class _Scope:
         return run
 
 
-def _name_scopes(skeleton: torch.nn.Module) -> None:
+def name_scopes(skeleton: torch.nn.Module) -> None:
+    """Lets the operations of a module's parts bear their names."""
     scope = _Scope()
     for path, module in skeleton.named_modules():
         if path and not isinstance(module, torch.jit.ScriptModule):

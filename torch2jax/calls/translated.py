@@ -14,10 +14,11 @@ from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
 from ..transforms.tape import Depth
+from . import optimizers as optimizers  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
 
-__all__ = ["TranslatedFunction", "TranslatedModule"]
+__all__ = ["TranslatedFunction", "TranslatedModule", "run_on_arrays"]
 
 
 class _Signature:
@@ -48,7 +49,7 @@ class TranslatedFunction:
     def __call__(self, *args, rng=None, **kwargs):
         def run(depth: int):
             with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
-                return _run(call, self._function, args, kwargs)
+                return run_on_arrays(call, self._function, args, kwargs)
 
         return self._depth.run(run)
 
@@ -81,7 +82,7 @@ class TranslatedModule:
             with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
                 skeleton = Skeleton(self._module, state_dict, call)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
-                result = _run(call, function, args, kwargs)
+                result = run_on_arrays(call, function, args, kwargs)
                 return (result, skeleton.state_dict()) if return_state_dict else result
 
         return self._depth.run(run)
@@ -90,7 +91,7 @@ class TranslatedModule:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
 
 
-def _run(call: Translation, function: Callable, args: tuple, kwargs: dict):
+def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: dict):
     """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.

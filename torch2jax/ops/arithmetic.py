@@ -18,13 +18,19 @@ from .families import default, default_once, exact, floating_once, floating_real
 aten = torch.ops.aten
 
 
+def _is_one(factor) -> bool:
+    return not isinstance(factor, jax.Array) and factor == 1
+
+
 def _scaled_promotion(kwargs) -> Promotion:
-    return Promotion.DEFAULT_ONCE if kwargs.get("alpha", 1) == 1 else Promotion.DEFAULT
+    return Promotion.DEFAULT_ONCE if _is_one(kwargs.get("alpha", 1)) else Promotion.DEFAULT
 
 
 def _scaled(operand, alpha):
-    if alpha == 1:
+    if _is_one(alpha):
         return operand
+    if isinstance(alpha, jax.Array):
+        return lax.mul(operand, cast(alpha, operand.dtype))
     if isinstance(alpha, bool) and operand.dtype != bool:
         raise RuntimeError("Boolean alpha only supported for Boolean results.")
     if isinstance(alpha, float) and not is_inexact(operand):
@@ -296,13 +302,13 @@ def lerp(input, end, weight):
 @default(torch.addcmul, takes=NUMBERS, fits=("value",))
 def addcmul(input, tensor1, tensor2, *, value=1):
     product = lax.mul(tensor1, tensor2)
-    return lax.add(input, product if value == 1 else lax.mul(product, like(input, value)))
+    return lax.add(input, _scaled(product, value))
 
 
 @default(torch.addcdiv, takes=INEXACT, fits=("value",))
 def addcdiv(input, tensor1, tensor2, *, value=1):
     quotient = lax.div(tensor1, tensor2)
-    return lax.add(input, quotient if value == 1 else lax.mul(quotient, like(input, value)))
+    return lax.add(input, _scaled(quotient, value))
 
 
 @exact(torch.gcd, takes=INTEGERS)

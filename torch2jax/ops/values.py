@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from jax.extend.core import concrete_or_error
 
+from ..calls.follow import answered
+from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import dtype_t2j
@@ -55,6 +57,8 @@ def _scalar(tensor, what: str):
 
 @implements_tensors(Tensor.item, aten.item.default, aten._local_scalar_dense.default)
 def item(self):
+    if current().steps_abstractly and is_unknown(self):
+        return Number.of(self.detach().reshape(()).double())
     return _scalar(self, "Tensor.item()")
 
 
@@ -64,7 +68,8 @@ def is_nonzero(input):
     if size != 1:
         ambiguity = "no values" if size == 0 else "more than one value"
         raise RuntimeError(f"Boolean value of Tensor with {ambiguity} is ambiguous")
-    return bool(_scalar(input, "bool(tensor)"))
+    answer = answered(input) if is_unknown(input) else None
+    return bool(_scalar(input, "bool(tensor)")) if answer is None else answer
 
 
 @implements_tensors(Tensor.__int__)

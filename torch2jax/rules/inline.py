@@ -92,10 +92,22 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
         inlined = None
     if not traced:
         return call.run(arrays) if inlined is None else inlined.eager(*arrays)
+    known = _scalars() if inlined is not None and all(array.ndim == 0 for array in arrays) else None
+    key = (call, *map(id, arrays)) if known is not None else None
+    if known is not None and key in known:
+        return known[key][0]
     with jax.named_scope(name):
-        if inlined is None or traced < len(arrays):  # the values of the others may decide what the body does
-            return call.run(arrays)
-        return inlined.traced(*arrays)
+        # where some are not traced, their values may decide what the body does
+        result = call.run(arrays) if inlined is None or traced < len(arrays) else inlined.traced(*arrays)
+    if known is not None:
+        known[key] = result, arrays  # which keep their ids
+    return result
+
+
+def _scalars() -> dict | None:
+    """What has been computed of scalars alone, where the same is computed for every parameter."""
+    call = current()
+    return None if call is None else call.scalars
 
 
 def _without_history(arrays: list) -> list:

@@ -21,13 +21,17 @@ def lift(value) -> Torchish:
 def _map(fn, value):
     """Maps the tensors in an argument; PyTorch's signatures hold them at most in lists."""
     if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
-        return fn(lift(value))
+        return value if _is_key(value) else fn(lift(value))
     if isinstance(value, (list, tuple)):
         mapped = [_map(fn, item) for item in value]
         return mapped if isinstance(value, list) else tuple(mapped)
     if isinstance(value, dict):
         return {key: _map(fn, item) for key, item in value.items()}
     return value
+
+
+def _is_key(value) -> bool:
+    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def arrays_of(value, tensors: list) -> Any:

@@ -217,7 +217,7 @@ class ArrayRule:
             expect(self.name, dtype, takes)
         if self.fits:
             for name, value in (*zip(self.positional, args, strict=False), *kwargs.items()):
-                if name in self.fits:
+                if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
     def _examined(self, args, kwargs) -> torch.dtype:
@@ -272,11 +272,12 @@ class ArrayRule:
     def _apply_elementwise(self, args, kwargs):
         count = len(self.positional)
         operands, options = list(args[:count]), args[count:]
+        factors: list[Torchish] = []
         if kwargs or options:
             kwargs = kwargs | dict(zip(self.options, options, strict=False))
             for name in self.options:  # what PyTorch takes as a number
                 if isinstance(kwargs.get(name), torch.Tensor):
-                    kwargs[name] = kwargs[name].item()
+                    kwargs[name] = self._number(name, lift(kwargs[name]), factors)
             named = [i for i, name in enumerate(self.positional) if name in kwargs]
             for name in self.positional[len(operands) : max(named, default=-1) + 1]:
                 operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
@@ -298,12 +299,20 @@ class ArrayRule:
         if self.dtype is not None:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
         dtypes, shape, layout = (plan.compute, result_dtype), plan.shape, plan.layout
+        tensors.extend(factors)
         run = held_run = self._pointwise(shape, dtypes, kwargs)
         if layout is not None:
             held_run = self._pointwise(tuple(shape[dim] for dim in layout), dtypes, kwargs)
         result = call_inlined(held_run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
         known = Known(run, operands, {}, tensors, False)
         return self._wrap_all(result, result_dtype, known, tensors, layout=layout, strides=plan.strides)
+
+    def _number(self, name: str, tensor: Torchish, factors: list):
+        """The number that a tensor holds, or its array where that is a factor, which may be traced."""
+        if name not in self.fits or tensor.known is not None or not is_traced(tensor.read()):
+            return tensor.item()
+        factors.append(tensor)
+        return lax.reshape(tensor.read(), ())
 
     def _pointwise(self, shape, dtypes, kwargs):
         run = Pointwise(self.body, shape, self.unpromoted, *dtypes)

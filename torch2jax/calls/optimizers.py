@@ -1,0 +1,359 @@
+"""`torch.optim` in translated code: whose optimizers step, and how they do where their counters are traced.
+
+PyTorch's optimizers keep counters in tensors and ask for their values, or, if told that they are ``capturable`` and
+being compiled, compute with the tensors. Here they are told so if the counters or hyperparameters are traced.
+"""
+
+import importlib
+import types
+from collections import UserDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer, lr_scheduler, swa_utils
+from torch.optim.swa_utils import AveragedModel
+
+from ..seams import exchange, stands_in
+from ..translation import current
+from .follow import Place, follow
+from .numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
+
+__all__ = ["adopt", "expect_own", "places_of_scheduler", "recording", "step_abstractly"]
+
+
+def adopt(thing) -> None:
+    """Makes an optimizer, scheduler or scaler one of the call's own, which may change it."""
+    current().own[id(thing)] = thing
+
+
+def expect_own(thing) -> None:
+    """Refuses to change what is somebody else's.
+
+    Raises:
+        RuntimeError: the call has neither made nor copied it.
+    """
+    if id(thing) not in current().own:
+        kind = type(thing).__name__
+        raise RuntimeError(
+            f"translated code changes a {kind} from outside the call, which is left as it is. Pass what the function "
+            f"changes as its first arguments: t2j(train_step, state=(model, optimizer)) gives a function "
+            f"step(state, *args), whose state is made by step.init(*args)"
+        )
+
+
+def step_abstractly(self, *args, **kwargs):
+    """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
+    with _abstract_where_traced(self):
+        return type(self).step(self, *args, **kwargs)
+
+
+@contextmanager
+def _abstract_where_traced(optimizer: Optimizer):
+    call = current()
+    groups = [group for group in optimizer.param_groups if "capturable" in group]
+    before = [group["capturable"] for group in groups]
+    was, was_compiling, scalars = call.steps_abstractly, call.compiles, call.scalars
+    call.steps_abstractly, call.compiles = True, any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
+    call.scalars = {} if call.compiles else None  # every parameter has a counter, and most are one
+    for group in groups:
+        group["capturable"] = group["capturable"] or call.compiles
+    try:
+        yield
+    finally:
+        for group, capturable in zip(groups, before, strict=True):
+            group["capturable"] = capturable
+        call.steps_abstractly, call.compiles, call.scalars = was, was_compiling, scalars
+
+
+def _scalars(optimizer: Optimizer) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if key != "params":
+                yield from value if isinstance(value, tuple) else (value,)
+    for state in optimizer.state.values():
+        yield from state.values()
+
+
+_patch_step_function = Optimizer._patch_step_function
+_is_compiling = torch.compiler.is_compiling
+
+
+@stands_in(Optimizer, "_patch_step_function")
+def _adopt_new(self):
+    _patch_step_function(self)
+    adopt(self)
+    self.step = types.MethodType(step_abstractly, self)
+
+
+@stands_in(torch.compiler, "is_compiling")
+def is_compiling():
+    return _is_compiling() or current().compiles
+
+
+class _StepHooks(UserDict):
+    """The hooks before each step of any optimizer, and in translated calls one that looks whose it is."""
+
+    def __init__(self, hooks):
+        self.data = hooks  # what others register goes there
+
+    def values(self):
+        if current() is None:
+            return self.data.values()
+        return [_expect_own_before_step, *self.data.values()]
+
+
+def _expect_own_before_step(optimizer, args, kwargs):
+    del args, kwargs
+    expect_own(optimizer)
+
+
+_torch_optimizer: Any = importlib.import_module("torch.optim.optimizer")
+exchange(_torch_optimizer, "_global_optimizer_pre_hooks", _StepHooks(_torch_optimizer._global_optimizer_pre_hooks))
+
+_adafactor, _asgd = (importlib.import_module(f"torch.optim.{name}") for name in ("_adafactor", "asgd"))
+
+for _module in (lr_scheduler, swa_utils, _adafactor, _asgd):
+    exchange(_module, "max", larger, may_lack=True)
+    exchange(_module, "min", smaller, may_lack=True)
+exchange(lr_scheduler, "float", as_float, may_lack=True)
+exchange(lr_scheduler, "math", TensorMath())
+exchange(swa_utils, "math", TensorMath())
+
+
+# Schedulers.
+
+
+def places_of_scheduler(scheduler, path: str = "") -> Iterator[Place]:
+    """The numbers of a scheduler, those within it, and those of its optimizer."""
+    yield from numbers_of(vars(scheduler), path)
+    for group in scheduler.optimizer.param_groups:
+        yield from numbers_of(group, f"{path}.group{id(group)}")
+
+
+def numbers_of(owner: Any, path: str) -> Iterator[Place]:
+    """The numbers in a container, and in those within it and in schedulers."""
+    items = owner.items() if isinstance(owner, dict) else enumerate(owner)
+    for key, value in list(items):
+        if key == "params" or type(value) is bool:
+            continue
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, lr_scheduler.LRScheduler):
+            yield from numbers_of(vars(value), name)
+        elif type(value) in (tuple, list) and value and all(_is_place(x) for x in value):
+            for i in range(len(value)):
+                yield _InSequence(owner, key, f"{name}.{i}", i)
+        elif _is_place(value):
+            yield Place(owner, key, name)
+        elif type(value) in (dict, list):
+            yield from numbers_of(value, name)
+
+
+def _is_place(value) -> bool:
+    return type(value) in (int, float) or isinstance(value, torch.Tensor)
+
+
+class _InSequence(Place):
+    """A place in a tuple or list, which is replaced: schedulers share lists."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, owner, key, path: str, index: int):
+        super().__init__(owner, key, path)
+        self.index = index
+
+    def get(self):
+        return self.owner[self.key][self.index]
+
+    def set(self, value) -> None:
+        before = self.owner[self.key]
+        self.owner[self.key] = type(before)([*before[: self.index], value, *before[self.index + 1 :]])
+
+
+def _guard_scheduler(cls) -> None:
+    original = cls.step
+
+    @stands_in(cls, "step")
+    def step(self, *args, **kwargs):
+        expect_own(self.optimizer)
+        numbers = (place.get() for place in places_of_scheduler(self))
+        if not any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
+            return original(self, *args, **kwargs)
+        return follow(lambda: original(self, *args, **kwargs), lambda: places_of_scheduler(self))
+
+
+for _cls in list(vars(lr_scheduler).values()):
+    if isinstance(_cls, type) and issubclass(_cls, lr_scheduler.LRScheduler) and "step" in vars(_cls):
+        _guard_scheduler(_cls)
+
+
+_multi_step_get_lr = lr_scheduler.MultiStepLR.get_lr
+
+
+@stands_in(lr_scheduler.MultiStepLR, "get_lr")
+def _multi_step(self):
+    if not is_unknown(self.last_epoch):
+        return _multi_step_get_lr(self)
+    times: Any = 0
+    for milestone, count in self.milestones.items():
+        times = times + Number.of((self.last_epoch == milestone) * count)
+    return [group["lr"] * self.gamma**times for group in self.optimizer.param_groups]
+
+
+# Averages of models.
+
+_update_parameters = AveragedModel.update_parameters
+
+
+@stands_in(AveragedModel, "update_parameters")
+def _average(self, model):
+    def places():
+        for name, owner in self.named_modules():
+            for tensors in (owner._parameters, owner._buffers):
+                yield from (Place(tensors, key, f"{name}.{key}") for key, x in tensors.items() if x is not None)
+
+    if not is_unknown(self.n_averaged):
+        return _update_parameters(self, model)
+    return follow(lambda: _update_parameters(self, model), places)
+
+
+# Gradient scalers.
+
+_maybe_step, _unscale, _update = GradScaler._maybe_opt_step, GradScaler._unscale_grads_, GradScaler.update
+_start, _init_scaler = GradScaler._lazy_init_scale_growth_tracker, GradScaler.__init__
+
+
+@stands_in(GradScaler, "__init__")
+def _make_scaler(self, *args, **kwargs):
+    _init_scaler(self, *args, **kwargs)
+    adopt(self)
+
+
+@stands_in(GradScaler, "_lazy_init_scale_growth_tracker")
+def _start_scaler(self, dev):
+    expect_own(self)
+    _start(self, dev)
+
+
+@stands_in(GradScaler, "_unscale_grads_")
+def _unscale_own(self, *args, **kwargs):
+    expect_own(self)
+    return _unscale(self, *args, **kwargs)
+
+
+@stands_in(GradScaler, "update")
+def _update_own(self, new_scale=None):
+    if self._enabled:
+        expect_own(self)
+    _update(self, new_scale)
+
+
+@stands_in(GradScaler, "_maybe_opt_step")
+def _step_where_finite(self, optimizer, optimizer_state, *args, **kwargs):
+    """Steps, and takes the step back where a gradient was not finite; what that is, is known later."""
+    found: Any = sum(optimizer_state["found_inf_per_device"].values())
+    if not is_unknown(found):
+        return _maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
+    before = [(x, x.detach().clone()) for x in _written(optimizer)]
+    with recording(optimizer) as initial:
+        known = set(initial)
+        result = optimizer.step(*args, **kwargs)
+        made = {entry: value for entry, value in initial.items() if entry not in known}
+    for (parameter, key), value in made.items():
+        if value is None:
+            raise RuntimeError(
+                f"{key} is what the first step of {type(optimizer).__name__} makes of its gradients, and that step may "
+                "be skipped: take one step in PyTorch before, so that it is there"
+            )
+        if isinstance(value, torch.Tensor):
+            before.append((optimizer.state[parameter][key], value))
+    with torch.no_grad():
+        for tensor, value in before:
+            tensor.copy_(torch.where(found != 0, value, tensor))
+    return result
+
+
+def _written(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    for state in optimizer.state.values():
+        yield from (x for x in state.values() if isinstance(x, torch.Tensor))
+
+
+# What an optimizer makes in its first step.
+
+
+class _Recorded(dict):
+    """The state of one parameter; notes what its entries are at first."""
+
+    def __init__(self, parameter, initial: dict, optimizer: Optimizer):
+        super().__init__()
+        self._parameter, self._initial, self._optimizer = parameter, initial, optimizer
+
+    def __setitem__(self, key, value):
+        if key not in self:
+            self._initial[(self._parameter, key)] = self._at_first(key, value)
+        super().__setitem__(key, value)
+
+    def setdefault(self, key, default=None):
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args, **kwargs):
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def _at_first(self, key, value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not is_unknown(value):
+            return value.detach().clone()
+        group = next(g for g in self._optimizer.param_groups if any(p is self._parameter for p in g["params"]))
+        if key == "momentum_buffer" and isinstance(self._optimizer, torch.optim.SGD) and group["dampening"] == 0:
+            return torch.zeros_like(value)  # the first step's gradient is added to nothing
+        return None
+
+
+class _RecordedStates(dict):
+    def __init__(self, states: dict, initial: dict, optimizer: Optimizer):
+        super().__init__(states)
+        self._initial, self._optimizer = initial, optimizer
+
+    def __missing__(self, parameter):
+        self[parameter] = found = _Recorded(parameter, self._initial, self._optimizer)
+        return found
+
+    def __setitem__(self, parameter, value):
+        if not isinstance(value, _Recorded):
+            recorded = _Recorded(parameter, self._initial, self._optimizer)
+            recorded.update(value)
+            value = recorded
+        super().__setitem__(parameter, value)
+
+
+@contextmanager
+def recording(optimizer: Optimizer):
+    """Gives what entries of the optimizer's state are at first, as they are made: by parameter and name.
+
+    None for those that are made of traced values.
+    """
+    initial: dict[tuple[Any, str], Any] = {}
+    states = optimizer.state
+    if isinstance(states, _RecordedStates):
+        yield states._initial
+        return
+    kept = _RecordedStates({}, initial, optimizer)
+    for parameter, state in states.items():
+        recorded = _Recorded(parameter, initial, optimizer)
+        dict.update(recorded, state)
+        dict.__setitem__(kept, parameter, recorded)
+    optimizer.state = kept  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield initial
+    finally:
+        optimizer.state = states
+        for parameter, state in kept.items():
+            states[parameter] = dict(state)

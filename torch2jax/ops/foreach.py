@@ -1,0 +1,110 @@
+"""Operators over lists of tensors (``torch._foreach_*``): each is its plain operator, one tensor after the other."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.registry import implements_tensors
+
+_PREFIX = "_foreach_"
+_LISTS = (list, tuple)
+
+
+def _norm(tensor, ord=2, dtype=None):
+    return torch.linalg.vector_norm(tensor, ord, dtype=dtype)
+
+
+def _powsum(tensor, ord=2, dtype=None):
+    return tensor.abs().pow(ord).sum(dtype=dtype)
+
+
+def _maximum(tensor, other):
+    return torch.maximum(tensor, other) if isinstance(other, torch.Tensor) else tensor.clamp_min(other)
+
+
+def _minimum(tensor, other):
+    return torch.minimum(tensor, other) if isinstance(other, torch.Tensor) else tensor.clamp_max(other)
+
+
+def _addcmul(tensor, tensor1, tensor2, value=1):
+    return torch.addcmul(tensor, tensor1, tensor2, value=value)
+
+
+def _addcdiv(tensor, tensor1, tensor2, value=1):
+    return torch.addcdiv(tensor, tensor1, tensor2, value=value)
+
+
+def _addcmul_(tensor, tensor1, tensor2, value=1):
+    return tensor.addcmul_(tensor1, tensor2, value=value)
+
+
+def _addcdiv_(tensor, tensor1, tensor2, value=1):
+    return tensor.addcdiv_(tensor1, tensor2, value=value)
+
+
+# Where the plain operator has another signature.
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "addcdiv": _addcdiv,
+    "addcdiv_": _addcdiv_,
+    "addcmul": _addcmul,
+    "addcmul_": _addcmul_,
+    "maximum": _maximum,
+    "maximum_": lambda tensor, other: tensor.copy_(_maximum(tensor, other)),
+    "minimum": _minimum,
+    "minimum_": lambda tensor, other: tensor.copy_(_minimum(tensor, other)),
+    "norm": _norm,
+    "powsum": _powsum,
+}
+_NAMES = {"other": ("scalar", "scalars"), "value": ("scalars",), "weight": ("weights",), "end": ("tensors1",)}
+_PLAIN_NAME = {foreach: plain for plain, names in _NAMES.items() for foreach in names}
+
+
+def _plain(name: str) -> Callable[..., Any]:
+    if name in _PLAIN:
+        return _PLAIN[name]
+    return getattr(torch.Tensor if name.endswith("_") else torch, name)
+
+
+def _foreach(name: str) -> Callable[..., Any]:
+    plain, in_place = _plain(name), name.endswith("_")
+    one_for_each = name.rstrip("_") in ("addcdiv", "addcmul")  # whose last operand may be a tensor of all numbers
+
+    def each(self, *operands, **options):
+        operands = [self, *operands]
+        named = {_PLAIN_NAME.get(key, key): value for key, value in options.items()}
+        count = _count([*operands, *named.values()])
+        if one_for_each and len(operands) == 4 and isinstance(operands[3], torch.Tensor) and operands[3].ndim:
+            operands[3] = operands[3].unbind()
+        results = []
+        for i in range(count):
+            args = [_item(x, i) for x in operands]
+            results.append(plain(*args, **{key: _item(value, i) for key, value in named.items()}))
+        return None if in_place else results
+
+    return each
+
+
+def _count(values: list) -> int:
+    counts = [len(value) for value in values if isinstance(value, _LISTS)]
+    if not counts or counts[0] == 0:
+        raise RuntimeError("Tensor list must have at least one tensor.")
+    for count in counts:
+        if count != counts[0]:
+            raise RuntimeError(f"Tensor lists must have the same number of tensors, got {counts[0]} and {count}")
+    return counts[0]
+
+
+def _item(value, index: int):
+    return value[index] if isinstance(value, _LISTS) else value
+
+
+def _operators() -> list[str]:
+    return [name for name in dir(torch) if name.startswith(_PREFIX) and inspect.isbuiltin(getattr(torch, name))]
+
+
+for _name in _operators():
+    _packet = getattr(torch.ops.aten, _name)
+    _overloads = [getattr(_packet, overload) for overload in _packet.overloads() if not overload.endswith("out")]
+    implements_tensors(getattr(torch, _name), *_overloads)(_foreach(_name.removeprefix(_PREFIX)))
