@@ -121,6 +121,21 @@ def test_writing_to_a_closed_over_tensor_stays_inside_and_warns_once():
     assert torch.equal(outside, torch.zeros(3))
 
 
+@pytest.mark.filterwarnings("ignore:translated code writes in place")
+def test_a_closed_over_module_keeps_its_own_tensors():
+    counter = torch.nn.BatchNorm1d(2)
+    count = counter.num_batches_tracked
+
+    def f(x):
+        counter.num_batches_tracked += 1
+        counter.running_mean *= 3
+        return x + counter.num_batches_tracked
+
+    np.testing.assert_array_equal(t2j(f)(jnp.ones(3)), [2, 2, 2])
+    assert counter.num_batches_tracked is count
+    assert count == 0
+
+
 def test_input_arrays_are_never_written():
     x = jnp.zeros(3)
     np.testing.assert_array_equal(t2j(lambda x: x.add_(1))(x), [1, 1, 1])

@@ -53,7 +53,7 @@ class WithFlag:
         return (self._in_place if inplace else self.rule), args, kwargs
 
 
-def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills: bool = False) -> Torchish:
+def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = False) -> Any:
     """Writes `value` into `target` and returns `target`, with PyTorch's checks.
 
     Args:
@@ -75,7 +75,7 @@ def write_in_place(target: torch.Tensor, value: Torchish, operands=(), *, fills:
         if not fills:
             _check_overlap(tensor, operands)
         _store(tensor, value)
-        return tensor
+        return target  # itself: after ``self.buffer += 1`` a module from outside holds what it held
 
 
 def check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
