@@ -20,8 +20,8 @@ from ..tensors.journal import Uncontained
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
-from ..transforms.linearization import is_transforming
 from ..transforms.scope import UNSUITED, Scope
+from ..transforms.traces import is_transforming
 from ..translation import current
 from .selective import Selection, keeping
 

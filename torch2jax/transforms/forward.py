@@ -13,7 +13,7 @@ from ..tensors.tensor import Torchish
 from ..translation import current
 from .func import tangent_array
 from .level import Form
-from .linearization import Tangents, current_trace, running
+from .traces import Tangents, current_trace, running
 
 __all__ = ["DualLevel"]
 

@@ -25,7 +25,7 @@ from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..translation import Call, current
-from .linearization import once
+from .marks import once
 from .tape import Depth, conjugate
 
 __all__ = ["Context", "apply"]

@@ -2,8 +2,8 @@
 
 `jax.vjp` linearizes a function from its beginning to its end, and then transposes. PyTorch may ask at any point. So
 `Level` is that linearization without an end: while its trace is the current one, whatever is computed from a `leaf`
-leaves its linear part behind, and `pull_back` transposes as much of that as is asked for. This is the one file that
-knows JAX's own tracers.
+leaves its linear part behind, and `pull_back` transposes as much of that as is asked for. This file, `traces.py` and
+`marks.py` are those that know JAX's own tracers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,155 +12,19 @@ from typing import Any, NamedTuple
 from jax._src import core, source_info_util
 from jax._src.interpreters import ad, partial_eval as pe
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
-__all__ = [
-    "Bookmark",
-    "Level",
-    "Reached",
-    "Sealed",
-    "Tangents",
-    "Var",
-    "current_trace",
-    "is_transforming",
-    "is_zero",
-    "running",
-    "sealed",
-]
+from .marks import Sealed, is_sealed
+from .traces import is_zero
+
+__all__ = ["Level", "Reached", "Var"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
 
 
-def current_trace():
-    return core.trace_ctx.trace
-
-
-def is_transforming() -> bool:
-    """Whether a transformation of JAX is going on."""
-    return not core.trace_state_clean()
-
-
-def running(trace):
-    """A context in which JAX computes with `trace`."""
-    return core.set_current_trace(trace)
-
-
-class Bookmark:
-    """How much the programs that are being traced hold by now."""
-
-    def __init__(self):
-        self._programs: list[tuple[list, int]] = []
-        trace: Any = current_trace()
-        while trace is not None:
-            if isinstance(trace, pe.DynamicJaxprTrace):
-                steps = trace.frame.tracing_eqns
-                self._programs.append((steps, len(steps)))
-            trace = getattr(trace, "parent_trace", None)
-
-    def return_to(self) -> None:
-        """Takes out what has come since; nothing may need it."""
-        for steps, count in self._programs:
-            del steps[count:]
-
-
-def is_zero(cotangent) -> bool:
-    return type(cotangent) is ad.Zero
-
-
 _same_p = Primitive("same")
 _same_p.def_abstract_eval(lambda x: x)
 ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
-
-
-class Sealed(Exception):
-    """The way back leads through a derivative that this level knows nothing of."""
-
-
-def sealed(array, dependencies, count: int):
-    """What was computed of the values of `dependencies` alone, but depends on what these came from.
-
-    Args:
-        array: has no part in the first `count` levels.
-        dependencies: arrays.
-        count: of the levels that raise `Sealed` where they are led back here.
-    """
-    return _seal_p.bind(array, *dependencies, count=count)
-
-
-_seal_p, _sealed_p = Primitive("seal"), Primitive("sealed")
-_seal_p.def_impl(lambda array, *_, count: array)
-_seal_p.def_abstract_eval(lambda array, *_, count: array)
-mlir.register_lowering(_seal_p, lambda _, array, *rest, count: [array])
-_sealed_p.def_abstract_eval(lambda *_, aval: aval)
-
-
-def _batch_seal(arrays, dims, *, count):
-    return _seal_p.bind(*arrays, count=count), dims[0]
-
-
-def _jvp_of_seal(primals, tangents, *, count):
-    tangent = tangents[0]
-    if not is_zero(tangent):
-        tangent = _seal_p.bind(tangent, *primals[1:], count=count)
-    return _seal_p.bind(*primals, count=count), tangent
-
-
-def _linearize_seal(_is_vjp, _nonzero, array, *dependencies, count):
-    aval = core.typeof(array).to_tangent_aval()
-
-    def linear(_residuals, *tangents):
-        return _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
-
-    return array if count == 1 else sealed(array, dependencies, count - 1), True, (), linear
-
-
-def _led_back(*_args, **_params):
-    raise Sealed
-
-
-batching.primitive_batchers[_seal_p] = _batch_seal
-ad.primitive_jvps[_seal_p] = _jvp_of_seal
-ad.primitive_linearizations[_seal_p] = _linearize_seal
-ad.primitive_transposes[_sealed_p] = _led_back
-
-
-def once(array, dependencies, name: str):
-    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once.
-
-    Args:
-        array: what its backward gave.
-        dependencies: the arrays that it came from.
-    """
-    return _once_p.bind(array, *dependencies, name=name)
-
-
-_once_p, _of_once_p = Primitive("once"), Primitive("of_once")
-_once_p.def_impl(lambda array, *_, name: array)
-_once_p.def_abstract_eval(lambda array, *_, name: array)
-mlir.register_lowering(_once_p, lambda _, array, *rest, name: [array])
-
-
-def _batch_once(arrays, dims, *, name):
-    return _once_p.bind(*arrays, name=name), dims[0]
-
-
-def _jvp_of_once(primals, tangents, *, name):
-    given = [x for x in tangents if not is_zero(x)]
-    aval = core.typeof(primals[0]).to_tangent_aval()
-    return once(primals[0], primals[1:], name), _of_once_p.bind(*given, aval=aval, name=name)
-
-
-def _twice(*_args, name, **_params):
-    raise RuntimeError(f"trying to differentiate twice a function that was marked with @once_differentiable: {name}")
-
-
-_of_once_p.def_abstract_eval(lambda *_, aval, name: aval)
-_of_once_p.def_impl(_twice)
-mlir.register_lowering(_of_once_p, _twice)
-batching.primitive_batchers[_once_p] = _batch_once
-ad.primitive_jvps[_once_p] = _jvp_of_once
-ad.primitive_transposes[_of_once_p] = _twice
 
 
 class Reached(NamedTuple):
@@ -286,7 +150,7 @@ class _Backward:
             Sealed: one of them is the end of what this level knows.
         """
         steps = [step for step in self._reached.steps if self._leads.intersection(step.outvars)]
-        if any(step.primitive is _sealed_p for step in steps):
+        if any(is_sealed(step) for step in steps):
             raise Sealed
         linear = self._reached.linear
         return [s for s in steps if any(_variable(x) not in linear for x in s.in_tracers if _variable(x) is not None)]
@@ -374,31 +238,3 @@ def _equation(step):
 
 def _no_names(inputs, outputs):
     return core.DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))
-
-
-class Tangents:
-    """One derivative in forward mode of what is computed while its trace is current.
-
-    Args:
-        below: the trace that the values and the tangents are computed with.
-    """
-
-    def __init__(self, below):
-        self.tag = core.TraceTag()
-        self.trace = ad.JVPTrace(below, self.tag)
-
-    def has(self, array) -> bool:
-        return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
-
-    def dual(self, values, tangent):
-        """An array with a tangent of its shape and dtype."""
-        return ad.JVPTracer(self.trace, values, tangent)
-
-    def values(self, array):
-        return array.primal if self.has(array) else array
-
-    def tangent(self, array):
-        """None if the array has none."""
-        if not self.has(array) or is_zero(array.tangent):
-            return None
-        return array.tangent

@@ -15,7 +15,7 @@ from ..errors import TracedValueError
 from ..tensors.journal import Journal, Uncontained, journal, suspended
 from ..tensors.storage import Held, Storage, View, is_traced
 from ..translation import current
-from .linearization import current_trace, running
+from .traces import current_trace, running
 
 __all__ = ["UNSUITED", "Scope", "outside"]
 

@@ -20,7 +20,9 @@ from ..tensors.history import NeedsTape, Node, Source, sources_among
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .linearization import Bookmark, Level, Sealed, Var, current_trace, running, sealed
+from .linearization import Level, Var
+from .marks import Sealed, sealed
+from .traces import Bookmark, current_trace, running
 
 __all__ = ["Depth", "Form", "Hooked", "Tape", "conjugate"]
 
