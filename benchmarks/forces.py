@@ -21,7 +21,7 @@ from torch import nn
 
 from torch2jax import t2j
 
-from .models import _assert_agree, _compile, _fresh
+from .models import assert_agree, compile_counted, fresh
 
 WIDTH = 64
 CENTRES = np.linspace(0, 4, 16, dtype=np.float32)
@@ -132,10 +132,10 @@ def measure(name: str, atoms: int, rounds: int) -> dict[str, dict[str, tuple[flo
     both = [lambda p, *inputs: translated(*inputs, state_dict=p), _forces_by_hand(energy_of)]
     results = {}
     for label, functions in {"forces": both, "training": [_training(f) for f in both]}.items():
-        programs = [_compile(function, *args) for function in functions]
-        _assert_agree(*[program.run(*args) for program in programs])
+        programs = [compile_counted(function, *args) for function in functions]
+        assert_agree(*[program.run(*args) for program in programs])
         # What was traced above has paid for imports and caches.
-        lowering = [lambda f=f: jax.jit(_fresh(f)).lower(*args) for f in functions]
+        lowering = [lambda f=f: jax.jit(fresh(f)).lower(*args) for f in functions]
         running = [lambda p=p: jax.block_until_ready(p.run(*args)) for p in programs]
         a, b = programs
         results[label] = {

@@ -109,7 +109,7 @@ def measure(case: Case, rounds: int) -> dict[str, dict[str, tuple[float, float]]
         functions = [wrap(case.translated), wrap(case.handwritten)]
         programs = [compile_counted(function, case.params, case.input) for function in functions]
         outputs = [program.run(case.params, case.input) for program in programs]
-        _assert_agree(*outputs)
+        assert_agree(*outputs)
         # What was traced above has paid for imports and caches.
         lowering = [lambda f=f: jax.jit(fresh(f)).lower(case.params, case.input) for f in functions]
         running = [lambda p=p: jax.block_until_ready(p.run(case.params, case.input)) for p in programs]
@@ -140,7 +140,7 @@ def fresh(function):
     return lambda *args: function(*args)  # another function, so that JAX traces it again
 
 
-def _assert_agree(actual, expected) -> None:
+def assert_agree(actual, expected) -> None:
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         scale = float(jnp.max(jnp.abs(e))) + 1e-6
         np.testing.assert_allclose(np.asarray(a) / scale, np.asarray(e) / scale, atol=2e-3)

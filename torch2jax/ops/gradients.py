@@ -12,7 +12,8 @@ from ..rules.registry import implements_tensors
 from ..seams import exchange, stands_in
 from ..tensors.history import Node, Source, added
 from ..tensors.journal import expect_no_journal
-from ..transforms.tape import Form, Hooked
+from ..transforms.form import Form
+from ..transforms.tape import Hooked
 from ..translation import current
 
 Tensor = torch.Tensor

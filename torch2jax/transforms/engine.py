@@ -16,8 +16,9 @@ from ..tensors.journal import Uncontained, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
+from .form import Form, conjugate
 from .linearization import Var
-from .tape import Form, Tape, conjugate
+from .tape import Tape
 
 __all__ = ["run_backward"]
 

@@ -11,8 +11,8 @@ from ..seams import stands_in
 from ..tensors.storage import Held, Storage
 from ..tensors.tensor import Torchish
 from ..translation import current
+from .form import Form
 from .func import tangent_array
-from .level import Form
 from .traces import Tangents, current_trace, running
 
 __all__ = ["DualLevel"]

@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_pprint
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .level import Form, Level
+from .form import Form, conjugate
+from .level import Level
 
 __all__ = ["tangent_array"]
 
@@ -78,12 +79,8 @@ class _Derivative(Level):
         """PyTorch's gradients for JAX's cotangents of the inputs."""
         wants = any(form.wants_grad for form in self.forms)
         forms = [form._replace(wants_grad=wants) for form in self.forms]
-        gradients = [form.result(_conjugate(array)) for form, array in zip(forms, cotangents, strict=True)]
+        gradients = [form.result(conjugate(array)) for form, array in zip(forms, cotangents, strict=True)]
         return tree_unflatten(gradients, self.spec)
-
-
-def _conjugate(array):
-    return lax.conj(array) if array.dtype.kind == "c" else array
 
 
 def _with_aux(result, has_aux: bool, name: str):
@@ -181,7 +178,7 @@ def _cotangent(index: int, gradient, form: Form, value):
             f"Mismatch in shape: grad_output[{index}] has a shape of {lifted.shape} and output[{index}] has a shape of "
             f"{torch.Size(value.shape)}."
         )
-    return _conjugate(_cast(lifted.held.arranged(form.layout), value.dtype))
+    return conjugate(_cast(lifted.held.arranged(form.layout), value.dtype))
 
 
 def _cast(array, dtype):

@@ -25,8 +25,9 @@ from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..translation import Call, current
+from .form import conjugate
 from .marks import once
-from .tape import Depth, conjugate
+from .tape import Depth
 
 __all__ = ["Context", "apply"]
 

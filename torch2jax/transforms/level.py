@@ -2,58 +2,20 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.core
 import torch
-from jax import lax
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..rules.inplace import write_in_place
-from ..tensors.interop import is_dense
 from ..tensors.storage import next_number
 from ..tensors.tensor import Torchish, wrap
-from ..translation import Call, current
+from ..translation import Call
+from .form import Form
 
-__all__ = ["Form", "Level"]
-
-
-class Form(NamedTuple):
-    """All of a tensor but its array."""
-
-    dtype: torch.dtype
-    layout: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
-    device: torch.device
-    wants_grad: bool
-
-    @classmethod
-    def of(cls, tensor: Torchish) -> "Form":
-        with torch._C.DisableTorchFunction():
-            strides = tensor.stride() if is_dense(tensor) else None
-        return cls(tensor.dtype, tensor.held.layout, strides, tensor._label, tensor.history is not None)
-
-    @property
-    def is_differentiable(self) -> bool:
-        return self.dtype.is_floating_point or self.dtype.is_complex
-
-    def tensor(self, array, known=None) -> Torchish:
-        """The tensor of this form that holds `array`."""
-        tensor = wrap(array, self.dtype, known, layout=self.layout, strides=self.strides, device=self.device)
-        if self.wants_grad:
-            tensor.descend_from_afar()
-        return tensor
-
-    def result(self, array) -> Torchish:
-        """As `tensor`, for what a transformation gave: where gradients are off it has none."""
-        if torch.is_grad_enabled():
-            tape = current().tape
-            wants_grad = self.wants_grad if tape is None else tape.knows(array)
-            return self._replace(wants_grad=wants_grad).tensor(array)
-        tensor = self._replace(wants_grad=False).tensor(lax.stop_gradient(array) if self.is_differentiable else array)
-        tensor._node.storage.differentiable = False
-        return tensor
+__all__ = ["Level"]
 
 
 class Level(ABC):

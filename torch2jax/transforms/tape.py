@@ -14,17 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-import jax.numpy as jnp
-
 from ..tensors.history import NeedsTape, Node, Source, sources_among
-from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish
 from ..translation import current
+from .form import Form
 from .linearization import Level, Var
 from .marks import Sealed, sealed
 from .traces import Bookmark, current_trace, running
 
-__all__ = ["Depth", "Form", "Hooked", "Tape", "conjugate"]
+__all__ = ["Depth", "Hooked", "Tape"]
 
 T = TypeVar("T")
 
@@ -46,20 +44,6 @@ class Depth:
                     raise
                 self._depth = need.depth
             bookmark.return_to()
-
-
-class Form(NamedTuple):
-    """What the gradient of a tensor is like."""
-
-    dtype: Any
-    layout: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
-    device: Any
-
-    @classmethod
-    def of(cls, tensor: Torchish) -> "Form":
-        strides = tensor.stride() if is_dense(tensor) else None
-        return cls(tensor.dtype, tensor.held.layout, strides, tensor._label)
 
 
 class Hooked(NamedTuple):
@@ -234,8 +218,3 @@ class Tape:
 
     def _forgets(self, key: int) -> Callable:
         return lambda _: self._used.pop(key, None)
-
-
-def conjugate(array):
-    """PyTorch's gradient for JAX's cotangent, and the other way round."""
-    return jnp.conj(array) if array.dtype.kind == "c" else array

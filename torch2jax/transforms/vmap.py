@@ -18,7 +18,8 @@ from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .batched_views import Kinds, batched_view, kinds_between
-from .level import Form, Level
+from .form import Form
+from .level import Level
 from .mapped_draws import Mapped
 
 __all__ = []

@@ -1,0 +1,105 @@
+"""Arrays whose derivative is not what it seems: the way back from them is an error, or leads to another level."""
+
+from jax._src import core
+from jax._src.interpreters import ad
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from .traces import is_zero
+
+__all__ = ["Sealed", "is_sealed", "once", "sealed"]
+
+
+class Sealed(Exception):
+    """The way back leads through a derivative that this level knows nothing of."""
+
+
+def sealed(array, dependencies, count: int):
+    """What was computed of the values of `dependencies` alone, but depends on what these came from.
+
+    Args:
+        array: has no part in the first `count` levels.
+        dependencies: arrays.
+        count: of the levels that raise `Sealed` where they are led back here.
+    """
+    return _seal_p.bind(array, *dependencies, count=count)
+
+
+def is_sealed(step) -> bool:
+    """Whether a step of a linear program is where `sealed` ends it."""
+    return step.primitive is _sealed_p
+
+
+_seal_p, _sealed_p = Primitive("seal"), Primitive("sealed")
+_seal_p.def_impl(lambda array, *_, count: array)
+_seal_p.def_abstract_eval(lambda array, *_, count: array)
+mlir.register_lowering(_seal_p, lambda _, array, *rest, count: [array])
+_sealed_p.def_abstract_eval(lambda *_, aval: aval)
+
+
+def _batch_seal(arrays, dims, *, count):
+    return _seal_p.bind(*arrays, count=count), dims[0]
+
+
+def _jvp_of_seal(primals, tangents, *, count):
+    tangent = tangents[0]
+    if not is_zero(tangent):
+        tangent = _seal_p.bind(tangent, *primals[1:], count=count)
+    return _seal_p.bind(*primals, count=count), tangent
+
+
+def _linearize_seal(_is_vjp, _nonzero, array, *dependencies, count):
+    aval = core.typeof(array).to_tangent_aval()
+
+    def linear(_residuals, *tangents):
+        return _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
+
+    return array if count == 1 else sealed(array, dependencies, count - 1), True, (), linear
+
+
+def _led_back(*_args, **_params):
+    raise Sealed
+
+
+batching.primitive_batchers[_seal_p] = _batch_seal
+ad.primitive_jvps[_seal_p] = _jvp_of_seal
+ad.primitive_linearizations[_seal_p] = _linearize_seal
+ad.primitive_transposes[_sealed_p] = _led_back
+
+
+def once(array, dependencies, name: str):
+    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once.
+
+    Args:
+        array: what its backward gave.
+        dependencies: the arrays that it came from.
+    """
+    return _once_p.bind(array, *dependencies, name=name)
+
+
+_once_p, _of_once_p = Primitive("once"), Primitive("of_once")
+_once_p.def_impl(lambda array, *_, name: array)
+_once_p.def_abstract_eval(lambda array, *_, name: array)
+mlir.register_lowering(_once_p, lambda _, array, *rest, name: [array])
+
+
+def _batch_once(arrays, dims, *, name):
+    return _once_p.bind(*arrays, name=name), dims[0]
+
+
+def _jvp_of_once(primals, tangents, *, name):
+    given = [x for x in tangents if not is_zero(x)]
+    aval = core.typeof(primals[0]).to_tangent_aval()
+    return once(primals[0], primals[1:], name), _of_once_p.bind(*given, aval=aval, name=name)
+
+
+def _twice(*_args, name, **_params):
+    raise RuntimeError(f"trying to differentiate twice a function that was marked with @once_differentiable: {name}")
+
+
+_of_once_p.def_abstract_eval(lambda *_, aval, name: aval)
+_of_once_p.def_impl(_twice)
+mlir.register_lowering(_of_once_p, _twice)
+batching.primitive_batchers[_once_p] = _batch_once
+ad.primitive_jvps[_once_p] = _jvp_of_once
+ad.primitive_transposes[_of_once_p] = _twice

@@ -1,0 +1,72 @@
+"""What JAX is tracing, and tangents of what it computes meanwhile."""
+
+from typing import Any
+
+from jax._src import core
+from jax._src.interpreters import ad, partial_eval as pe
+
+__all__ = ["Bookmark", "Tangents", "current_trace", "is_transforming", "is_zero", "running"]
+
+
+def current_trace():
+    return core.trace_ctx.trace
+
+
+def is_transforming() -> bool:
+    """Whether a transformation of JAX is going on."""
+    return not core.trace_state_clean()
+
+
+def running(trace):
+    """A context in which JAX computes with `trace`."""
+    return core.set_current_trace(trace)
+
+
+def is_zero(cotangent) -> bool:
+    return type(cotangent) is ad.Zero
+
+
+class Bookmark:
+    """How much the programs that are being traced hold by now."""
+
+    def __init__(self):
+        self._programs: list[tuple[list, int]] = []
+        trace: Any = current_trace()
+        while trace is not None:
+            if isinstance(trace, pe.DynamicJaxprTrace):
+                steps = trace.frame.tracing_eqns
+                self._programs.append((steps, len(steps)))
+            trace = getattr(trace, "parent_trace", None)
+
+    def return_to(self) -> None:
+        """Takes out what has come since; nothing may need it."""
+        for steps, count in self._programs:
+            del steps[count:]
+
+
+class Tangents:
+    """One derivative in forward mode of what is computed while its trace is current.
+
+    Args:
+        below: the trace that the values and the tangents are computed with.
+    """
+
+    def __init__(self, below):
+        self.tag = core.TraceTag()
+        self.trace = ad.JVPTrace(below, self.tag)
+
+    def has(self, array) -> bool:
+        return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
+
+    def dual(self, values, tangent):
+        """An array with a tangent of its shape and dtype."""
+        return ad.JVPTracer(self.trace, values, tangent)
+
+    def values(self, array):
+        return array.primal if self.has(array) else array
+
+    def tangent(self, array):
+        """None if the array has none."""
+        if not self.has(array) or is_zero(array.tangent):
+            return None
+        return array.tangent
