@@ -70,7 +70,7 @@ def run_backward(
             if gradient is not None:
                 _accumulate(tensor, gradient, create_graph)
         return ()
-    if not allow_unreachable and None in found:
+    if not allow_unreachable and any(gradient is None for gradient in found):
         raise RuntimeError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
             "this is the desired behavior."
