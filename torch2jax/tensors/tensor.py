@@ -84,10 +84,6 @@ class Torchish(torch.Tensor):
         """The values as they are held, perhaps with their dimensions in another order."""
         return self._node.held
 
-    def write_array(self, array) -> None:
-        """As `write`, of values in order."""
-        self.write(Held(array, None))
-
     @property
     def history(self) -> Node | None:
         """How the values came about, None if they require no grad."""

@@ -21,7 +21,7 @@ from ..seams import runs_instead_of
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
-from ..tensors.storage import is_traced
+from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..translation import Call, current
@@ -33,6 +33,11 @@ __all__ = ["Context", "apply"]
 
 _Function = torch.autograd.Function
 _ONCE = once_differentiable(lambda ctx: None).__code__
+_OWN = frozenset(vars(FunctionCtx)) | {
+    *("_function", "needs_input_grad", "to_save", "saved_for_forward"),
+    *("dirty_tensors", "non_differentiable", "materialize_grads"),
+}
+"""What a context has before a function adds attributes to it."""
 
 
 @runs_instead_of(vars(_Function)["apply"].__func__)
@@ -137,13 +142,12 @@ class _Application:
         if any(result is x for x in self.args) and not any(result is x for x in ctx.dirty_tensors):
             with torch.no_grad():
                 mine: Any = result.clone()
-            ctx.to_save = tuple(mine if x is result and x not in self.inputs.values() else x for x in ctx.to_save)
             return mine
         return result
 
     def _place(self, result: Torchish, array, node: Node, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):
-            result.write_array(array)
+            result.write(Held(array, None))
         else:
             strides = result.stride() if is_dense(result) else None
             result._node = wrap(array, result.dtype, strides=strides)._node
@@ -183,9 +187,7 @@ class _Derivative:
             origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
         self._held: list[Torchish] = []
         self._origins: list[tuple[str, int] | None] = []
-        own = vars(FunctionCtx) | {"_function": 0, "needs_input_grad": 0, "to_save": 0, "saved_for_forward": 0}
-        own |= {"dirty_tensors": 0, "non_differentiable": 0, "materialize_grads": 0}
-        attributes = {key: value for key, value in vars(ctx).items() if key not in own}
+        attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
 
