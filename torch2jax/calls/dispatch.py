@@ -24,7 +24,7 @@ from ..errors import NoRuleError, TracedValueError
 from ..rules import registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
-from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.dtypes import canonical, dtype_j2t, dtype_of_type
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
@@ -176,6 +176,8 @@ class Translation(TorchFunctionMode, Call):
             self._observer(func)
         if func in self._called_in_torch:
             return self.last_resort.run(func, args, kwargs)
+        if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
+            kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
         rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)

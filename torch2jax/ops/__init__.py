@@ -34,7 +34,10 @@ from . import (
     sorting as sorting,
     sparse as sparse,
     special as special,
+    splits as splits,
+    storages as storages,
     subscript as subscript,
     values as values,
+    view_copies as view_copies,
     views as views,
 )

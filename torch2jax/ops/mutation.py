@@ -24,6 +24,7 @@ def copy_(self, src, non_blocking=False):
     if _same_elements(self._node, src._node):  # what `x[0] += 1` ends in
         if torch.is_grad_enabled():
             expect_no_source(self)
+        self.count_write()
         return self
     value = src.to(self.dtype)
     return write_in_place(self, value if src.shape == self.shape else value.expand(self.shape), (src,))
@@ -83,6 +84,7 @@ def resize_(self, *size, memory_format=None):
     if shape == tuple(self.shape) and memory_format is None:
         return self
     resize(self, shape, strides_of_shape(shape, memory_format or torch.contiguous_format))
+    self.count_write()
     return self
 
 
@@ -99,18 +101,6 @@ def _memory_format(tensor) -> torch.memory_format:
         if tensor.ndim == ndim and tensor.is_contiguous(memory_format=wanted):
             return wanted
     return torch.contiguous_format
-
-
-@implements_tensors(aten.set_.default, aten.set_.source_Tensor)
-def set_(self, source=None):
-    if source is None:
-        source = torch.empty(0, dtype=self.dtype)
-    if source.dtype != self.dtype:
-        raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
-    if torch.is_grad_enabled():
-        expect_no_source(_lift(self))
-    become(self, source.detach())
-    return self
 
 
 @implements_tensors(Tensor.data.__set__)

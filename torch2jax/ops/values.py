@@ -104,6 +104,12 @@ def tolist(self):
 
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
+    if not force:
+        for bit, word in (("conj", "conjugate"), ("neg", "negative")):
+            if bit in current().lift(self)._node.bits:
+                raise RuntimeError(
+                    f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
+                )
     return values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
 
 
@@ -183,7 +189,7 @@ def _deepcopy(self, memo):
 
 
 def _attributes(tensor: Torchish) -> dict:
-    own = {"_node", "_label", "_warned", "_viewed"}
+    own = {"_node", "_label", "_warned", "_viewed", "_writes"}
     return {key: value for key, value in tensor.__dict__.items() if key not in own}
 
 
@@ -239,12 +245,6 @@ def _assert_async(input, assert_msg="Expected Tensor with single nonzero value, 
         raise RuntimeError(assert_msg)
 
 
-@implements_tensors(Tensor.is_set_to, aten.is_set_to.default)
-def is_set_to(self, tensor):
-    same_place = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
-    return self.data_ptr() == tensor.data_ptr() and self.shape == tensor.shape and same_place
-
-
 @implements_tensors(Tensor.is_pinned, aten.is_pinned.default, Tensor.is_shared)
 def is_pinned(self, device=None):
     return False
@@ -253,12 +253,6 @@ def is_pinned(self, device=None):
 @implements_tensors(Tensor.pin_memory, Tensor.share_memory_)
 def pin_memory(self, device=None):
     return self
-
-
-@implements_tensors(Tensor.data_ptr)
-def data_ptr(self):
-    # Only equality is meaningful: tensors on the same memory answer alike.
-    return id(current().lift(self)._node.storage.memory) + self.storage_offset() * self.element_size()
 
 
 @implements_tensors(Tensor.device.__get__)

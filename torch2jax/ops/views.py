@@ -6,7 +6,6 @@ the view reads the array of its base, and how a write to the view changes that a
 
 import functools
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,7 @@ from ..rules.inplace import expect_no_source
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Part, Split, Storage, View, ViewKind, reshape, transpose
+from ..tensors.storage import Storage, View, ViewKind, reshape, transpose
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -298,6 +297,7 @@ def as_strided_(self, size, stride, storage_offset=None):
         expect_no_source(current().lift(self))
     with torch.enable_grad():
         become(self, as_strided(self, size, stride, storage_offset))
+    self.count_write()
     return self
 
 
@@ -311,12 +311,19 @@ def lift_fresh(self, like):
     return _reshape(self, like)
 
 
-@_function(aten.detach.default, torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+@_function(aten.detach.default, torch.Tensor.detach, torch.detach)
 def detach(input):
     node = input._node.detached() if input.dtype.is_floating_point or input.dtype.is_complex else input._node
     detached = make_view(input, node, input)
     detached._viewed = None
     return detached
+
+
+@_function(torch.Tensor.data.__get__)
+def _data(self):
+    data = detach(self)
+    data._writes = [0]
+    return data
 
 
 @_view(aten.view_as_real.default)
@@ -404,8 +411,10 @@ def resolve_neg(input):
 @implements_tensors(aten.view.dtype)
 def view_dtype(self, dtype):
     if dtype != self.dtype:
-        _refuse_bit(self, "conj", "a conjugate view cannot be viewed as another dtype; call resolve_conj() first")
-        _refuse_bit(self, "neg", "a negative view cannot be viewed as another dtype; call resolve_neg() first")
+        _refuse_bit(
+            self, "conj", "view as another dtype is not supported for conjugate view tensors; call resolve_conj() first"
+        )
+        _refuse_bit(self, "neg", "view is not supported for tensors with negative bit set; call resolve_neg() first")
     like = geometry(aten.view.dtype, self, dtype)
     before, after = canonical(self.dtype), canonical(dtype)
     shape, new_shape = _shape_of(self), _shape_of(like)
@@ -430,56 +439,6 @@ def _is_view(self):
 @_function(torch.Tensor._base.__get__)
 def _base(self):
     return self._viewed
-
-
-# Several views at once.
-
-
-@implements_tensors(aten.split.Tensor, aten.unsafe_split.Tensor)
-def split(self, split_size, dim=0):
-    size = self.shape[dim]
-    if split_size < 0 or (split_size == 0 and size != 0):
-        raise RuntimeError(f"split expects split_size be non-negative, but got split_size={split_size}")
-    if split_size == 0:
-        return [aten.slice(self, dim, 0, 0)]
-    return _parts(self, [min(split_size, size - start) for start in range(0, max(size, 1), split_size)], dim)
-
-
-@implements_tensors(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def split_with_sizes(self, split_sizes, dim=0):
-    if any(size < 0 for size in split_sizes):
-        raise RuntimeError(f"split_with_sizes expects sizes that are not negative, but got {list(split_sizes)}")
-    if sum(split_sizes) != self.shape[dim]:
-        raise RuntimeError(
-            f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
-            f"dimension {dim}), but got split_sizes={list(split_sizes)}"
-        )
-    return _parts(self, split_sizes, dim)
-
-
-def _parts(self, sizes, dim) -> list[Torchish]:
-    ends = [int(end) for end in np.cumsum(sizes)]
-    views = [aten.slice(self, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    return _read_together(self, views, sizes, dim % self.ndim)
-
-
-def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int | None = None) -> list[Torchish]:
-    nodes: list[Any] = [view._node for view in views]
-    # Without gradients they are views of detached memory, and of a tensor without elements each part is all.
-    if len(nodes) > 1 and all(isinstance(node, View) and node.parent is base._node for node in nodes):
-        split = Split(base._node, tuple(sizes), dim)
-        for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
-            view._node = Part(node, split, index, squeezed)
-    return views
-
-
-@implements_tensors(aten.unbind.int)
-def unbind(self, dim=0):
-    if self.ndim == 0:
-        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
-    dim = axis_of(self, dim)
-    views = [aten.select(self, dim, index) for index in range(self.shape[dim])]
-    return _read_together(self, views, [1] * len(views), dim, squeezed=dim)
 
 
 @_function(torch.narrow, torch.Tensor.narrow)
@@ -525,6 +484,7 @@ def _becomes(function_, view):
         keep_geometry(self)
         geometry(function_, self, *args, **kwargs)
         self.change("_node", node)
+        self.count_write()
         return self
 
     implements_tensors(function_)(rule)

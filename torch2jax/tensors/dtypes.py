@@ -21,6 +21,7 @@ __all__ = [
     "Takes",
     "canonical",
     "dtype_j2t",
+    "dtype_of_type",
     "dtype_t2j",
     "expect",
     "is_integral",
@@ -49,6 +50,7 @@ _NAMES = {
     torch.float8_e5m2fnuz: "float8_e5m2fnuz",
     torch.float8_e8m0fnu: "float8_e8m0fnu",
 }
+_OF_TYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TO_JAX = {dtype: jnp.dtype(name) for dtype, name in _NAMES.items()}
 _TO_TORCH = {array_dtype: dtype for dtype, array_dtype in _TO_JAX.items()}
 
@@ -70,6 +72,18 @@ FACTORED: Takes = frozenset({torch.float32, torch.float64, torch.complex64, torc
 """What LAPACK knows."""
 
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
+
+
+def dtype_of_type(kind: type) -> torch.dtype:
+    """What PyTorch takes one of Python's types for, where it expects a dtype.
+
+    Raises:
+        TypeError: it takes no such type.
+    """
+    try:
+        return _OF_TYPES[kind]
+    except KeyError:
+        raise TypeError(f"dtype got {kind}; wanted a torch.dtype, or one of bool, int, float, complex") from None
 
 
 def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:

@@ -123,6 +123,8 @@ def bitcast(array, dtype: np.dtype, shape):
     """The same bytes as another dtype, in `shape`."""
     if array.dtype == dtype:
         return reshape(array, shape)
+    if 0 in shape:
+        return lax.full(shape, 0, dtype)
     for complex_dtype, part in ((np.complex64, np.float32), (np.complex128, np.float64)):
         if array.dtype == complex_dtype:
             parts = jnp.stack([lax.real(array), lax.imag(array)], axis=-1)

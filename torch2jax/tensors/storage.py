@@ -217,7 +217,7 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "is_shared", "latest", "number", "size", "version")
+    __slots__ = ("foreign", "is_shared", "latest", "number", "place", "size", "version")
     changing = ("latest", "size", "version")
 
     def __init__(self, size: int):
@@ -228,6 +228,7 @@ class Memory(Journaled):
         self.version = 0
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
+        self.place: Any = None  # what code tells it by from other memory, once it has asked
 
 
 class Storage(Journaled):

@@ -40,6 +40,7 @@ class Torchish(torch.Tensor):
     _node: Storage | View
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
+    _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
 
@@ -133,6 +134,11 @@ class Torchish(torch.Tensor):
             with torch._C.DisableTorchFunction():
                 node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
         node.write(held, known, in_place_of_itself=in_place_of_itself)
+        self.count_write()
+
+    def count_write(self) -> None:
+        """Notes that code wrote to this tensor, or changed the tensor itself."""
+        self._writes[0] += 1
 
 
 def _call(func):
@@ -175,6 +181,7 @@ def _make(node, shape, dtype, strides, offset, device) -> Torchish:
     )
     tensor._node = node
     tensor._label = device
+    tensor._writes = [0]
     return tensor
 
 
@@ -216,6 +223,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
         node = node.detached()
     tensor = _make(node, shape, dtype, strides, offset, base._label)
     tensor._viewed = base if base._viewed is None else base._viewed
+    tensor._writes = base._writes
     return tensor
 
 

@@ -1,0 +1,43 @@
+"""Several views of a tensor at once."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+
+X = torch.arange(20.0).reshape(4, 5)
+
+
+@pytest.mark.parametrize("sections", [1, 3, 5, 7, (1,), (2, 4), (3, 1), (), (0, 9), (-2,)], ids=str)
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_tensor_split(sections, as_tensor):
+    def split(x):
+        return x.tensor_split(torch.tensor(sections, dtype=torch.int64) if as_tensor else sections, dim=-1)
+
+    expected = split(X)
+    for call in (t2j(split), jax.jit(t2j(split))):
+        parts = call(X.numpy())
+        assert [part.shape for part in parts] == [tuple(part.shape) for part in expected]
+        for part, wanted in zip(parts, expected, strict=True):
+            np.testing.assert_array_equal(part, wanted)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda x: x.tensor_split(0),
+        lambda x: x.tensor_split(torch.tensor(-1)),
+        lambda x: x[0, 0].tensor_split(2),
+        lambda x: x.tensor_split(2, 3),
+        lambda x: x.tensor_split(torch.tensor(1.5)),
+        lambda x: x.tensor_split(torch.tensor([[1]])),
+    ],
+)
+def test_tensor_split_refuses_what_pytorch_refuses(split):
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        split(X)
+    with pytest.raises(expected.type) as got:
+        t2j(split)(X.numpy())
+    assert str(expected.value).partition("(")[0] in str(got.value)

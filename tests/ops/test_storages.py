@@ -1,0 +1,205 @@
+"""Questions of identity, answered as PyTorch does: which memory, where on it, how often written."""
+
+import copy
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from torch2jax import t2j
+
+VIEWS = {
+    "itself": lambda x: x,
+    "view": lambda x: x.view(4, 6),
+    "detach": lambda x: x.detach(),
+    "data": lambda x: x.data,
+    "slice": lambda x: x[1:],
+    "empty slice": lambda x: x[:0],
+    "t": lambda x: x.t(),
+    "reshape": lambda x: x.reshape(-1),
+    "reshape that copies": lambda x: x.t().reshape(-1),
+    "contiguous": lambda x: x.contiguous(),
+    "contiguous that copies": lambda x: x.t().contiguous(),
+    "expand": lambda x: x[None].expand(2, 4, 6),
+    "real": lambda x: torch.view_as_complex(x.reshape(4, 3, 2)).real,
+    "to": lambda x: x.to(x.dtype),
+    "clone": lambda x: x.clone(),
+    "other dtype": lambda x: x.view(torch.int32),
+    "unfold": lambda x: x.unfold(0, 2, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "chunk": lambda x: x.chunk(2)[1],
+    "unbind": lambda x: x.unbind()[1],
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 1), 3),
+    "index": lambda x: x[[0, 1]],
+    "set_": lambda x: torch.empty(0).set_(x, 1, (3,), (2,)),
+    "set_ to a storage": lambda x: torch.empty(0).set_(x.untyped_storage(), 2, (3, 2), (2, 1)),
+    "set_ to a typed storage": lambda x: torch.empty(0).set_(x.storage()),
+}
+
+
+def _identity(x: torch.Tensor, view: torch.Tensor) -> list:
+    storage, of_view = x.untyped_storage(), view.untyped_storage()
+    shares = of_view._cdata == storage._cdata
+    return [
+        shares,
+        view.data_ptr() - x.data_ptr() if shares and view.numel() else view.data_ptr() == x.data_ptr(),
+        of_view.data_ptr() == storage.data_ptr(),
+        of_view is storage,
+        (of_view.nbytes(), len(of_view), len(view.storage()), view.storage().nbytes()),
+        view.storage()._cdata == storage._cdata,
+        view.storage().data_ptr() == x.storage().data_ptr(),
+        StorageWeakRef(of_view) == StorageWeakRef(storage),
+        view.is_set_to(x),
+        (view._is_view(), view._base is x),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _typed_storages():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated")
+        yield
+
+
+def _views() -> list:
+    x = torch.zeros(4, 6)
+    return [(name, _identity(x, view(x))) for name, view in VIEWS.items()]
+
+
+def test_what_is_a_view_of_what():
+    assert _inside(_views, jit=False) == _views()
+
+
+def test_a_traced_input_is_memory_of_its_own():
+    def identity(x, y):
+        answers.append([_identity(x, view(x)) for view in VIEWS.values()])
+        answers.append([x.data_ptr() == y.data_ptr(), x.is_set_to(y)])
+        return x
+
+    answers = []
+    identity(torch.zeros(4, 6), torch.zeros(4, 6))
+    jax.jit(t2j(identity))(jnp.zeros((4, 6)), jnp.zeros((4, 6)))
+    assert answers[2:] == answers[:2]
+
+
+def _inside(function, jit: bool):
+    found = []
+
+    def translated():
+        found.append(function())
+        return torch.zeros(())
+
+    run = t2j(translated)
+    (jax.jit(run) if jit else run)()
+    return found[-1]
+
+
+def _versions() -> list:
+    found = []
+
+    def note(*tensors):
+        found.append([tensor._version for tensor in tensors])
+
+    x = torch.zeros(4, 6)
+    detached, data = x.detach(), x.data
+    note(x, detached, data)
+    x.add_(1)
+    x[0] = 2
+    x[0].mul_(2)
+    note(x, x[1], detached, data)
+    detached.add_(1)
+    data.add_(1)
+    note(x, detached, data)
+    x[0] += 1
+    torch.add(x, 1, out=x)
+    x.copy_(x + 1).zero_().fill_(3)
+    note(x)
+    x.transpose_(0, 1).unsqueeze_(0).squeeze_(0)
+    x.resize_(8, 6)
+    x.set_(torch.ones(3))
+    note(x)
+    x.index_fill_(0, torch.tensor([0]), 1.0).scatter_(0, torch.tensor([0]), 2.0).masked_fill_(x > 0, 1.0)
+    torch.nn.functional.relu_(x)
+    note(x, x.clone(), x * 2)
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.step()
+    note(weight)
+    weight.data = torch.zeros(3)
+    weight.data.add_(1)
+    note(weight)
+    return found
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_versions_count_writes(jit):
+    assert _inside(_versions, jit) == _versions()
+
+
+def _contents() -> list:
+    x = torch.arange(6.0).reshape(2, 3)
+    storage, typed = x.untyped_storage(), x.storage()
+    found = [storage.tolist(), storage[3], typed.tolist(), typed[3], typed.dtype, storage.device.type]
+    typed[2] = 5.0
+    found.append(x.tolist())
+    copied = copy.deepcopy(storage)
+    found += [copied.tolist() == storage.tolist(), copied._cdata == storage._cdata]
+    storage.fill_(0)
+    found += [x.tolist(), sum(copied.tolist()) == 0]
+    storage.copy_(torch.ones(6).untyped_storage())
+    y = torch.empty(0).set_(storage, 2, (2, 2), (2, 1))
+    y.add_(1)
+    found += [x.tolist(), y.tolist()]
+    storage.resize_(32)
+    found += [storage.nbytes(), x.tolist()]
+    real = torch.UntypedStorage(8).fill_(0)
+    z = torch.empty(0).set_(real)
+    z.add_(1)
+    return [*found, torch.empty(0).set_(real).tolist(), torch.empty(0).set_(torch.FloatStorage([1.0, 2.0])).tolist()]
+
+
+def test_contents_of_storages():
+    assert _inside(_contents, jit=False) == _contents()
+
+
+def test_writes_through_a_storage_are_traced():
+    def write(x):
+        x = x * 1
+        torch.empty(0).set_(x.untyped_storage(), 1, (2,)).mul_(10)
+        return x
+
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(jax.jit(t2j(write))(x), [0, 10, 20, 3])
+    # PyTorch's autograd does not see such a write either.
+    np.testing.assert_array_equal(jax.grad(lambda x: t2j(write)(x).sum())(x), [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_bytes_of_64_bit_types_are_there_where_these_are(x64):
+    with jax.enable_x64(x64):
+        assert _inside(lambda: torch.tensor([1, 2]).untyped_storage().nbytes(), jit=False) == 16
+        if x64:
+            assert _inside(lambda: torch.tensor([1]).untyped_storage().tolist(), jit=False) == [1] + [0] * 7
+        else:
+            with pytest.raises(RuntimeError, match="jax_enable_x64"):
+                _inside(lambda: torch.tensor([1]).untyped_storage().tolist(), jit=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x.untyped_storage()._share_filename_cpu_(), "address of memory"),
+        (lambda x: x.untyped_storage().resize_(0), "wanted no fewer"),
+        (lambda x: torch.empty(0).set_(x, 0, (-1,), (1,)), "negative"),
+        (lambda x: torch.empty(0, dtype=torch.int32).set_(x), "Could not set tensor of type"),
+    ],
+)
+def test_refusals(function, message):
+    with pytest.raises(RuntimeError, match=message):
+        t2j(function)(jnp.ones(3))

@@ -1,0 +1,37 @@
+"""PyTorch's dtypes and JAX's."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+
+WITH_TYPES = {
+    "creation": lambda x: torch.zeros(2, dtype=complex),
+    "new": lambda x: x.new_ones(2, dtype=bool),
+    "like": lambda x: torch.ones_like(x, dtype=int),
+    "tensor": lambda x: torch.tensor([1], dtype=float),
+    "random": lambda x: torch.zeros_like(torch.randn(2, dtype=float)),
+    "reduction": lambda x: x.sum(dtype=float),
+    "functional": lambda x: torch.nn.functional.softmax(x, 0, dtype=float),
+    "to": lambda x: x.to(int),
+    "to by keyword": lambda x: x.to(dtype=complex),
+    "view": lambda x: x.view(dtype=int),
+}
+
+
+@pytest.mark.parametrize("function", WITH_TYPES.values(), ids=WITH_TYPES)
+def test_python_types_are_dtypes(function):
+    x = torch.arange(3.0, dtype=torch.float64)
+    with jax.enable_x64(True):
+        expected, got = function(x), t2j(function)(x.numpy(), rng=jax.random.key(0))
+        assert str(got.dtype) == str(expected.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_other_types_are_refused():
+    with pytest.raises(TypeError):
+        torch.ones(2).sum(dtype=str)  # pyright: ignore
+    with pytest.raises(TypeError):
+        t2j(lambda x: x.sum(dtype=str))(np.ones(2))
