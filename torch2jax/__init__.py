@@ -14,11 +14,12 @@ from .bridge.compat import (
 from .convert import j2t, t2j
 from .errors import NoRuleError, TracedValueError
 from .rules.promotion import Promotion
-from .rules.registry import implements, implements_tensors
+from .rules.registry import Rules, implements, implements_tensors
 
 __all__ = [
     "NoRuleError",
     "Promotion",
+    "Rules",
     "Size",
     "TracedValueError",
     "dtype_j2t",

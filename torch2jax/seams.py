@@ -27,7 +27,10 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
         may_lack: the attribute need not be there; by default nothing is exchanged then.
     """
     if name in vars(owner) or may_lack:
-        _seams.append((owner, name, stand_in))
+        with _lock:
+            _seams.append((owner, name, stand_in))
+            if _calls:
+                _put(owner, name, stand_in)
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -98,9 +101,13 @@ def open_seams() -> None:
     with _lock:
         _calls += 1
         if _calls == 1:
-            for owner, name, stand_in in _seams:
-                _originals.append((owner, name, _present(owner, name)))
-                setattr(owner, name, stand_in)
+            for seam in _seams:
+                _put(*seam)
+
+
+def _put(owner, name: str, stand_in) -> None:
+    _originals.append((owner, name, _present(owner, name)))
+    setattr(owner, name, stand_in)
 
 
 def close_seams() -> None:

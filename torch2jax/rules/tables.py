@@ -1,0 +1,270 @@
+"""A table of rules, and the family of functions that each rule serves.
+
+A rule is written once, for one PyTorch function. From its name the table derives the method, the operator, the
+reflected operator, the in-place forms and, when asked, the ATen overloads whose arguments it can take.
+"""
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..tensors.dtypes import Takes
+from .forward import replace_forward
+from .inplace import InPlace, WithFlag
+from .rule import ArrayRule, ChannelsLast, DtypeSpec, PromoteSpec, Reflected, TakesSpec, TensorRule
+
+__all__ = ["PROVIDED", "Rules", "lookup", "lookup_aten", "name_of"]
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "div": "truediv",
+    "floor_divide": "floordiv",
+    "remainder": "mod",
+    "pow": "pow",
+    "matmul": "matmul",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "bitwise_left_shift": "lshift",
+    "bitwise_right_shift": "rshift",
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
+    "neg": "neg",
+    "positive": "pos",
+    "bitwise_not": "invert",
+    "abs": "abs",
+}
+_FACTORY_KEYWORDS = {"device", "layout", "pin_memory", "out", "memory_format", "generator", "names", "dtype"}
+
+
+class Rules:
+    """Rules that hold where they are entered, before those that are there otherwise::
+
+        fast = Rules()
+
+        @fast.implements(torch.nn.functional.gelu)
+        def gelu(input, approximate="none"):
+            return jax.nn.gelu(input, approximate == "tanh")
+
+        with fast:
+            result = jax.jit(t2j(model))(x)
+
+    What is traced within keeps the rules that it was traced with: a function that was jitted before is not traced anew.
+    Rules that are entered later come first. Other threads do not see them.
+    """
+
+    def __init__(self):
+        self.functions: dict[Any, Any] = {}
+        self._by_name: dict[str, ArrayRule] = {}
+        self._found: dict[OpOverload, Any] = {}
+
+    def __enter__(self) -> "Rules":
+        _entered.set((self, *_entered.get()))
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        entered = _entered.get()
+        place = entered.index(self)
+        _entered.set((*entered[:place], *entered[place + 1 :]))
+
+    def implements(
+        self,
+        *functions,
+        promote: PromoteSpec = None,
+        unpromoted: int = 0,
+        takes: TakesSpec = None,
+        fits: tuple[str, ...] = (),
+        dtype: DtypeSpec = None,
+        concrete: bool = False,
+        random: bool = False,
+        channels_last: ChannelsLast = None,
+        prepare: Callable[..., tuple[tuple, dict]] | None = None,
+        exact_out: bool = False,
+    ) -> Callable[[Callable], Callable]:
+        """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
+
+        Args:
+            functions: `torch` functions, methods, or operators (``torch.ops.aten.add``, ``torch.ops.aten.add.Tensor``).
+                The first one names the rule. Methods, operators, in-place and ``out=`` forms and ATen overloads follow.
+                An operator of a library that may not be loaded, or one that older PyTorch lacks, goes by its name:
+                ``"torchvision::nms"``.
+            promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
+            unpromoted: how many of the first operands are broadcast only.
+            takes: the dtypes that the function is defined for, as sets of `torch2jax.tensors.dtypes`; any other is
+                refused before the rule runs. By default all are taken; see `ArrayRule`.
+            fits: the parameters whose Python numbers the dtype must hold: values to fill with, factors.
+            dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
+            concrete: the rule needs values, since the shape of its result depends on them.
+            random: the rule takes a JAX key as its first argument.
+            channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see
+                `ArrayRule`.
+            prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
+            exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
+        """
+
+        def register(body: Callable) -> Callable:
+            name = name_of(functions[0])
+            rule = ArrayRule(
+                body,
+                name,
+                promote=promote,
+                unpromoted=unpromoted,
+                takes=takes,
+                fits=fits,
+                dtype=dtype,
+                concrete=concrete,
+                random=random,
+                channels_last=channels_last,
+                prepare=prepare,
+                exact_out=exact_out,
+            )
+            for function in functions:
+                self._add_family(function, rule)
+            return body
+
+        return register
+
+    def implements_tensors(self, *functions, takes: Takes | None = None) -> Callable[[Callable], Callable]:
+        """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
+
+        Args:
+            functions: as those of `implements`; or classes of modules, whose ``forward`` the rule stands in for: it
+                gets the module, then what forward gets. Within the rule, the module itself runs its own forward.
+            takes: the dtypes of the first tensor that the functions are defined for; all by default.
+        """
+
+        def register(body: Callable) -> Callable:
+            rule = TensorRule(body, name_of(functions[0]), takes)
+            self._found.clear()
+            for function in functions:
+                self.functions[function] = rule
+                if isinstance(function, type):
+                    replace_forward(function, lookup)
+            return body
+
+        return register
+
+    def of_operator(self, overload: OpOverload) -> Any:
+        """The rule of an operator of PyTorch's dispatcher, or None."""
+        try:
+            return self._found[overload]
+        except KeyError:
+            found = self._found[overload] = self._find_operator(overload)
+            return found
+
+    def _add_family(self, function, rule: ArrayRule) -> None:
+        if isinstance(function, type):
+            raise TypeError(
+                f"implements got the class {function.__name__}; wanted functions. Declare the rule of a class of "
+                "modules with implements_tensors, and call JAX functions there through j2t"
+            )
+        self._found.clear()
+        self.functions[function] = _with_flag(function, rule)
+        if isinstance(function, (OpOverload, OpOverloadPacket, str)):
+            return
+        name = name_of(function)
+        namespace = getattr(function, "__module__", None) or "torch"
+        self._by_name.setdefault(name, rule)
+        owners = [torch, torch.Tensor] if getattr(torch, name, None) is function else []
+        if inspect.isfunction(function) and namespace == "torch.nn.functional":
+            owners.append(torch.nn.functional)
+        if isinstance(function, type(torch.Tensor.add)):
+            owners.append(torch.Tensor)
+        for owner in owners:
+            self._add_forms(owner, name, rule)
+
+    def _add_forms(self, owner, name: str, rule: ArrayRule) -> None:
+        if owner is torch.Tensor:
+            self._set_default(owner, name, rule)
+            operator = _OPERATORS.get(name)
+            if operator is not None:
+                self._set_default(owner, f"__{operator}__", rule)
+                self._set_default(owner, f"__r{operator}__", Reflected(rule))
+                self._set_default(owner, f"__i{operator}__", InPlace(rule))
+        self._set_default(owner, name + "_", InPlace(rule))
+
+    def _set_default(self, owner, name: str, rule) -> None:
+        function = getattr(owner, name, None)
+        if function is not None and function is not getattr(object, name, None):
+            self.functions.setdefault(function, rule)
+
+    def _find_operator(self, overload: OpOverload):
+        packet = overload.overloadpacket
+        find = self.functions.get
+        rule = find(overload) or find(packet) or find(packet._qualified_op_name)
+        if rule is not None or overload.namespace != "aten":
+            return rule
+        name = packet.__name__
+        rule = self._by_name.get(name)
+        if rule is not None and _fits(overload, rule):
+            return rule
+        if name.endswith("_") and not name.endswith("__"):
+            rule = self._by_name.get(name[:-1]) or find(getattr(torch.ops.aten, name[:-1], None))
+            if isinstance(rule, ArrayRule) and _fits(overload, rule):
+                return InPlace(rule)
+        return None
+
+
+_entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
+PROVIDED = Rules()
+"""The package's own rules, and those that users declare for good."""
+
+
+def lookup(function):
+    """The rule of a function of PyTorch's Python interface, or None."""
+    for rules in _entered.get():
+        rule = rules.functions.get(function)
+        if rule is not None:
+            return rule
+    return PROVIDED.functions.get(function)
+
+
+def lookup_aten(overload: OpOverload):
+    """The rule of an operator of PyTorch's dispatcher, or None."""
+    for rules in _entered.get():
+        rule = rules.of_operator(overload)
+        if rule is not None:
+            return rule
+    return PROVIDED.of_operator(overload)
+
+
+def name_of(function) -> str:
+    if isinstance(function, str):
+        return function.rpartition("::")[2]
+    if isinstance(function, OpOverload):
+        return function.overloadpacket.__name__
+    return function.__name__
+
+
+def _with_flag(function, rule: ArrayRule):
+    if inspect.isfunction(function) and "inplace" not in rule.parameters:
+        parameters = list(inspect.signature(function).parameters)
+        if "inplace" in parameters:
+            return WithFlag(rule, parameters.index("inplace"))
+    return rule
+
+
+def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
+    """Whether an overload's arguments mean what the rule's parameters of the same place and name do."""
+    if rule.open:
+        return True
+    arguments = overload._schema.arguments
+    names = ["input" if argument.name == "self" else argument.name for argument in arguments]
+    positional = [name for name, argument in zip(names, arguments, strict=True) if not argument.kwarg_only]
+    keywords = {
+        name for name, argument in zip(names, arguments, strict=True) if argument.kwarg_only and not argument.is_out
+    }
+    if rule.promote is not None:  # operands are taken by place: schemas spell them in many ways
+        options = positional[len(rule.positional) :]
+        return tuple(options) == rule.options[: len(options)] and keywords <= rule.parameters | _FACTORY_KEYWORDS
+    return positional == list(rule.positional[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS
