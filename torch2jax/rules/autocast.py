@@ -32,23 +32,29 @@ class Policy(Enum):
     BANNED = "banned"
 
 
-_LOWER = frozenset(
-    "_addmm_activation _convolution _mps_convolution _native_multi_head_attention _scaled_dot_product_flash_attention "
-    "_thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d "
-    "conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution cudnn_convolution "
-    "cudnn_convolution_transpose einsum gru_cell linalg_multi_dot linalg_vecdot linear lstm_cell matmul "
-    "mkldnn_rnn_layer mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention".split()
-)
-_SUM_IN_FLOAT32 = frozenset("cumprod cumsum linalg_matrix_norm linalg_vector_norm log_softmax prod softmax sum".split())
-_WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cat cross dot grid_sampler index_copy index_put scatter_add stack tensordot "
-    "vdot".split()
-)
-_FLOAT32_ON_CPU = frozenset("binary_cross_entropy grid_sampler prod".split())
-# Functions that are operators under another name, or made of one operator that decides the dtype of all they do.
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Those that have one of the policies; what else PyTorch registers is computed in float32.
+_LOWER = _names("""
+    _addmm_activation _convolution _mps_convolution _native_multi_head_attention _scaled_dot_product_flash_attention
+    _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d
+    conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution cudnn_convolution
+    cudnn_convolution_transpose einsum gru_cell linalg_multi_dot linalg_vecdot linear lstm_cell matmul mkldnn_rnn_layer
+    mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
+""")
+_SUM_IN_FLOAT32 = _names("cumprod cumsum linalg_matrix_norm linalg_vector_norm log_softmax prod softmax sum")
+_WIDEST = _names("""
+    addcdiv addcmul atan2 bilinear cat cross dot grid_sampler index_copy index_put scatter_add stack tensordot vdot
+""")
+_FLOAT32_ON_CPU = _names("binary_cross_entropy grid_sampler prod")
+# Functions that are operators under another name, or made of one that decides the dtype of all they do.
 _AS = {"cross_entropy_loss": "nll_loss", "nll_loss_nd": "nll_loss", "square": "pow"}
-_DIVIDED = frozenset("einsum inner pad tensordot".split())
-_RECURRENT = frozenset("gru lstm rnn_relu rnn_tanh".split())
+# Functions made of operators with policies that a rule for the whole would hide, where they have none themselves.
+_DIVIDED = _names("__rdiv__ einsum inner pad tensordot")
+# Layers for which PyTorch calls libraries that have a policy.
+_RECURRENT = _names("gru lstm rnn_relu rnn_tanh")
 # Devices whose lists come with an extension of PyTorch's are taken for CUDA.
 _KEYS = {"cpu": "AutocastCPU", "maia": "AutocastMAIA", "mps": "AutocastMPS", "mtia": "AutocastMTIA"}
 _KEYS |= {"xpu": "AutocastXPU"}
