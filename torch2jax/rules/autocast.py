@@ -29,6 +29,7 @@ class Policy(Enum):
     FLOAT32 = "fp32"
     SUM_IN_FLOAT32 = "fp32_set_opt_dtype"
     WIDEST = "promote"
+    LOWER_BUT_STATE = "what CPU does to a layer of GRUs, which has no policy itself"
     BANNED = "banned"
 
 
@@ -52,7 +53,9 @@ _FLOAT32_ON_CPU = _names("binary_cross_entropy grid_sampler prod")
 # Functions that are operators under another name, or made of one that decides the dtype of all they do.
 _AS = {"cross_entropy_loss": "nll_loss", "nll_loss_nd": "nll_loss", "square": "pow"}
 # Functions made of operators with policies that a rule for the whole would hide, where they have none themselves.
-_DIVIDED = _names("__rdiv__ einsum inner pad tensordot")
+_DIVIDED = _names("__rdiv__ einsum gru_cell inner lstm_cell pad rnn_relu_cell rnn_tanh_cell tensordot")
+# Operators whose kernels call others that have policies.
+_OPEN = _names("linalg_pinv")
 # Layers for which PyTorch calls libraries that have a policy.
 _RECURRENT = _names("gru lstm rnn_relu rnn_tanh")
 # Devices whose lists come with an extension of PyTorch's are taken for CUDA.
@@ -101,6 +104,10 @@ class Treatment(NamedTuple):
         dtype = torch.float32 if self.policy is Policy.FLOAT32 else torch.get_autocast_dtype(self.device)
         if self.policy is Policy.WIDEST:
             dtype = _widest(dtype, (args, kwargs))
+        if self.policy is Policy.LOWER_BUT_STATE:
+            first, *others = args
+            to_dtype = functools.partial(_cast, dtype=dtype)
+            return (to_dtype(first), *(x if isinstance(x, torch.Tensor) else _mapped(to_dtype, x) for x in others)), {}
         return _mapped(functools.partial(_cast, dtype=dtype), (args, kwargs))
 
 
@@ -118,7 +125,9 @@ def of_function(function, rule: Any, device: str) -> Treatment:
 
 @functools.cache
 def _of_function(function, name: str, device: str) -> Treatment:
-    policy = Policy.LOWER if name in _RECURRENT else _policy(name, None, device)
+    policy = _policy(name, None, device)
+    if name in _RECURRENT:
+        policy = Policy.LOWER_BUT_STATE if (name, device) == ("gru", "cpu") else Policy.LOWER
     if policy is not None:
         return Treatment(policy, device, is_operator=True)
     is_open = isinstance(function, types.FunctionType) or _is_composite(name, None) or not _overloads(name, None)
@@ -134,7 +143,8 @@ def of_operator(operator: OpOverload, device: str) -> Treatment:
     policy = _policy(name, overload, device)
     if policy is not None:
         return Treatment(policy, device, is_operator=True)
-    return Treatment(is_operator=not _is_composite(name, overload), is_divided=name in _DIVIDED)
+    is_open = _is_composite(name, overload) or name in _OPEN
+    return Treatment(is_operator=not is_open, is_divided=name in _DIVIDED)
 
 
 def _policy(name: str, overload: str | None, device: str) -> Policy | None:
