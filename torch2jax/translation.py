@@ -23,6 +23,8 @@ class Call(ABC):
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
     scalars: dict | None = None
     """What `rules.inline` has computed of scalars, while that serves again."""
+    casts: dict
+    """The weights that `rules.autocast` has cast."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):

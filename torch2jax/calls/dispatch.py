@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NoRuleError, TracedValueError
-from ..rules import registry
+from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import canonical, dtype_j2t, dtype_of_type
@@ -41,6 +41,7 @@ from ..transforms.tape import Tape
 from ..translation import Call, current
 from .rng import Stream
 from .selection import Selected, apply_elementwise
+from .settings import Settings
 
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
@@ -74,6 +75,9 @@ class Translation(TorchFunctionMode, Call):
         self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
+        self.casts = {}
+        self.settings = outer.settings if isinstance(outer, Translation) else Settings()
+        self._owns_settings = not isinstance(outer, Translation)
         self.levels = outer.levels if isinstance(outer, Translation) else []
         self._reports = last_resort is not None
         inherits = last_resort is None and isinstance(outer, Translation)
@@ -114,6 +118,8 @@ class Translation(TorchFunctionMode, Call):
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
+        if self._owns_settings:
+            self.settings.restore()
         close_seams()
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
@@ -156,11 +162,17 @@ class Translation(TorchFunctionMode, Call):
 
     def dispatch_selected(self, func, args: tuple, kwargs: dict):
         """As `dispatch`, where an argument is what a mask of unknown values chose."""
-        rule = registry.lookup_selected(func)
-        if rule is not None:
-            with self.inside():
-                return rule(*args, **kwargs)
         rule = registry.lookup(func)
+        device = autocast.region()
+        if device is not None and rule is not None:
+            treatment = autocast.of_function(func, rule, device)
+            if treatment.is_operator:
+                with torch._C._DisableAutocast():
+                    return self.dispatch_selected(func, *treatment.cast(args, kwargs))
+        selected = registry.lookup_selected(func)
+        if selected is not None:
+            with self.inside():
+                return selected(*args, **kwargs)
         if rule is not None and rule.elementwise:
             with self.inside():
                 return apply_elementwise(rule, args, kwargs)
@@ -172,13 +184,20 @@ class Translation(TorchFunctionMode, Call):
     def dispatch(self, func, args: tuple, kwargs: dict):
         if isinstance(func, torch._ops.OpOverload):
             return self.dispatch_aten(func, args, kwargs)
+        rule = registry.lookup(func)
+        device = autocast.region()
+        if device is not None and (rule is not None or func in self._called_in_torch):
+            treatment = autocast.of_function(func, rule, device)
+            if treatment.is_operator:
+                with torch._C._DisableAutocast():
+                    return self.dispatch(func, *treatment.cast(args, kwargs))
+            rule = None if treatment.is_divided else rule
         if self._observer is not None:
             self._observer(func)
         if func in self._called_in_torch:
             return self.last_resort.run(func, args, kwargs)
         if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
             kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
-        rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
@@ -186,6 +205,13 @@ class Translation(TorchFunctionMode, Call):
         return self.run_compiled(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
+        device, is_divided = autocast.region(), False
+        if device is not None:
+            treatment = autocast.of_operator(func, device)
+            if treatment.is_operator:
+                with torch._C._DisableAutocast():
+                    return self.dispatch_aten(func, *treatment.cast(args, kwargs))
+            is_divided = treatment.is_divided
         if self._observer is not None:
             self._observer(func)
         if func in self._called_in_torch:
@@ -199,7 +225,7 @@ class Translation(TorchFunctionMode, Call):
             out = targets[0] if len(targets) == 1 else tuple(targets)
             written = write_out(result, out, (*args, *inputs.values()))
             return written if func._schema.returns else None
-        rule = registry.lookup_aten(func)
+        rule = None if is_divided else registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         registry.check_decomposed(func, args)
@@ -385,6 +411,7 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, call):
         super().__init__()
         self._call = call
+        self._regions: list[str | None] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -393,14 +420,23 @@ class AtenMode(TorchDispatchMode):
     def __enter__(self):
         # The base class also sets flags of the whole process, which threads would leave behind.
         torch._C._push_on_torch_dispatch_stack(self)
+        self._regions.append(autocast.region())
         return self
 
     def __exit__(self, *exc_info):
+        self._regions.pop()
         torch._C._pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         del types
-        return self._call.dispatch_aten(func, args, kwargs or {})
+        device = self._regions[-1]
+        if device is None:
+            return self._call.dispatch_aten(func, args, kwargs or {})
+        torch.set_autocast_enabled(device, True)  # PyTorch has left the region on the way here
+        try:
+            return self._call.dispatch_aten(func, args, kwargs or {})
+        finally:
+            torch.set_autocast_enabled(device, False)
 
 
 def _same_first(args: tuple, given: tuple) -> bool:

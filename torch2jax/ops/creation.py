@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from torch.utils._device import DeviceContext
 
 from ..errors import SparseLayoutError
 from ..rules.inplace import write_out
@@ -28,6 +29,7 @@ from ..translation import current
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+_CPU = torch.device("cpu")
 
 
 def constant(
@@ -66,7 +68,10 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
 
 def _label(device) -> torch.device:
     # A label only: no such device needs to exist here.
-    return torch.device("cpu" if device is None else device)
+    if device is not None:
+        return torch.device(device)
+    lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
+    return lowest.device if isinstance(lowest, DeviceContext) else _CPU  # that of torch.set_default_device
 
 
 _PLACEMENT = ("device", "requires_grad")
@@ -279,7 +284,17 @@ def _from_data(data, dtype) -> Tensor:
             wanted = torch.promote_types(wanted, part.dtype)
         return torch.stack([part.to(dtype or wanted) for part in parts])
     with torch._C.DisableTorchFunction():
-        return _owned(torch.tensor(data, dtype=dtype))
+        made = torch.tensor(data, dtype=dtype)
+        own = current().settings.default_dtype
+        if own is not None and dtype is None and _holds_float(data):  # PyTorch's C++ does not know the call's own
+            made = torch.tensor(data, dtype=own.to_complex() if made.is_complex() else own)
+        return _owned(made)
+
+
+def _holds_float(data) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_holds_float(item) for item in data)
+    return isinstance(data, (float, complex))
 
 
 def _holds_tensor(data) -> bool:

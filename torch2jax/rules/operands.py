@@ -11,11 +11,16 @@ from ..tensors.storage import Deferred, evaluate
 from ..tensors.tensor import Torchish
 from ..translation import current
 
-__all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift"]
+__all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift", "lifted"]
 
 
 def lift(value) -> Torchish:
     return current().lift(value)
+
+
+def lifted(value) -> Any:
+    """`value` with tensors of this call for all that stand for them."""
+    return _map(lambda tensor: tensor, value)
 
 
 def _map(fn, value):

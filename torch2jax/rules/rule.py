@@ -22,7 +22,7 @@ from ..tensors.tensor import Torchish, geometry, wrap
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
-from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift
+from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift, lifted
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
 
@@ -180,7 +180,7 @@ class ArrayRule:
                 elif name in kwargs and _has_tensor(kwargs[name]):
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.prepare is not None:
-                args, kwargs = self.prepare(*args, **kwargs)
+                args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
             if self.promote is None:
                 result = self._apply(args, kwargs, device)
             else:

@@ -43,9 +43,11 @@ def _lstm_step(projected, states, w_hh, b_hh, w_hr=None):
 
 def _gru_step(projected, states, w_hh, b_hh):
     (hidden,) = states
-    (reset, update, new), (h_reset, h_update, h_new) = _parts(projected, 3), _parts(linear(hidden, w_hh, b_hh), 3)
+    of_hidden = linear(cast(hidden, w_hh.dtype), w_hh, b_hh)
+    (reset, update, new), (h_reset, h_update, h_new) = _parts(projected, 3), _parts(of_hidden, 3)
     reset, update = lax.logistic(lax.add(reset, h_reset)), lax.logistic(lax.add(update, h_update))
     new = lax.tanh(lax.add(new, lax.mul(reset, h_new)))
+    new, update = cast(new, hidden.dtype), cast(update, hidden.dtype)  # in mixed precision it is wider
     return (lax.add(new, lax.mul(update, lax.sub(hidden, new))),)
 
 
@@ -67,6 +69,7 @@ _CELLS = {
 
 def _project(cell: _Cell, input, w_ih, b_ih, b_hh):
     """The input's part of the gates, and what remains of the hidden bias."""
+    input = cast(input, w_ih.dtype)
     if b_ih is not None and cell.folds_bias:
         return linear(input, w_ih, lax.add(b_ih, b_hh)), None
     return linear(input, w_ih, b_ih), b_hh

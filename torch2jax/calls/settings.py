@@ -1,0 +1,155 @@
+"""PyTorch's settings that translated code changes: they are the call's, and as they were after it.
+
+Those of `torch.autocast` and of the default device belong to a thread, and are put back. The default dtype is that of
+the whole process, which other threads share: a call keeps its own.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp import autocast_mode
+from torch.cuda.amp import common
+
+from ..seams import exchange, runs_instead_of, stands_in
+from ..translation import current
+
+__all__ = ["Settings"]
+
+_DEVICES = torch._C._autocast_supported_devices()
+
+
+class Settings:
+    """What a call has changed, and what was there before."""
+
+    def __init__(self):
+        self.default_dtype: torch.dtype | None = None
+        """The call's own; None if that of the process."""
+        self.suspended: list[list[str]] = []
+        """The devices whose regions were left when others began, for each that lasts."""
+        self._default_device = _default_device_context()
+        self._autocast: Any = None
+
+    def keep_autocast(self) -> None:
+        """Is called before a setting of autocast's changes."""
+        if self._autocast is None:
+            enabled = [(device, torch.is_autocast_enabled(device)) for device in _DEVICES]
+            dtypes = [(device, torch.get_autocast_dtype(device)) for device in _DEVICES]
+            self._autocast = enabled, dtypes, torch.is_autocast_cache_enabled(), _nesting()
+
+    def restore(self) -> None:
+        """Puts back what was there before the call."""
+        context = _default_device_context()
+        if context is not self._default_device:
+            torch.set_default_device(None if self._default_device is None else self._default_device.device)
+        if self._autocast is not None:
+            enabled, dtypes, caches, nesting = self._autocast
+            for device, is_enabled in enabled:
+                torch._C.set_autocast_enabled(device, is_enabled)
+            for device, dtype in dtypes:
+                torch._C.set_autocast_dtype(device, dtype)
+            torch._C.set_autocast_cache_enabled(caches)
+            for _ in range(_nesting() - nesting):
+                torch._C.autocast_decrement_nesting()
+            for _ in range(nesting - _nesting()):
+                torch._C.autocast_increment_nesting()
+
+
+def _nesting() -> int:
+    torch._C.autocast_increment_nesting()
+    return torch._C.autocast_decrement_nesting()
+
+
+def _default_device_context():
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+# Autocast.
+
+
+def _noticing(change: Callable) -> Callable:
+    @functools.wraps(change)
+    def noticed(*args):
+        call = current()
+        if call is not None:
+            call.settings.keep_autocast()
+        return change(*args)
+
+    return noticed
+
+
+for _name in dir(torch):
+    if _name.startswith(("set_autocast_", "autocast_increment", "autocast_decrement")):
+        exchange(torch, _name, _noticing(getattr(torch, _name)))
+
+_enter, _exit, _cast = torch.autocast.__enter__, torch.autocast.__exit__, autocast_mode._cast
+
+
+@stands_in(torch.autocast, "__enter__")
+def _enter_region(self):
+    """Enters a region, which takes the place of that around it, also where this names another device.
+
+    Tensors are where JAX puts them: code that names ``x.device.type`` to leave a region for "cuda" says "cpu" here.
+    """
+    others = [device for device in _DEVICES if device != self.device and torch.is_autocast_enabled(device)]
+    result = _enter(self)
+    for device in others:
+        torch.set_autocast_enabled(device, False)
+    current().settings.suspended.append(others)
+    return result
+
+
+@stands_in(torch.autocast, "__exit__")
+def _leave_region(self, *exc_info):
+    result = _exit(self, *exc_info)
+    for device in current().settings.suspended.pop():
+        torch.set_autocast_enabled(device, True)
+    return result
+
+
+@stands_in(autocast_mode, "_cast")
+def _cast_inputs(value, device_type, dtype):
+    """As PyTorch's for `custom_fwd`, which passes over tensors on other devices than it names."""
+    if not isinstance(value, torch.Tensor):
+        return _cast(value, device_type, dtype)
+    is_eligible = value.is_floating_point() and value.dtype is not torch.float64
+    return value.to(dtype) if is_eligible else value
+
+
+@stands_in(common, "amp_definitely_not_available")
+def _is_not_available():
+    return False  # code that was written for CUDA means whatever JAX runs on
+
+
+@stands_in(torch.cuda, "is_bf16_supported")
+def _is_bf16_supported(including_emulation: bool = True):
+    return True
+
+
+# The default dtype.
+
+
+@runs_instead_of(torch.set_default_dtype)
+def _set_default_dtype(d):
+    if not isinstance(d, torch.dtype):
+        raise TypeError(f"invalid dtype object: got {d!r}; wanted a floating-point dtype such as torch.float64")
+    if not d.is_floating_point:
+        raise TypeError(f"only floating-point types are supported as the default type, got {d}")
+    current().settings.default_dtype = d
+
+
+@runs_instead_of(torch.set_default_tensor_type)
+def _set_default_tensor_type(t):
+    torch.set_default_dtype((torch._import_dotted_name(t) if isinstance(t, str) else t).dtype)
+
+
+_get_default_dtype = torch.get_default_dtype
+
+
+def _default_dtype():
+    return current().settings.default_dtype or _get_default_dtype()
+
+
+for _owner in (torch, torch._C):
+    stands_in(_owner, "get_default_dtype")(_default_dtype)
