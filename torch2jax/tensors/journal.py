@@ -72,12 +72,11 @@ class Journal:
     """Is kept while it is entered.
 
     Args:
-        owner: whose it is.
         repeats: whether the code that it is kept of may run several times.
     """
 
-    def __init__(self, owner: Any = None, *, repeats: bool = False):
-        self.owner, self.outer, self.repeats = owner, _active.journal, repeats
+    def __init__(self, *, repeats: bool = False):
+        self.outer, self.repeats = _active.journal, repeats
         self.made: list[weakref.ref] = []
         self.written: dict[int, Any] = {}
         """The storages through which older memory was written, in the order of the last writes."""

@@ -15,7 +15,6 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Held, Storage
 from ..translation import current
 from .form import Form
-from .traces import current_trace
 
 __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
 
@@ -126,7 +125,6 @@ class Block:
 
     def __init__(self, function: Callable, effects: Effects, *, repeats: bool = False, may_write: bool = True):
         self._call: Any = current()
-        self.outer_trace, self.outer_tape = current_trace(), self._call.tape  # for `scope.outside`
         self._function, self._effects = function, effects
         self._repeats, self._may_write = repeats, may_write
         self.given: list[Given] = []
@@ -160,7 +158,7 @@ class Block:
         call, stream = self._call, self._call.stream.state
         start = stream if key is None else stream._replace(key=key, taken=taken)
         try:
-            with Journal(self, repeats=self._repeats) as kept, call.nested():
+            with Journal(repeats=self._repeats) as kept, call.nested():
                 call.stream.state = start
                 if written is not None:
                     self._effects.enter(written)

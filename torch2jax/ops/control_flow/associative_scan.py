@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jax import lax
 from torch._higher_order_ops import associative_scan as torch_associative_scan
+from torch.utils._pytree import tree_leaves
 
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of, stands_in
@@ -33,9 +34,8 @@ def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additi
 
     def combine(left, right):
         tensors = [form.tensor(array) for array, form in zip([*left, *right], [*forms, *forms], strict=True)]
-        results = torch.utils._pytree.tree_leaves(operator(*tensors, *additional_inputs))
-        pairs = zip(results, forms, strict=True)
-        return [call.lift(result).to(form.dtype).read() for result, form in pairs]
+        results = tree_leaves(operator(*tensors, *additional_inputs))
+        return [call.lift(result).to(form.dtype).read() for result, form in zip(results, forms, strict=True)]
 
     arrays = lax.associative_scan(combine, [tensor.read() for tensor in lifted], axis=dim)
     return [form.result(array) for form, array in zip(forms, arrays, strict=True)]

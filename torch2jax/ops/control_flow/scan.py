@@ -8,6 +8,7 @@ import jax
 import torch
 from jax import lax
 from torch._higher_order_ops import scan as torch_scan
+from torch.utils._pytree import tree_leaves
 
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of
@@ -44,6 +45,9 @@ def _scan(original, combine_fn, init, xs, *, dim=0, reverse=False):
         result = combine_fn(carry, x)
         if not (isinstance(result, (tuple, list)) and len(result) == 2):
             raise uncaptured("scan", f"expected combine_fn to return a tuple (next_carry, y), but got {type(result)}")
+        got, wanted = len(tree_leaves(result[0])), len(tree_leaves(init))
+        if got != wanted:
+            raise uncaptured("scan", f"expected the next carry to have {wanted} tensors, as init has, but got {got}")
         return tuple(result)
 
     token = _direction.set(_Direction(reverse=reverse is True))

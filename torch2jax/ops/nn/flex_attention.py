@@ -99,7 +99,17 @@ def _take_any_device(query, key, value) -> None:
     """What PyTorch's kernels lack on some devices is there on all: gradients."""
 
 
-_apply_kernel_options: Any = vars(torch_flex).get("_apply_kernel_options")
+_create_empty_block_mask: Any = vars(torch_flex)["_create_empty_block_mask"]
+_EMPTY = _create_empty_block_mask(torch.empty(0), torch.empty(0))
+
+
+@stands_in(torch_flex, "_create_empty_block_mask")
+def _empty_block_mask(query, key):
+    """One for all, which leaves nothing in the graph."""
+    return _EMPTY if query.device.type == "cpu" else _create_empty_block_mask(query, key)
+
+
+_apply_kernel_options: Any = vars(torch_flex)["_apply_kernel_options"]
 
 
 @stands_in(torch_flex, "_apply_kernel_options")
