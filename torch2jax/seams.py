@@ -57,10 +57,13 @@ def applies(owner, name: str) -> Callable[[Callable], Callable]:
     return register
 
 
-def runs_instead_of(function: types.FunctionType) -> Callable[[Callable], Callable]:
+def runs_instead_of(function: types.FunctionType, *, with_original: bool = False) -> Callable[[Callable], Callable]:
     """Declares the decorated function to run where `function` is called within translated calls, however it was bound.
 
     Its code is exchanged, since methods that were bound before keep the function itself.
+
+    Args:
+        with_original: its first argument is what runs otherwise.
     """
 
     def register(body: Callable) -> Callable:
@@ -68,7 +71,8 @@ def runs_instead_of(function: types.FunctionType) -> Callable[[Callable], Callab
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        exchange(function, "__code__", _code_that_calls(_chosen(original, body), function), may_lack=True)
+        inside = functools.partial(body, original) if with_original else body
+        exchange(function, "__code__", _code_that_calls(_chosen(original, inside), function), may_lack=True)
         return body
 
     return register

@@ -19,6 +19,8 @@ class Call(ABC):
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
     dual: Any = None
     """The tangents of forward mode, while a level of them is open; see `transforms.forward.DualLevel`."""
+    outermost: tuple[Any, Any]
+    """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
     scalars: dict | None = None

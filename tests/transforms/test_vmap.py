@@ -300,3 +300,14 @@ def test_errors_are_those_of_pytorch(name):
 def test_a_value_of_each_example_is_a_traced_value():
     with pytest.raises(TracedValueError):
         t2j(vmap(lambda x: x.sum().tolist()))(jnp.asarray(X))
+
+
+def test_a_parameter_that_is_first_met_within_a_batch_is_the_same_outside():
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+
+    def function(x):
+        (vmap(lambda x: x * weight)(x).sum() + (x * weight).sum()).backward()
+        return weight.grad
+
+    for run in (t2j(function), jax.jit(t2j(function))):
+        assert run(jnp.ones(3)) == 6

@@ -38,6 +38,7 @@ from ..transforms import (  # for what stands in
 )
 from ..transforms.scope import outside
 from ..transforms.tape import Tape
+from ..transforms.traces import current_trace
 from ..translation import Call, current
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -102,11 +103,13 @@ class Translation(TorchFunctionMode, Call):
         self._depth = depth if self.tape is None else self.tape.depth
         self._recording = contextlib.ExitStack()
         self._opened: list[Tape | None] = []
+        self._outermost: Any = outer.outermost if isinstance(outer, Translation) else None
 
     def __enter__(self) -> "Translation":
         open_seams()
         Call.__enter__(self)
         self._recording.enter_context(self.nested())
+        self.outermost = (current_trace(), self.tape) if self._outermost is None else self._outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self

@@ -12,6 +12,7 @@ from jax import lax
 
 from ..errors import user_location
 from ..seams import exchange, stands_in
+from ..tensors.journal import expect_no_repetition
 from ..tensors.storage import evaluate, evaluating, is_traced
 from ..tensors.tensor import wrap
 from ..transforms.mapped_draws import Mapped
@@ -123,6 +124,7 @@ class Stream:
             generator.set_state(state)
 
     def _next_of(self, generator: torch.Generator):
+        expect_no_repetition("a torch.Generator")
         # The generator is really drawn from, so that its own seeding and states mean what they do in PyTorch.
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             self._generators.setdefault(id(generator), (generator, generator.get_state()))

@@ -7,6 +7,7 @@ from . import (
     comparison as comparison,
     compiler as compiler,
     complex as complex,
+    control_flow as control_flow,
     conversion as conversion,
     creation as creation,
     distributions as distributions,

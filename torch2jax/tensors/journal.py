@@ -9,7 +9,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-__all__ = ["Journal", "Journaled", "Uncontained", "expect_contained", "expect_no_journal", "journal", "suspended"]
+__all__ = [
+    "Journal",
+    "Journaled",
+    "Uncontained",
+    "expect_contained",
+    "expect_no_journal",
+    "expect_no_repetition",
+    "journal",
+    "suspended",
+]
 
 
 class Uncontained(BaseException):
@@ -63,17 +72,21 @@ class Journal:
     """Is kept while it is entered.
 
     Args:
-        owner: whose it is.
+        repeats: whether the code that it is kept of may run several times.
     """
 
-    def __init__(self, owner: Any = None):
-        self.owner, self.outer = owner, _active.journal
+    def __init__(self, *, repeats: bool = False):
+        self.outer, self.repeats = _active.journal, repeats
         self.made: list[weakref.ref] = []
         self.written: dict[int, Any] = {}
         """The storages through which older memory was written, in the order of the last writes."""
+        self.writes = 0
+        """How many writes that were."""
         self._before: dict[int, tuple[Journaled, list]] = {}
         self.undo: list[Callable[[], None]] = []
         """What undoes changes of tensors themselves, which otherwise last."""
+        self.changes_older = False
+        """Whether one of these tensors was there before."""
 
     def __enter__(self) -> "Journal":
         self.outer, _active.journal = _active.journal, self
@@ -102,7 +115,13 @@ class Journal:
         if id(node) not in self._before:
             self._before[id(node)] = (node, [getattr(node, name) for name in node.changing])
 
+    def note_change(self, node: Journaled, undo: Callable[[], None]) -> None:
+        """Keeps what undoes a change of a tensor itself, which is at `node`."""
+        self.undo.append(undo)
+        self.changes_older = self.changes_older or node._journal is not self
+
     def note_write(self, storage) -> None:
+        self.writes += 1
         self.written.pop(id(storage), None)
         self.written[id(storage)] = storage
 
@@ -139,3 +158,16 @@ def expect_no_journal(what: str) -> None:
     """
     if _active.journal is not None:
         raise Uncontained(what)
+
+
+def expect_no_repetition(what: str) -> None:
+    """Refuses what cannot be done in code that may run several times.
+
+    Raises:
+        Uncontained: a journal of such code is kept.
+    """
+    kept = _active.journal
+    while kept is not None:
+        if kept.repeats:
+            raise Uncontained(what)
+        kept = kept.outer

@@ -64,7 +64,7 @@ class Torchish(torch.Tensor):
         """Sets an attribute, so that a journal may undo it."""
         kept = journal()
         if kept is not None:
-            kept.undo.append(functools.partial(setattr, self, name, getattr(self, name)))
+            kept.note_change(self._node, functools.partial(setattr, self, name, getattr(self, name)))
         setattr(self, name, value)
 
     def read(self):
@@ -241,7 +241,7 @@ def keep_geometry(tensor: Torchish) -> None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
             before = _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
-        kept.undo.append(functools.partial(_set_geometry, tensor, before))
+        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, before))
 
 
 def _set_geometry(tensor: Torchish, other: Torchish) -> None:

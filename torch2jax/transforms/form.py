@@ -31,6 +31,27 @@ class Form(NamedTuple):
     def is_differentiable(self) -> bool:
         return self.dtype.is_floating_point or self.dtype.is_complex
 
+    def that_may_want_grad(self, wants_grad: bool) -> "Form":
+        """The form of one of several results, of which some want grad."""
+        return self._replace(wants_grad=wants_grad and self.is_differentiable)
+
+    def example(self, dim: int) -> "Form":
+        """The form of one example of a tensor with examples along a dimension."""
+        layout, strides = self.layout, self.strides
+        if layout is not None:
+            layout = tuple(other - (other > dim) for other in layout if other != dim)
+            layout = None if layout == tuple(range(len(layout))) else layout
+        if strides is not None:  # those of a dense tensor, if no other dimension is further out
+            strides = None if any(stride > strides[dim] for stride in strides) else strides[:dim] + strides[dim + 1 :]
+        return self._replace(layout=layout, strides=strides)
+
+    def with_examples(self, dim: int) -> "Form":
+        """The form of all examples, of which this is one; where its layout is its own, the examples come first."""
+        layout = self.layout
+        if layout is not None:
+            layout = (dim, *(other + (other >= dim) for other in layout))
+        return self._replace(layout=layout, strides=None)
+
     def tensor(self, array, known=None) -> Torchish:
         """The tensor of this form that holds `array`."""
         tensor = wrap(array, self.dtype, known, layout=self.layout, strides=self.strides, device=self.device)

@@ -201,6 +201,9 @@ class _Backward:
         equations = [_equation(step) for step in (*beside, *chosen)]
         effects = core.join_effects(*(equation.effects for equation in equations))
         program = core.Jaxpr(list(constants), list(inputs), outputs, equations, effects, _no_names(inputs, outputs))
+        if any(equation.primitive in pe.dce_rules for equation in equations):
+            # Of what has programs within, JAX transposes only what cotangents come to.
+            program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
         ad.backward_pass3(
             program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
         )

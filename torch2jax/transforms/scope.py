@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from ..errors import TracedValueError
-from ..tensors.journal import Journal, Uncontained, journal, suspended
+from ..tensors.journal import Journal, Uncontained, suspended
 from ..tensors.storage import Held, Storage, View, is_traced
 from ..translation import current
-from .traces import current_trace, running
+from .traces import running
 
 __all__ = ["UNSUITED", "Scope", "outside"]
 
@@ -32,7 +32,6 @@ class Scope:
 
     def __init__(self):
         self._call = current()
-        self.outer_trace, self.outer_tape = current_trace(), self._call.tape
         self._result: Any = None
         self._error: Exception | None = None
         self._left: list[_Left] = []
@@ -48,7 +47,7 @@ class Scope:
         """
         call, stream = self._call, self._call.stream.state
         try:
-            with Journal(self) as kept, call.nested():
+            with Journal() as kept, call.nested():
                 try:
                     self._run(function, args, kwargs)
                     return self._gather(kept, stream)
@@ -117,18 +116,12 @@ class _Left:
 
 @contextlib.contextmanager
 def outside():
-    """A context for what is no part of the code in scopes, such as a constant that it is the first to use."""
-    kept = journal()
-    if kept is None:
-        yield
-        return
-    while kept.outer is not None:
-        kept = kept.outer
-    call, scope = current(), kept.owner
+    """A context for what is no part of the code in transformations, such as a constant that it is the first to use."""
+    call: Any = current()
     tape = call.tape
-    with suspended(), running(scope.outer_trace):
-        call.tape = scope.outer_tape
-        try:
+    trace, call.tape = call.outermost
+    try:
+        with suspended(), running(trace):
             yield
-        finally:
-            call.tape = tape
+    finally:
+        call.tape = tape

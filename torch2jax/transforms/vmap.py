@@ -65,7 +65,7 @@ class _Batch(Level):
             form, array = form._replace(layout=None), self.call.array_of(lifted)
         number = self.axes.index((out_dim, form.layout is not None))
         self._outputs[number].append(array)
-        self._out_forms[number].append(_with_examples(form, out_dim % ndim))
+        self._out_forms[number].append(form.with_examples(out_dim % ndim))
         return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
 
     def _alias(self, tensor: Torchish) -> "_Alias | None":
@@ -115,25 +115,6 @@ class _Output:
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
 
 
-def _example(form: Form, dim: int) -> Form:
-    """The form of one example of a tensor with examples along a dimension."""
-    layout, strides = form.layout, form.strides
-    if layout is not None:
-        layout = tuple(other - (other > dim) for other in layout if other != dim)
-        layout = None if layout == tuple(range(len(layout))) else layout
-    if strides is not None:  # those of a dense tensor, if no other dimension is further out
-        strides = None if any(stride > strides[dim] for stride in strides) else strides[:dim] + strides[dim + 1 :]
-    return form._replace(layout=layout, strides=strides, wants_grad=False)
-
-
-def _with_examples(form: Form, dim: int) -> Form:
-    """The form of a result, of which `form` is one example; where its layout is its own, the examples come first."""
-    layout = form.layout
-    if layout is not None:
-        layout = (dim, *(other + (other >= dim) for other in layout))
-    return form._replace(layout=layout, strides=None)
-
-
 @stands_in(functorch, "_flat_vmap")
 def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
     places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
@@ -151,7 +132,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
         examples = list(flat_args)
         with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
             for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
-                inner = _example(form, dim).tensor(array)
+                inner = form.example(dim)._replace(wants_grad=False).tensor(array)
                 examples[place] = level.give(tensor, inner)
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
             found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore

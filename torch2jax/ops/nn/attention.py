@@ -27,25 +27,31 @@ def _attention(query, key, value, mask=None, is_causal=False, scale=None, drop=N
     The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
     and in the gradient.
     """
-    batch, length = query.shape[:-2], query.shape[-2]
+    scores = _masked(scores_of(query, key, scale), mask, is_causal)
+    weights, total, _ = exponentials(scores, may_be_empty=mask is not None)
+    if drop is not None:
+        weights = drop(weights)
+    return weighted(weights, total, value)
+
+
+def scores_of(query, key, scale=None):
+    """``query @ key.T * scale``, accumulated in float32 at least; heads may share a key."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    shape = (*query.shape[:-1], key.shape[-2])
     scales_query = query.dtype.itemsize >= 4 or math.frexp(scale)[0] == 0.5  # else the query would be rounded once more
     if scales_query:
         query = lax.mul(query, np.asarray(scale, query.dtype))
-    query, heads_shape = _share_heads(query, key)
-    scores = _batched_dot(query, key, contract=-1, accumulate=_accumulator(query))
-    scores = reshape(scores, (*batch, length, key.shape[-2]))
-    if not scales_query:
-        scores = lax.mul(scores, np.asarray(scale, scores.dtype))
-    scores = _masked(scores, mask, is_causal)
-    weights, total = _exponentials(scores, may_be_empty=mask is not None)
-    if drop is not None:
-        weights = drop(weights)
-    weights = reshape(weights.astype(value.dtype), (*heads_shape, key.shape[-2]))
-    output = reshape(
-        _batched_dot(weights, value, contract=-2, accumulate=total.dtype), (*batch, length, value.shape[-1])
-    )
-    return lax.div(output, lax.broadcast_in_dim(total, output.shape, range(output.ndim - 1))).astype(query.dtype)
+    scores = _batched_dot(_share_heads(query, key), key, contract=-1, accumulate=_accumulator(query))
+    scores = reshape(scores, shape)
+    return scores if scales_query else lax.mul(scores, np.asarray(scale, scores.dtype))
+
+
+def weighted(weights, total, value):
+    """``weights @ value / total``; heads may share a value."""
+    shape = (*weights.shape[:-1], value.shape[-1])
+    weights = _share_heads(weights.astype(value.dtype), value)
+    output = reshape(_batched_dot(weights, value, contract=-2, accumulate=total.dtype), shape)
+    return lax.div(output, lax.broadcast_in_dim(total, output.shape, range(output.ndim - 1))).astype(value.dtype)
 
 
 def _accumulator(array):
@@ -60,12 +66,12 @@ def _batched_dot(left, right, contract: int, accumulate):
 
 
 def _share_heads(query, key):
-    """Puts the query heads that share a key head in one matrix; also the leading shape of its rows."""
+    """Puts the query heads that share a key head in one matrix."""
     *batch, length, size = query.shape
     if query.shape[:-2] != key.shape[:-2]:
         groups = batch[-1] // key.shape[-3]
         batch, length = [*batch[:-1], key.shape[-3]], groups * length
-    return reshape(query, (*batch, length, size)), (*batch, length)
+    return reshape(query, (*batch, length, size))
 
 
 def _masked(scores, mask, is_causal: bool):
@@ -95,16 +101,20 @@ def _together(*shapes) -> tuple[int, ...]:
         ) from None
 
 
-def _exponentials(scores, may_be_empty: bool):
-    """The exponentials of a softmax over the last dimension, and their sum."""
+def exponentials(scores, may_be_empty: bool):
+    """The exponentials of a softmax over the last dimension, their sum, and the maximum that is taken from each score.
+
+    Args:
+        may_be_empty: all scores of a row may be -inf.
+    """
     most = lax.stop_gradient(lax.reduce_max(scores, (scores.ndim - 1,)))
     if may_be_empty:  # a row that attends to nothing gives zeros
         most = lax.max(most, np.asarray(jnp.finfo(scores.dtype).min, scores.dtype))
-    exponentials = lax.exp(lax.sub(scores, lax.broadcast_in_dim(most, scores.shape, range(most.ndim))))
-    total = lax.reduce_sum(exponentials, (scores.ndim - 1,))
+    powers = lax.exp(lax.sub(scores, lax.broadcast_in_dim(most, scores.shape, range(most.ndim))))
+    total = lax.reduce_sum(powers, (scores.ndim - 1,))
     if may_be_empty:
         total = lax.max(total, np.asarray(jnp.finfo(scores.dtype).tiny, scores.dtype))
-    return exponentials, total
+    return powers, total, most
 
 
 def _grown(array, batch):

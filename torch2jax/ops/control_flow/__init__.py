@@ -1,0 +1,9 @@
+"""PyTorch's operators of control flow are JAX's."""
+
+from . import (
+    associative_scan as associative_scan,
+    compilation as compilation,
+    cond as cond,
+    scan as scan,
+    while_loop as while_loop,
+)

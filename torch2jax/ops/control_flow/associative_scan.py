@@ -1,0 +1,46 @@
+"""PyTorch's `associative_scan` is `jax.lax.associative_scan`."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jax import lax
+from torch._higher_order_ops import associative_scan as torch_associative_scan
+from torch.utils._pytree import tree_leaves
+
+from ...rules.registry import implements_tensors
+from ...seams import runs_instead_of, stands_in
+from ...transforms.form import Form
+from ...translation import current
+
+__all__ = []
+
+_module = importlib.import_module("torch._higher_order_ops.associative_scan")  # its parent has a function of that name
+
+
+@runs_instead_of(torch_associative_scan, with_original=True)
+def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+    """Where PyTorch has a kernel of its own, for CUDA, any function will do."""
+    mode = "generic" if combine_mode == "pointwise" else combine_mode
+    return original(combine_fn, xs, dim, reverse, mode)
+
+
+@stands_in(_module, "generic_associative_scan")
+def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additional_inputs=()):
+    call: Any = current()
+    lifted = [call.lift(leaf) for leaf in leaves]
+    forms = [Form.of(tensor)._replace(layout=None, strides=None) for tensor in lifted]
+
+    def combine(left, right):
+        tensors = [form.tensor(array) for array, form in zip([*left, *right], [*forms, *forms], strict=True)]
+        results = tree_leaves(operator(*tensors, *additional_inputs))
+        return [call.lift(result).to(form.dtype).read() for result, form in zip(results, forms, strict=True)]
+
+    arrays = lax.associative_scan(combine, [tensor.read() for tensor in lifted], axis=dim)
+    return [form.result(array) for form, array in zip(forms, arrays, strict=True)]
+
+
+@implements_tensors(torch.ops.higher_order.associative_scan)
+def associative_scan(combine_fn: Callable, xs: Sequence, additional_inputs=()):
+    return generic_associative_scan(combine_fn, xs, 0, additional_inputs)

@@ -1,0 +1,125 @@
+"""PyTorch's `scan` and `map` are `jax.lax.scan`."""
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch._higher_order_ops import scan as torch_scan
+from torch.utils._pytree import tree_leaves
+
+from ...rules.registry import implements_tensors
+from ...seams import runs_instead_of
+from ...tensors.tensor import Torchish
+from ...transforms.block import Block, Effects, trace_blocks, uncaptured
+from ...transforms.form import Form
+from ...translation import current
+from .carry import Carry
+from .results import Tensors
+
+__all__ = []
+
+
+class _Direction:
+    """That of the next scan."""
+
+    def __init__(self, *, reverse: bool):
+        self._reverse = reverse
+
+    def take(self) -> bool:
+        """Whether the scan that asks first goes backwards; those within it do not."""
+        reverse, self._reverse = self._reverse, False
+        return reverse
+
+
+_direction: ContextVar[_Direction | None] = ContextVar("direction", default=None)
+
+
+@runs_instead_of(torch_scan, with_original=True)
+def _scan(original, combine_fn, init, xs, *, dim=0, reverse=False):
+    """PyTorch checks the arguments, moves `dim`, and turns all around that JAX can go through backwards."""
+
+    def combine(carry, x):
+        result = combine_fn(carry, x)
+        if not (isinstance(result, (tuple, list)) and len(result) == 2):
+            raise uncaptured("scan", f"expected combine_fn to return a tuple (next_carry, y), but got {type(result)}")
+        got, wanted = len(tree_leaves(result[0])), len(tree_leaves(init))
+        if got != wanted:
+            raise uncaptured("scan", f"expected the next carry to have {wanted} tensors, as init has, but got {got}")
+        return tuple(result)
+
+    token = _direction.set(_Direction(reverse=reverse is True))
+    try:
+        function = combine if callable(combine_fn) else combine_fn
+        return original(function, init, xs, dim=dim, reverse=False if reverse is True else reverse)
+    finally:
+        _direction.reset(token)
+
+
+@implements_tensors(torch.ops.higher_order.scan)
+def scan(combine_fn, init, xs, additional_inputs=()):
+    direction = _direction.get()
+
+    def combine(*args):
+        return combine_fn(*args, *additional_inputs)
+
+    return _loop("scan", combine, init, xs, reverse=direction is not None and direction.take())
+
+
+@implements_tensors(torch.ops.higher_order.map_impl)
+def map_impl(f, xs, pos_args=()):
+    return _loop("map", lambda *args: f(*args, *pos_args), (), xs)
+
+
+def _loop(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> Any:
+    """Runs ``function(*carry, *slices)`` for one slice after the other; its first results are the next carry."""
+    call: Any = current()
+    state = Carry(operator, init)
+    slices = _Slices([call.lift(x) for x in xs])
+    return trace_blocks(lambda effects: _trace(effects, operator, function, state, slices, reverse), operator)
+
+
+class _Slices:
+    """What is gone through along its first dimension."""
+
+    def __init__(self, tensors: list[Torchish]):
+        self.length = tensors[0].shape[0]
+        self._forms, self.arrays = [], []
+        for tensor in tensors:
+            form, array = Form.of(tensor), tensor.held.array
+            if form.layout is not None and form.layout[0] != 0:
+                form, array = form._replace(layout=None), tensor.read()
+            self._forms.append(form.example(0))
+            self.arrays.append(array)
+
+    @property
+    def wants_grad(self) -> bool:
+        return any(form.wants_grad for form in self._forms)
+
+    def tensors(self, arrays: Sequence) -> list[Torchish]:
+        return [form.tensor(array) for form, array in zip(self._forms, arrays, strict=True)]
+
+
+def _trace(effects: Effects, operator: str, function: Callable, state: Carry, slices: _Slices, reverse: bool):
+    count = len(state.given)
+    function = Tensors(function, operator, integers=False)
+    block = Block(function, effects, repeats=True)
+    keys = None if effects.key is None else jax.random.split(effects.key, slices.length)
+
+    def step(carry, x):
+        arrays, key = x
+        args = [*state.tensors(carry[0]), *slices.tensors(arrays)]
+        results, written = block.trace(args, carry[1], key)
+        carried = state.next(effects, results[:count], block.given[:count])
+        return (carried, written), results[count:]
+
+    carry = (state.arrays, effects.arrays)
+    (last, written), stacked = lax.scan(step, carry, (slices.arrays, keys), slices.length, reverse)
+    effects.leave(written)
+    wants_grad = slices.wants_grad or state.wants_grad or block.wants_grad
+    forms = [given.form for given in state.given]
+    forms += [given.form.with_examples(0) for given in block.given[count:]]
+    pairs = zip(forms, [*last, *stacked], strict=True)
+    return function.restored([form.that_may_want_grad(wants_grad).result(array) for form, array in pairs])

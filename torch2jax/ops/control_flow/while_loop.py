@@ -1,0 +1,91 @@
+"""PyTorch's `while_loop` is `jax.lax.while_loop`, and Python's own where nothing is staged."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch.utils._pytree import tree_flatten
+
+from ...calls.numbers import number_of
+from ...rules.registry import implements_tensors
+from ...tensors.storage import is_traced
+from ...transforms.block import Block, Effects, trace_blocks, uncaptured
+from .carry import Carry
+from .cond import known_truth
+from .results import Tensors
+
+__all__ = []
+
+_NAME = "while_loop"
+
+
+@implements_tensors(torch.ops.higher_order.while_loop)
+def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs=(), **options):
+    del options  # which of its inputs it writes: that is seen
+
+    def ask(*carried):
+        answer = cond_fn(*carried, *additional_inputs)
+        if not isinstance(answer, bool) and not _is_flag(answer):
+            raise RuntimeError(f"cond_fn must return a boolean scalar tensor or a boolean but got {answer}")
+        return answer
+
+    def step(*carried):
+        return body_fn(*carried, *additional_inputs)
+
+    if is_traced(lax.full((), 0.0)):
+        return _staged(ask, step, carried_inputs)
+    return _at_once(ask, step, carried_inputs)
+
+
+def _is_flag(answer) -> bool:
+    return isinstance(answer, torch.Tensor) and answer.dtype == torch.bool and answer.dim() == 0
+
+
+def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
+    """Takes one step after the other, as PyTorch does; that may be differentiated backwards."""
+    carry, result = Carry(_NAME, carried), None
+    while True:
+        answer = known_truth(ask(*carried))
+        if answer is None or (not answer and result is None):  # without a step, nobody knows what one gives
+            return _staged(ask, step, carried)
+        if not answer:
+            return result
+        result = step(*carried)
+        carried, _ = tree_flatten(result)
+        carry.check(carried)
+
+
+def _staged(ask: Callable, step: Callable, carried: Sequence) -> Any:
+    carry = Carry(_NAME, carried)
+    return trace_blocks(lambda effects: _trace(effects, ask, step, carry), _NAME)
+
+
+def _trace(effects: Effects, ask: Callable, step: Callable, carry: Carry) -> Any:
+    def flag(*carried):
+        answer = ask(*carried)
+        if answer is True:
+            raise uncaptured(_NAME, "infinite loop, for cond_fn always returns the same value True")
+        return number_of(answer)
+
+    results = Tensors(step, _NAME, integers=True)
+    condition = Block(flag, effects, repeats=True, may_write=False)
+    body = Block(results, effects, repeats=True)
+
+    def goes_on(state):
+        arrays, written, key = state
+        ((answer,), _) = condition.trace(carry.tensors(arrays), written, key, taken=2)
+        return answer
+
+    def take_step(state):
+        arrays, written, key = state
+        next_key, own_key = (None, None) if key is None else jax.random.split(key)
+        found, written = body.trace(carry.tensors(arrays), written, own_key)
+        return carry.next(effects, found, body.given), written, next_key
+
+    arrays, written, _ = lax.while_loop(goes_on, take_step, (carry.arrays, effects.arrays, effects.key))
+    effects.leave(written)
+    wants_grad = carry.wants_grad or body.wants_grad
+    pairs = zip(carry.given, arrays, strict=True)
+    return results.restored([given.form.that_may_want_grad(wants_grad).result(array) for given, array in pairs])

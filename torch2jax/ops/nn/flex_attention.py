@@ -1,0 +1,123 @@
+"""`flex_attention`: attention with a function of each score, applied to all of them by `jax.vmap`.
+
+PyTorch's own code checks the arguments and makes the block masks. A block mask only says which blocks have something to
+compute: what counts is its function, which masks each score.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from torch.nn.attention import flex_attention as torch_flex
+
+from ...rules.registry import implements_tensors
+from ...rules.rule import ArrayRule
+from ...seams import exchange, stands_in
+from ...translation import current
+from .attention import exponentials, scores_of, weighted
+
+__all__ = []
+
+
+def _scores(query, key, scale):
+    return scores_of(query, key.astype(query.dtype), scale)
+
+
+def _attend(scores, value, may_be_empty: bool, wants_log_sum: bool):
+    weights, total, most = exponentials(scores, may_be_empty)
+    output = weighted(weights, total, value)
+    if not wants_log_sum:
+        return output
+    log_sum = lax.add(lax.log(total), most)
+    if may_be_empty:
+        lowest = lax.full_like(log_sum, -np.inf)
+        log_sum = lax.select(lax.eq(most, np.asarray(jnp.finfo(most.dtype).min, most.dtype)), lowest, log_sum)
+    return output, log_sum
+
+
+_SCORES = ArrayRule(_scores, "flex_attention")
+_ATTEND = ArrayRule(_attend, "flex_attention")
+
+
+@implements_tensors(torch.ops.higher_order.flex_attention)
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod: Callable,
+    block_mask: tuple,
+    scale: float,
+    kernel_options: dict,
+    score_mod_other_buffers=(),
+    mask_mod_other_buffers=(),
+):
+    key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value.to(query.dtype)))
+    scores: Any = _SCORES((query, key, scale), {})
+    indices = [torch.arange(size, device=query.device) for size in scores.shape]
+    mask_mod = block_mask[-1]
+    has_score_mod, has_mask = score_mod is not torch_flex._identity, mask_mod is not torch_flex.noop_mask
+    if has_score_mod:
+        mapped = _mapped(score_mod, (0,), score_mod_other_buffers)
+        scores = mapped(scores, *indices, *score_mod_other_buffers).to(scores.dtype)
+    if has_mask:
+        mask = _mapped(mask_mod, (), mask_mod_other_buffers)(*indices, *mask_mod_other_buffers)
+        scores = torch.where(mask, scores, -float("inf"))
+    may_be_empty = has_score_mod or has_mask
+    wants_log_sum = bool(kernel_options.get("OUTPUT_LOGSUMEXP"))
+    found: Any = _ATTEND((scores, value, may_be_empty, wants_log_sum), {})
+    output, log_sum = found if wants_log_sum else (found, None)
+    most = scores.amax(-1) if kernel_options.get("OUTPUT_MAX") else None
+    return output, *(None if x is None else x / np.log(2) for x in (log_sum, most))  # PyTorch multiplies them by that
+
+
+def _mapped(function: Callable, prefix: tuple, buffers: tuple) -> Callable:
+    return torch_flex._vmap_for_bhqkv(function, prefix, (None,) * len(buffers))
+
+
+# PyTorch's own function goes on to the operator at once, as it does to let a user look into his functions.
+
+
+class _WithinCalls:
+    def __bool__(self) -> bool:
+        return current() is not None
+
+
+exchange(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", _WithinCalls())
+
+
+@stands_in(torch_flex, "setup_compilation_env")
+def _without_compiler():
+    return contextlib.nullcontext("eager")
+
+
+@stands_in(torch_flex, "_validate_device")
+def _take_any_device(query, key, value) -> None:
+    """What PyTorch's kernels lack on some devices is there on all: gradients."""
+
+
+_create_empty_block_mask: Any = vars(torch_flex)["_create_empty_block_mask"]
+_EMPTY = _create_empty_block_mask(torch.empty(0), torch.empty(0))
+
+
+@stands_in(torch_flex, "_create_empty_block_mask")
+def _empty_block_mask(query, key):
+    """One for all, which leaves nothing in the graph."""
+    return _EMPTY if query.device.type == "cpu" else _create_empty_block_mask(query, key)
+
+
+_apply_kernel_options: Any = vars(torch_flex)["_apply_kernel_options"]
+
+
+@stands_in(torch_flex, "_apply_kernel_options")
+def _options(query, key, value, return_lse, kernel_options, return_aux=None) -> dict:
+    """PyTorch's, but for what its kernels lack on some devices: the largest score."""
+    wants_most = return_aux is not None and return_aux.max_scores
+    if wants_most and (kernel_options or {}).get("BACKEND") != "FLASH":
+        return_aux = return_aux._replace(max_scores=False)
+    options = _apply_kernel_options(query, key, value, return_lse, kernel_options, return_aux)
+    needs_log_sum = return_lse or (return_aux is not None and return_aux.lse)
+    return options | {"OUTPUT_LOGSUMEXP": needs_log_sum, "OUTPUT_MAX": wants_most}
