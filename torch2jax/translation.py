@@ -23,6 +23,8 @@ class Call(ABC):
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
+    passes: list
+    """The backward passes under way, the innermost last; see `transforms.engine`."""
     scalars: dict | None = None
     """What `rules.inline` has computed of scalars, while that serves again."""
     casts: dict
@@ -47,6 +49,10 @@ class Call(ABC):
     @abstractmethod
     def nested(self) -> contextlib.AbstractContextManager:
         """A context for code of this call that runs under a transformation of JAX's begun within the call."""
+
+    @abstractmethod
+    def at(self, tape: Any) -> contextlib.AbstractContextManager:
+        """A context for code of this call that runs outside of a transformation it is inside of, on the tape there."""
 
     @property
     def is_running(self) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import multiprocessing
 import os
 import signal
@@ -217,25 +218,33 @@ def _refuse(*marked) -> None:
 
 
 def _call(case: unittest.TestCase, method: str, mode: Mode, calls) -> None:
-    """A test as ``unittest`` runs it, with the method, and only that, in PyTorch or translated."""
-    from scripts.suite import state
-
+    """A test as ``unittest`` runs it, in PyTorch or translated, with what its ``setUp`` makes."""
     try:
-        state.seed()
-        case.setUp()
-        try:
-            if mode == "pytorch":
-                with calls:
-                    getattr(case, method)()
-            else:
-                _translated(getattr(case, method))
-        finally:
-            case.tearDown()
+        if mode == "pytorch":
+            _between(case, functools.partial(_seen, calls, getattr(case, method)))
+        else:
+            _translated(functools.partial(_between, case, getattr(case, method)))
     finally:
         case.doCleanups()
 
 
-def _translated(test: Callable) -> None:
+def _between(case: unittest.TestCase, test: Callable[[], None]) -> None:
+    from scripts.suite import state
+
+    state.seed()
+    case.setUp()
+    try:
+        test()
+    finally:
+        case.tearDown()
+
+
+def _seen(calls, test: Callable[[], None]) -> None:
+    with calls:
+        test()
+
+
+def _translated(test: Callable[[], None]) -> None:
     import jax
 
     from torch2jax import t2j

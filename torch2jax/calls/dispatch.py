@@ -80,6 +80,7 @@ class Translation(TorchFunctionMode, Call):
         self.settings = outer.settings if isinstance(outer, Translation) else Settings()
         self._owns_settings = not isinstance(outer, Translation)
         self.levels = outer.levels if isinstance(outer, Translation) else []
+        self.passes = outer.passes if isinstance(outer, Translation) else []
         self._reports = last_resort is not None
         inherits = last_resort is None and isinstance(outer, Translation)
         self.last_resort: Any = outer.last_resort if inherits else last_resort
@@ -144,6 +145,17 @@ class Translation(TorchFunctionMode, Call):
                     self.tape = outer
         finally:
             self._opened.pop()
+
+    @contextlib.contextmanager
+    def at(self, tape: Tape | None):
+        """A context for code of this call that runs outside of some `nested`, where that tape is kept."""
+        before, self.tape = self.tape, tape
+        self._opened.append(None)
+        try:
+            yield
+        finally:
+            self._opened.pop()
+            self.tape = before
 
     def leaving(self, array):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""

@@ -3,10 +3,13 @@
 The derivatives themselves are JAX's. This says which tensors are connected, also where the derivative is zero.
 """
 
+import itertools
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
 __all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among"]
@@ -26,7 +29,10 @@ class NeedsTape(BaseException):
         self.depth = depth
 
 
-class Node:
+_numbers = itertools.count()
+
+
+class Node(graph.Node):
     """What `Tensor.grad_fn` is: an operation that tensors which require grad went into.
 
     Args:
@@ -34,11 +40,16 @@ class Node:
         inputs: the histories of its operands; None for those that require no grad.
     """
 
-    __slots__ = ("__weakref__", "_operation", "inputs", "metadata", "posthooks", "prehooks", "tensor", "undefined")
+    __slots__ = (
+        *("_leaves", "_number", "_operation", "inputs", "metadata"),
+        *("posthooks", "prehooks", "tensor", "undefined"),
+    )
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
         self._operation = operation
+        self._number = next(_numbers)
         self.inputs = tuple(inputs)
+        self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
         self.tensor: Any = None  # what the operation gave, once it has been asked for this
         self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
         self.metadata: dict = {}
@@ -54,6 +65,19 @@ class Node:
     @property
     def next_functions(self) -> tuple:
         return tuple((node, 0) for node in self.inputs)
+
+    def _sequence_nr(self) -> int:
+        return self._number
+
+    def _set_sequence_nr(self, number: int) -> None:
+        self._number = number
+
+    @property
+    def _input_metadata(self) -> list[Any]:
+        return [] if self.tensor is None else [self.tensor]
+
+    def _register_hook_dict(self, tensor) -> None:
+        del tensor  # hooks of tensors are told of by the tape
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
@@ -84,13 +108,18 @@ class Source(Node):
         variable: that tensor.
     """
 
-    __slots__ = ("accumulated", "places", "variable")
+    __slots__ = ("_variable", "accumulated", "places")
 
     def __init__(self, variable):
         super().__init__("AccumulateGrad")
-        self.variable = variable
+        self._variable = weakref.ref(variable)  # which has this
         self.places: tuple = ()  # those of its array on a tape, one for each level
         self.accumulated: OrderedDict[int, Callable] = OrderedDict()  # hooks for when a gradient has been added
+
+    @property
+    def variable(self) -> Any:
+        """The tensor; None if nobody, and no graph, has it any longer."""
+        return self._variable()
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"

@@ -217,7 +217,7 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("foreign", "is_shared", "latest", "number", "place", "size", "version")
+    __slots__ = ("followers", "foreign", "is_shared", "latest", "number", "place", "size", "version")
     changing = ("latest", "size", "version")
 
     def __init__(self, size: int):
@@ -229,6 +229,7 @@ class Memory(Journaled):
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
         self.place: Any = None  # what code tells it by from other memory, once it has asked
+        self.followers: list[Callable[[], None]] = []  # are called after each write
 
 
 class Storage(Journaled):
@@ -441,6 +442,8 @@ class Storage(Journaled):
             self.memory.latest = self
         self.memory.version += 1
         self._version = self.memory.version
+        for follow in self.memory.followers:
+            follow()
 
     def _settle(self) -> None:
         """Takes over what was last written to this memory, in value alone."""
@@ -453,6 +456,8 @@ class Storage(Journaled):
         if self._larger is None:
             latest: Any = self.memory.latest
             (array, layout), known = latest.held, latest.known
+            if array is self._held.array:  # another history has begun with these values, or ended
+                return
             if self.differentiable:
                 array, known = with_derivatives_of(self._held.arranged(layout), array), None
             elif latest.differentiable:

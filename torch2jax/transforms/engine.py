@@ -1,6 +1,7 @@
 """`.backward()` and `torch.autograd.grad`, below PyTorch's checks of their arguments: gradients from the tape."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.autograd import graph
 
 from ..rules.operands import lift
-from ..seams import stands_in
+from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, reaches
 from ..tensors.journal import Uncontained, journal
@@ -48,27 +49,27 @@ def run_backward(
     Raises:
         RuntimeError: an output or input requires no grad; an input is not used; or the graph was used before.
     """
+    call: Any = current()
+    if call.tape is None:
+        raise NeedsTape(1)
     outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]
     gradients = [None if x is None else lift(x) for x in grad_tensors]
-    if current().tape is None:
-        raise NeedsTape(1)
     _check(outputs, wanted)
     tape = _tape_of(outputs)
+    ends = {id(x.history) for x in wanted}
     wanted = wanted or tape.sources_of(outputs)
+    with _Pass([x.history for x in outputs], ends, accumulate_grad) as under_way:
 
-    def differentiate(number: int) -> tuple:
-        run = _Run(tape, number, outputs, gradients, retain_graph, create_graph)
-        tape.passes.append(run)
-        try:
-            return run.gradients(wanted)
-        finally:
-            tape.passes.pop()
+        def differentiate(number: int) -> tuple:
+            return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
 
-    found = tape.at_first(differentiate)
+        found = tape.at_first(differentiate)
+        if accumulate_grad:
+            for tensor, gradient in zip(wanted, found, strict=True):
+                if gradient is not None:
+                    _accumulate(tensor, gradient, create_graph)
+        under_way.call_back()
     if accumulate_grad:
-        for tensor, gradient in zip(wanted, found, strict=True):
-            if gradient is not None:
-                _accumulate(tensor, gradient, create_graph)
         return ()
     if not allow_unreachable and any(gradient is None for gradient in found):
         raise RuntimeError(
@@ -142,6 +143,8 @@ class _Run:
         self.reached = self.level.reach([tape.lowered(output.held.array, number) for output in outputs])
         self.seeds = self._seeds(gradients)
         given = [x for x in (*outputs, *gradients) if x is not None]
+        # A gradient that needs nothing of the way forward depends on those of the outputs alone.
+        self.depends = any(x is not None and x.history is not None for x in gradients)
         self.origins = [x.history for x in given]
         self.dependencies = [array for array in (x.held.array for x in given) if tape.has(array)]
 
@@ -154,7 +157,7 @@ class _Run:
             {place for place in places if place is not None},
             self._visits(),
             lambda array: array if self.create else self.tape.lowered(array),
-            lambda steps: self.tape.use(steps, self.keep),
+            self._use,
         )
         connected = reaches((x.history for x in self.outputs), {id(x.history) for x in wanted})
         results = []
@@ -165,6 +168,10 @@ class _Run:
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
             results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
         return tuple(results)
+
+    def _use(self, steps: list) -> None:
+        self.tape.use(steps, self.keep)
+        self.depends = self.depends or bool(steps)
 
     def _expect_recorded(self, tensor: Torchish, place: Var | None) -> None:
         """Refuses a derivative with respect to what another tape has recorded: it is not zero.
@@ -243,27 +250,93 @@ class _Run:
         array = conjugate(self.tape.lowered(cotangent, self.count))
         if array.dtype != canonical(form.dtype):
             array = array.astype(canonical(form.dtype))
-        if self.create:
+        depends = self.create and self.depends
+        if depends:
             array = self.tape.sealed(array, self.dependencies, self.count)
         with torch.set_grad_enabled(self.create):
             gradient = wrap(array, form.dtype, layout=form.layout, strides=form.strides, device=form.device)
-        if self.create:
+        if depends:
             gradient._node.storage.history = Node("Gradient", self.origins)
         return gradient
+
+
+_numbers = itertools.count()
+
+
+class _Pass:
+    """A backward pass, while it is under way.
+
+    Args:
+        starts: the histories of what is differentiated.
+        ends: the ids of those that it is differentiated with respect to; empty for all that lead to it.
+        accumulates: whether gradients are added to `Tensor.grad`.
+    """
+
+    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
+        self.number = next(_numbers)
+        self.accumulates = accumulates
+        self.callbacks: list[Callable[[], Any]] = []
+        self._starts, self._ends = starts, ends
+
+    def __enter__(self) -> "_Pass":
+        current().passes.append(self)
+        return self
+
+    def __exit__(self, *exc_info):
+        current().passes.pop()
+
+    def comes_by(self, node: Node) -> bool:
+        """Whether a node is on the way."""
+        if not reaches(self._starts, {id(node)}):
+            return False
+        return not self._ends or id(node) in self._ends or bool(reaches([node], self._ends))
+
+    def call_back(self) -> None:
+        """Calls what is to be called at the end, and what that adds."""
+        for callback in self.callbacks:
+            callback()
+
+
+def _passes() -> list[_Pass]:
+    return current().passes
 
 
 @stands_in(torch._C, "_current_graph_task_id")
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
-    tape = current().tape
-    return id(tape.passes[-1]) if tape is not None and tape.passes else -1
+    return _passes()[-1].number if _passes() else -1
 
 
 @stands_in(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node) -> bool:
     """Whether a node is among those that the backward pass under way comes by."""
-    tape = current().tape
-    if tape is None or not tape.passes:
-        raise RuntimeError("_will_engine_execute_node should only be called while the engine is running")
-    run: _Run = tape.passes[-1]
-    return bool(reaches((x.history for x in run.outputs), {id(node)}))
+    if not _passes():
+        raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
+    if isinstance(node, Source) and not _passes()[-1].accumulates:
+        raise RuntimeError(
+            "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). This is "
+            "currently not supported."
+        )
+    return _passes()[-1].comes_by(node)
+
+
+class _Engine:
+    """What ``Variable._execution_engine`` offers to code in PyTorch style."""
+
+    def __init__(self, original):
+        self._original = original
+
+    def __getattr__(self, name: str):
+        return getattr(self._original, name)
+
+    def queue_callback(self, callback: Callable[[], Any]) -> None:
+        """Calls `callback` when the backward pass under way has ended."""
+        if current() is None:
+            self._original.queue_callback(callback)
+        elif not _passes():
+            raise RuntimeError("Final callbacks can only be installed during backward pass.")
+        else:
+            _passes()[-1].callbacks.append(callback)
+
+
+exchange(torch.autograd.Variable, "_execution_engine", _Engine(torch.autograd.Variable._execution_engine))

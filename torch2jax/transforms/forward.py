@@ -2,14 +2,16 @@
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._functorch import predispatch
 
+from ..rules.inplace import write_in_place
 from ..seams import stands_in
 from ..tensors.storage import Held, Storage
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, make_view
 from ..translation import current
 from .form import Form
 from .func import tangent_array
@@ -25,6 +27,7 @@ class DualLevel:
         self._call: Any = current()
         self._tangents: Any = None
         self._storages: list[weakref.ref[Storage]] = []
+        self.is_open = False
         self._exits = contextlib.ExitStack()
 
     def enter(self) -> None:
@@ -33,9 +36,11 @@ class DualLevel:
         self._exits.enter_context(running(self._tangents.trace))
         self._exits.enter_context(self._call.nested())
         self._call.dual = self
+        self.is_open = True
 
     def leave(self) -> None:
         """Ends the level: what is left of it has values only."""
+        self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         arrays = [self._lowered(storage.held.array) for storage in kept]
         self._call.dual = None
@@ -53,29 +58,112 @@ class DualLevel:
         return self._call.leaving(array)
 
     def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
-        """A tensor of the same values with a tangent.
+        """A tensor on the same memory with a tangent, which follow what is written to each other.
 
         Raises:
-            RuntimeError: the tensor has one already, or the tangent is of another shape.
+            RuntimeError: one of them has a tangent already, or the tangent is of another shape.
         """
-        form, array = Form.of(tensor), self._lowered(tensor.held.array)
-        if self._tangents.has(array):
-            raise RuntimeError("Expected primal to be a tensor without a tangent at this level; got a dual tensor")
-        moved = self._tangents.dual(array, self._lowered(tangent_array(tangent, tensor, form)))
-        result = form._replace(wants_grad=False).tensor(moved)
+        form, given = Form.of(tensor), self._call.lift(tangent)
+        if self._has_tangent(tensor):
+            raise RuntimeError(
+                "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level is not "
+                "supported."
+            )
+        if self._has_tangent(given):
+            raise RuntimeError(
+                "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
+            )
+        array = self._tangents.dual(
+            self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form))
+        )
+        result = _alias(tensor, array)
+        result._node.storage.differentiable = True
         if form.wants_grad:
             result.start_history()
+        _Pair(self, result, given)
         return result
 
     def parts(self, tensor: Torchish) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The values of a tensor, and its tangent if it has one."""
-        form, array = Form.of(tensor), self._lowered(tensor.held.array)
-        if not self._tangents.has(array):
+        if not self._has_tangent(tensor):
             return tensor, None
-        tangent = self._tangents.tangent(array)
+        form, array = Form.of(tensor), self._lowered(tensor.held.array)
+        primal = _alias(tensor, self._tangents.values(array))
+        primal._node.storage.history = tensor.history
+        pair, tangent = vars(tensor).get("_pair"), self._tangents.tangent(array)
+        if pair is not None and pair.level is self:
+            return primal, pair.tangent
         if tangent is None:
-            return form.result(self._tangents.values(array)), None
-        return form.result(self._tangents.values(array)), form.result(tangent)
+            return primal, None
+        return primal, _Pair(self, tensor, form.result(tangent)).tangent
+
+    def _has_tangent(self, tensor: Torchish) -> bool:
+        return self._tangents.has(self._lowered(tensor.held.array))
+
+    def tangent_of(self, tensor: Torchish) -> Any:
+        """The array of the tangent as it is now, None for zero."""
+        return self._tangents.tangent(self._lowered(tensor.held.array))
+
+    def move(self, tensor: Torchish, tangent: Torchish) -> None:
+        """Gives a dual tensor another tangent."""
+        array, layout = tensor.held
+        moved = tangent_array(tangent, tensor, Form.of(tensor))
+        array = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
+        tensor._node.write(Held(array, layout), None)
+
+
+class _Pair:
+    """A dual tensor and its tangent: what is written to one is written to the other."""
+
+    def __init__(self, level: DualLevel, dual: Torchish, tangent: Torchish):
+        self.level, self.tangent = level, tangent
+        self._dual = weakref.ref(dual)
+        self._is_following = False
+        dual._pair = self  # pyright: ignore[reportAttributeAccessIssue]
+        dual._node.storage.memory.followers.append(_weakly(self._follow_dual))
+        tangent._node.storage.memory.followers.append(_weakly(self._follow_tangent))
+
+    def _follow_dual(self) -> None:
+        dual = self._dual()
+        if dual is None or self._is_following or not self.level.is_open:
+            return
+        found = self.level.tangent_of(dual)
+        if found is not self.tangent.held.array:
+            with self._following(), torch.no_grad():
+                moved = torch.zeros_like(self.tangent) if found is None else Form.of(dual).tensor(found)
+                write_in_place(self.tangent, moved)
+
+    def _follow_tangent(self) -> None:
+        dual = self._dual()
+        if dual is not None and self.level.is_open and not self._is_following:
+            with self._following():
+                self.level.move(dual, self.tangent)
+
+    @contextlib.contextmanager
+    def _following(self):
+        self._is_following = True
+        try:
+            yield
+        finally:
+            self._is_following = False
+
+
+def _weakly(method: Any) -> Callable[[], None]:
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        found = reference()
+        if found is not None:
+            found()
+
+    return call
+
+
+def _alias(tensor: Torchish, array) -> Torchish:
+    """Another tensor on the memory of one, whose history begins with an array of the same values."""
+    node = tensor._node.grafted(Held(array, tensor.held.layout))
+    with torch.enable_grad():
+        return make_view(tensor, node, tensor)
 
 
 @stands_in(predispatch, "_enter_dual_level")
@@ -110,4 +198,4 @@ def _make_dual(tensor, tangent, *, level):
 def _unpack_dual(tensor, *, level):
     del level
     call: Any = current()
-    return call.dual.parts(call.lift(tensor))
+    return call.dual.parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)

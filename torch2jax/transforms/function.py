@@ -25,9 +25,12 @@ from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..translation import Call, current
+from .batching_rule import batch_of, run_rule
 from .form import conjugate
+from .linear_call import linear_call
 from .marks import once
 from .tape import Depth
+from .vmap import Batch
 
 __all__ = ["Context", "apply"]
 
@@ -50,6 +53,11 @@ def apply(cls: Any, *args, **kwargs):
     elif kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     call = current()
+    if any(level.is_functorchs for level in call.levels) and not _has_context_of_its_own(cls):
+        raise RuntimeError(
+            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must "
+            "override the setup_context staticmethod."
+        )
     args = tuple(call.lift(x) if isinstance(x, torch.Tensor) else x for x in args)
     return _Application(cls, args).run(call)
 
@@ -70,7 +78,7 @@ class Context(FunctionCtx):
 
     def __init__(self, function, needed: tuple[bool, ...]):
         self._function, self.needs_input_grad = function, needed
-        self.materialize_grads = True
+        self.materialize_grads = self._materialize_non_diff_grads = True
         self.to_save: tuple = ()
         self.saved_for_forward: tuple = ()
         self.dirty_tensors: tuple = ()
@@ -109,11 +117,14 @@ class _Application:
         self.is_recorded = any(required)
 
     def run(self, call: Call):
+        batch = batch_of(self.function, self.args)
+        if batch is not None and batch is call.levels[-1]:
+            return run_rule(self.function, self.args, batch)
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
         ctx = Context(self.function, self.needed)
         with torch.no_grad():
             if _has_context_of_its_own(self.function):
-                output = self.function.forward(*self.args)
+                output = self._output(batch)
                 self.function.setup_context(ctx, self.args, output)
             else:
                 output = self.function.forward(ctx, *self.args)
@@ -136,6 +147,11 @@ class _Application:
         for result, array in zip(differentiable.values(), values, strict=True):
             self._place(result, array, node, ctx)
         return results if isinstance(output, tuple) else results[0]
+
+    def _output(self, batch: Batch | None):
+        if batch is None:
+            return self.function.forward(*self.args)
+        return run_rule(self.function, self.args, batch)
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
         """A result that is a tensor of its own: an input that was not written to is given as a copy."""
@@ -179,7 +195,7 @@ class _Derivative:
         self._inputs = [(x.dtype, x.shape) for x in run.inputs.values()]
         self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
         self._outputs = places
-        self._materialize = ctx.materialize_grads
+        self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
         self._depth = Depth()
         origins = {id(x): ("input", i) for i, x in enumerate(run.inputs.values())}
         origins |= {id(results[place]): ("output", i) for i, place in enumerate(places)}
@@ -248,9 +264,8 @@ class _Derivative:
             results = attached(*primals)
             residuals = self._fill(primals[0], results, primals[2])
             wanted = (True,) * len(primals[0])
-            return results, jax.custom_derivatives.linear_call(
-                self._push, lambda held, cotangents: self._pull(held, wanted, cotangents), residuals, tangents[0]
-            )
+            pull = lambda held, cotangents: self._pull(held, wanted, cotangents)  # noqa: E731
+            return results, linear_call(self._push, pull, residuals, tangents[0], results)
 
         return attached(inputs, results, held)
 
@@ -310,7 +325,7 @@ class _Derivative:
             if not _is_once(backward):
                 return arrays
             origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
-            return [once(x, origins, self._function.__name__) for x in arrays]
+            return [None if x is None else once(x, origins, self._function.__name__) for x in arrays]
 
         return self._running(run)
 
@@ -322,8 +337,7 @@ class _Derivative:
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
             needed = tuple(x is not None for x in given)
-            saved = self._saved_for_forward or self._saved
-            found = self._function.jvp(self._context_with(held, needed, saved), *given)
+            found = self._function.jvp(self._context_with(held, needed, self._saved_for_forward), *given)
             found = found if isinstance(found, tuple) else (found,)
             arrays = []
             for place in self._outputs:
@@ -344,7 +358,8 @@ class _Derivative:
                 yield wrap(conjugate(cotangent), result[0])
             else:
                 dtype, shape = result
-                yield wrap(jnp.zeros(shape, canonical(dtype)), dtype) if self._materialize else None
+                fills = self._materialize and (place in given or self._materialize_others)
+                yield wrap(jnp.zeros(shape, canonical(dtype)), dtype) if fills else None
 
     def _result(self, place: int) -> tuple[torch.dtype, torch.Size]:
         return self._results[place]  # pyright: ignore[reportReturnType]
@@ -365,7 +380,7 @@ class _Derivative:
     def _cotangent(self, call, gradient, place: int, dtype: torch.dtype, shape):
         """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
         if gradient is None:
-            return jnp.zeros(tuple(shape), canonical(dtype))
+            return None  # to JAX, zeros
         gradient = call.lift(gradient)
         if gradient.shape != shape:
             if not _sums_to(gradient.shape, shape):

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..rules.inplace import write_in_place
 from ..tensors.storage import next_number
 from ..tensors.tensor import Torchish, wrap
-from ..translation import Call
+from ..translation import Call, current
 from .form import Form
+from .traces import current_trace, running
 
 __all__ = ["Level"]
 
@@ -28,10 +29,15 @@ class Level(ABC):
     follows_no_grad = True
     """Whether ``no_grad`` within the function makes constants, as it does for all but derivatives taken forwards."""
 
+    is_functorchs = True
+    """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
+
     def __init__(self, call: Call):
         self.call: Any = call
         self._since = next_number()
         self._tag: Any = None
+        self.trace: Any = None
+        self._outer_trace, self._outer_tape = current_trace(), self.call.tape
         self.given: list[tuple[Torchish, Torchish, int]] = []
         self._forms: list[Form] = []
         self._arrays: list[Any] = []
@@ -47,6 +53,7 @@ class Level(ABC):
     @contextlib.contextmanager
     def running(self, arrays):
         """The context in which the function runs; `arrays` are some of the level's own."""
+        self.trace = current_trace()
         for array in arrays:
             if isinstance(array, jax.core.Tracer):  # JAX leaves those alone that have no derivative
                 self._tag = array._trace.tag  # pyright: ignore[reportAttributeAccessIssue]
@@ -56,6 +63,21 @@ class Level(ABC):
                 yield
         finally:
             self.call.levels.pop()
+
+    @contextlib.contextmanager
+    def outside(self):
+        """The context in which the transformation was begun, for code that runs there meanwhile."""
+        call = current()
+        position = call.levels.index(self)
+        inner, mapped = call.levels[position:], call.stream.mapped
+        del call.levels[position:]
+        call.stream.mapped = [x for x in mapped if x.level not in inner]
+        try:
+            with running(self._outer_trace), call.at(self._outer_tape):
+                yield
+        finally:
+            call.levels.extend(inner)
+            call.stream.mapped = mapped
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""

@@ -153,7 +153,7 @@ class _Backward:
         if any(is_sealed(step) for step in steps):
             raise Sealed
         linear = self._reached.linear
-        return [s for s in steps if any(_variable(x) not in linear for x in s.in_tracers if _variable(x) is not None)]
+        return [s for s in steps if "bwd" in s.params or any(x not in linear for x in _variables_of(s))]
 
     def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
         found: dict[Var, Any] = {}
@@ -228,6 +228,11 @@ _NOTHING = ad.Zero(core.ShapedArray((), "float32"))
 
 def _variable(tracer) -> Var | None:
     return tracer.val if isinstance(tracer.val, core.Var) else None
+
+
+def _variables_of(step) -> list[Var]:
+    """The variables among the inputs of a step; the others are literals."""
+    return [x.val for x in step.in_tracers if isinstance(x.val, core.Var)]
 
 
 def _accumulator(var: Var, cotangent):

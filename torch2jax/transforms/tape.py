@@ -70,7 +70,6 @@ class Tape:
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
-        self.passes: list[Any] = []  # the backward passes under way
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
         self._exits = contextlib.ExitStack()
@@ -181,7 +180,7 @@ class Tape:
         leaves = level.reach([self.lowered(x.held.array, self.depth - 1) for x in outputs]).leaves
         found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
         found.extend(sources_among(x.history for x in outputs))
-        return list({id(source): source.variable for source in found}.values())
+        return list({id(source): source.variable for source in found if source.variable is not None}.values())
 
     def at_first(self, differentiate: Callable[[int], T]) -> T:
         """What `differentiate` gives for the number of the first level that knows all that it is led back to.

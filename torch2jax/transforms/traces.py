@@ -3,9 +3,9 @@
 from typing import Any
 
 from jax._src import core
-from jax._src.interpreters import ad, partial_eval as pe
+from jax._src.interpreters import ad, batching, partial_eval as pe
 
-__all__ = ["Bookmark", "Tangents", "current_trace", "is_transforming", "is_zero", "running"]
+__all__ = ["Bookmark", "Tangents", "current_trace", "example_of", "examples_in", "is_transforming", "is_zero", "running"]
 
 
 def current_trace():
@@ -24,6 +24,23 @@ def running(trace):
 
 def is_zero(cotangent) -> bool:
     return type(cotangent) is ad.Zero
+
+
+def examples_in(array, tag) -> tuple[Any, int | None]:
+    """What the batch of a tag has for an array, without derivatives taken since, and the dimension of its examples.
+
+    That is None if the array is no example.
+    """
+    while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        array = array.primal
+    if isinstance(array, batching.BatchTracer) and array._trace.tag is tag:
+        return array.val, array.batch_dim
+    return array, None
+
+
+def example_of(trace, array, dim: int):
+    """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
+    return batching.BatchTracer(trace, array, dim)
 
 
 class Bookmark:

@@ -21,8 +21,9 @@ from .batched_views import Kinds, batched_view, kinds_between
 from .form import Form
 from .level import Level
 from .mapped_draws import Mapped
+from .traces import example_of, examples_in
 
-__all__ = []
+__all__ = ["Batch"]
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -31,12 +32,12 @@ _UNBATCHED_WRITE = (
 )
 
 
-class _Batch(Level):
+class Batch(Level):
     """A function of one example that is being run on all at once."""
 
-    def __init__(self, size: int, dims: list[int], out_dims):
+    def __init__(self, size: int, dims: list[int], out_dims, randomness: str):
         super().__init__(current())
-        self.size, self.dims = size, dims
+        self.size, self.dims, self.randomness = size, dims, randomness
         wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
         self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
         self._outputs: list[list[Any]] = [[] for _ in self.axes]
@@ -48,6 +49,26 @@ class _Batch(Level):
 
     def is_batched(self, tensor: torch.Tensor) -> bool:
         return self.owns(self.call.lift(tensor).held.array)
+
+    def has_examples(self, tensor: Torchish) -> bool:
+        """As `is_batched`, also where derivatives of the examples are taken meanwhile."""
+        return examples_in(tensor.read(), self._tag)[1] is not None
+
+    def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
+        """The tensor with all examples, outside of the batch, and their dimension; None if it is no example."""
+        array = tensor.read()
+        found, dim = examples_in(array, self._tag)
+        if found is array:
+            return tensor, None
+        return Form.of(tensor)._replace(layout=None, strides=None).result(found), dim
+
+    def example(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """One example of a tensor from outside of the batch, that has them along a dimension."""
+        if dim is None:
+            return tensor
+        lifted = self.call.lift(tensor)
+        array = example_of(self.trace, lifted.read(), dim % lifted.dim())
+        return Form.of(lifted)._replace(layout=None, strides=None).result(array)
 
     def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
         """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
@@ -119,7 +140,8 @@ class _Output:
 def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
     places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
     dims = [flat_in_dims[place] for place in places]
-    level = _Batch(batch_size, dims, out_dims)
+    level = Batch(batch_size, dims, out_dims, randomness)
+    level.is_functorchs = not hasattr(func, "of_autograd")
     call: Any = level.call
     tensors = [call.lift(flat_args[place]) for place in places]
     forms = [Form.of(tensor) for tensor in tensors]
@@ -154,7 +176,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
 @stands_in(functorch, "is_batchedtensor")
 def _is_batched(tensor) -> bool:
     levels = current().levels
-    return bool(levels) and isinstance(levels[-1], _Batch) and levels[-1].is_batched(tensor)
+    return bool(levels) and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor)
 
 
 @stands_in(functorch, "_remove_batch_dim")
@@ -183,6 +205,7 @@ def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False
                 return outputs
             return tuple(output for output in outputs if output is not None)
 
+        run.of_autograd = True
         results = torch.vmap(run, in_dims, out_dims)(*args)
         if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
             return results
