@@ -28,7 +28,7 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
-from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..tensors.tensor import Torchish, is_foreign, make_region, make_view, wrap
 from ..transforms import (  # for what stands in
     engine as engine,
     forward as forward,
@@ -150,6 +150,8 @@ class Translation(TorchFunctionMode, Call):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if types and is_foreign(types):
+            return NotImplemented
         if Selected in types:
             return self.dispatch_selected(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})

@@ -36,12 +36,9 @@ class Skeleton:
 
     Raises:
         RuntimeError: `state` has a name that the module lacks, or an array of another shape.
-        TypeError: the module is compiled TorchScript, which has no Python structure.
     """
 
     def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation):
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError("t2j got a TorchScript module; wanted the Python module it was made from")
         self._state, self._call = state or {}, call
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))

@@ -17,6 +17,7 @@ __all__ = [
     "Torchish",
     "become",
     "geometry",
+    "is_foreign",
     "keep_geometry",
     "make_region",
     "make_view",
@@ -45,7 +46,8 @@ class Torchish(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        del types
+        if is_foreign(types):
+            return NotImplemented
         return _call(func).dispatch(func, args, kwargs or {})
 
     @classmethod
@@ -133,6 +135,11 @@ class Torchish(torch.Tensor):
             with torch._C.DisableTorchFunction():
                 node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
         node.write(held, known, in_place_of_itself=in_place_of_itself)
+
+
+def is_foreign(types: Iterable[type]) -> bool:
+    """Whether what is no tensor is among the arguments and overrides PyTorch: the call is its, as one of fx's proxies."""
+    return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
 
 
 def _call(func):
