@@ -39,6 +39,7 @@ from ..transforms import (  # for what stands in
 from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..translation import Call, current
+from .pickled import Kept
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 
@@ -84,6 +85,7 @@ class Translation(TorchFunctionMode, Call):
         self._bodies: list = []
         self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
+        self.kept: Kept = outer.kept if isinstance(outer, Translation) else Kept()
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None

@@ -67,7 +67,7 @@ class Skeleton:
         tensors = named_tensors(self.module)
         names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
         array_of: Any = self._call.array_of
-        state = {name: array_of(tensors[name]) if name in tensors else self._state.get(name) for name in names}
+        state = {name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state.get(name) for name in names}
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def method(self, method: types.MethodType):

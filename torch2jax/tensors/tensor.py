@@ -61,6 +61,12 @@ class Torchish(torch.Tensor):
         call = current()
         return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
 
+    def __copy__(self) -> "Torchish":
+        copied: Any = torch.ops.aten.alias(self)
+        own = ("_node", "_label", "_warned", "_viewed")
+        copied.__dict__.update({key: value for key, value in self.__dict__.items() if key not in own})
+        return copied
+
     def change(self, name: str, value) -> None:
         """Sets an attribute, so that a journal may undo it."""
         kept = journal()
