@@ -3,7 +3,8 @@
 1. A function of PyTorch's Python interface with a rule: the rule.
 2. Without one, if it is written in Python: its body, whose calls come back here one by one.
 3. Without one, if it is C++: PyTorch runs it, and the ATen operators it reaches arrive in `dispatch_aten`.
-4. An ATen operator with a rule: the rule; without one: PyTorch's decomposition of it, whose calls come back here.
+4. An ATen operator with a rule: the rule; without one: its kernel, if a library wrote one in Python, or PyTorch's
+   decomposition of it, whose calls come back here.
 5. Otherwise, one clear error; or, where the user wants that, PyTorch itself runs it: `Translation.last_resort`.
 """
 
@@ -39,6 +40,7 @@ from ..transforms import (  # for what stands in
 from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..translation import Call, current
+from .kernels import Kernels, has_kernel
 from .pickled import Kept
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -86,6 +88,7 @@ class Translation(TorchFunctionMode, Call):
         self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.kept: Kept = outer.kept if isinstance(outer, Translation) else Kept()
+        self.kernels = Kernels()
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None
@@ -204,6 +207,8 @@ class Translation(TorchFunctionMode, Call):
         rule = registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+        if self._has_kernel(func):
+            return self.kernels.run(func, args, kwargs)
         registry.check_decomposed(func, args)
         decomposition = decomposition_of(func)
         if decomposition is not None:
@@ -216,6 +221,9 @@ class Translation(TorchFunctionMode, Call):
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
         return self.run_missing(func, args, kwargs)
+
+    def _has_kernel(self, func) -> bool:
+        return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
         observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls

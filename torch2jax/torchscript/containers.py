@@ -35,7 +35,6 @@ def _set_item(container, key, value) -> None:
     container[key] = value
 
 
-
 def _delete(container, key) -> None:
     _item(container, key)
     del container[key]
@@ -123,7 +122,6 @@ def _update(container: dict, other) -> None:
 
 def _sum(container: list):
     return sum(container)
-
 
 
 CONTAINERS: dict[str, Callable[..., Any]] = {

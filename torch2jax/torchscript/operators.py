@@ -99,7 +99,9 @@ def _size(tensor, dim=None):
 
 
 def _grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=False):
-    return list(torch.autograd.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused=allow_unused))
+    return list(
+        torch.autograd.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused=allow_unused)
+    )
 
 
 def _backward(tensors, *args):

@@ -147,7 +147,9 @@ def is_of(value, kind) -> bool:
     if name == "UnionType":
         return any(is_of(value, each) for each in kind.containedTypes())
     if name in ("ListType", "AnyListType"):
-        return isinstance(value, list) and (name == "AnyListType" or all(is_of(x, kind.getElementType()) for x in value))
+        return isinstance(value, list) and (
+            name == "AnyListType" or all(is_of(x, kind.getElementType()) for x in value)
+        )
     if name == "DictType":
         return isinstance(value, dict) and all(
             is_of(key, kind.getKeyType()) and is_of(item, kind.getValueType()) for key, item in value.items()
