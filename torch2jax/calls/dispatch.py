@@ -26,6 +26,7 @@ from ..rules import registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.history import NeedsTape
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
@@ -88,7 +89,7 @@ class Translation(TorchFunctionMode, Call):
         self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.kept: Kept = outer.kept if isinstance(outer, Translation) else Kept()
-        self.kernels = Kernels()
+        self.kernels: Kernels = outer.kernels if isinstance(outer, Translation) else Kernels()
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None
@@ -117,6 +118,8 @@ class Translation(TorchFunctionMode, Call):
         self._below_autograd.__exit__(*exc_info)
         self._recording.close()
         Call.__exit__(self, *exc_info)
+        if isinstance(exc_info[1], NeedsTape):
+            self.kernels.undo()
         if self._owns_stream:
             self.stream.close()
         close_seams()

@@ -1,5 +1,6 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +37,16 @@ def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
 
 
 class Kernels:
-    """The kernels that a call is running."""
+    """The kernels that a call is running, and the libraries that its code makes."""
 
     def __init__(self):
         self._above: list[OpOverload] = []
+        self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
+
+    def undo(self) -> None:
+        """Forgets the operators that the code has defined, since it is to run again and define them again."""
+        for library in list(self.libraries):
+            library._destroy()
 
     def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         """Runs the kernel of an operator that PyTorch would: its derivative's, which runs the other, if there is one.
@@ -91,3 +98,12 @@ def _redispatch(operator, keyset, *args, **kwargs):
 @stands_in(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args, **kwargs):
     return True  # JAX may ask for the derivative
+
+
+_begin_library = torch.library.Library.__init__
+
+
+@stands_in(torch.library.Library, "__init__")
+def _make_library(library, *args, **kwargs):
+    _begin_library(library, *args, **kwargs)
+    current().kernels.libraries.add(library)
