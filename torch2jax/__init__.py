@@ -1,6 +1,6 @@
 """Run PyTorch code in JAX."""
 
-from . import ops as ops  # registers the rules
+from . import ops as ops, torchscript as torchscript  # registers the rules, and what stands in
 from .bridge.call_torch import torch2jax, torch2jax_auto
 from .bridge.compat import (
     Size,

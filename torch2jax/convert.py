@@ -11,6 +11,7 @@ import torch
 
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
+from .calls.originals import original
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .tensors.dtypes import canonical, dtype_j2t
@@ -43,6 +44,8 @@ def t2j(
               `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
               ``(result, new_state_dict)``. The module itself is never changed.
             - a function: a pure function ``f(*args, rng=None, **kwargs)``.
+            - such code in another shape: compiled (`torch.compile`), scripted, traced or loaded (`torch.jit`), exported
+              (an ``ExportedProgram``), as the function or module that it is.
             - what `j2t` made of a JAX function: that function.
             - any tree of these; other leaves stay as they are.
         state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
@@ -73,6 +76,7 @@ def t2j(
           view of an argument.
         - TracedValueError: Python, or the shape of a result, asks for values of traced arrays.
     """
+    thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")

@@ -4,6 +4,7 @@ The exchange is seen by all threads, so that what stands in must do as the origi
 """
 
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from .translation import current
 __all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
 _ABSENT = object()
+_awaited: list[tuple[str, str, Callable]] = []
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
-_lock = threading.Lock()
+_lock = threading.RLock()
 _calls = 0
 
 
@@ -34,9 +36,16 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what a function or property is within translated calls."""
+    """Declares the decorated function to be what a function or property is within translated calls.
+
+    Args:
+        owner: a module, class or function; or the name of a module, which counts once it has been imported.
+    """
 
     def register(body: Callable) -> Callable:
+        if isinstance(owner, str):
+            _awaited.append((owner, name, body))
+            return body
         original = vars(owner).get(name)
         if isinstance(original, property):
             exchange(owner, name, property(_chosen(original.fget, body)))
@@ -103,15 +112,23 @@ def open_seams() -> None:
     """Exchanges what was declared, until `close_seams`."""
     global _calls
     with _lock:
-        _calls += 1
-        if _calls == 1:
+        if _calls == 0:
+            _meet_awaited()
             for seam in _seams:
                 _put(*seam)
+        _calls += 1
 
 
 def _put(owner, name: str, stand_in) -> None:
     _originals.append((owner, name, _present(owner, name)))
     setattr(owner, name, stand_in)
+
+
+def _meet_awaited() -> None:
+    for awaited in [awaited for awaited in _awaited if awaited[0] in sys.modules]:
+        module, name, body = awaited
+        _awaited.remove(awaited)
+        stands_in(sys.modules[module], name)(body)
 
 
 def close_seams() -> None:

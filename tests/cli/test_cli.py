@@ -26,9 +26,13 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-@torch.library.custom_op("test_cli::nothing_leads_here", mutates_args=())
-def unknown(x: torch.Tensor) -> torch.Tensor:
+@torch.library.custom_op("test_cli::kernel", mutates_args=())
+def kernel(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten._test_optional_floatlist(x, [1.0, 2.0, 3.0])  # PyTorch's own tests have it, and no rule
 
 
 @implements(torch.ops.test_cli.double)
@@ -273,7 +277,8 @@ class TestLevels:
             (torch.ops.aten.add.Tensor, Level.ATEN_RULE),
             (torch.ops.aten.view.default, Level.LEAF),
             (torch.ops.test_cli.double, Level.LEAF),
-            (torch.ops.test_cli.nothing_leads_here, Level.NONE),
+            (torch.ops.test_cli.kernel, Level.KERNEL),
+            (torch.ops.aten._test_optional_floatlist, Level.NONE),
         ],
     )
     def test_level(self, function, level):

@@ -126,7 +126,7 @@ class LastResort:
         """What never reaches its rule."""
         self._modules = tuple(thing for thing in chosen if isinstance(thing, torch.nn.Module))
         self._classes = tuple(thing for thing in chosen if isinstance(thing, type))
-        self._calls_missing = calls_missing
+        self.calls_missing = calls_missing
         self._outside = Outside(vmap_method)
         self._called: dict[str, str] = {}
         self._reported: set[str] = set()
@@ -140,7 +140,7 @@ class LastResort:
         Raises:
             NoRuleError: that was not asked for, or would draw random numbers.
         """
-        if not self._calls_missing:
+        if not self.calls_missing:
             raise NoRuleError(f"torch.ops.{operator}")
         return self.run(operator, args, kwargs)
 

@@ -3,7 +3,8 @@
 1. A function of PyTorch's Python interface with a rule: the rule.
 2. Without one, if it is written in Python: its body, whose calls come back here one by one.
 3. Without one, if it is C++: PyTorch runs it, and the ATen operators it reaches arrive in `dispatch_aten`.
-4. An ATen operator with a rule: the rule; without one: PyTorch's decomposition of it, whose calls come back here.
+4. An ATen operator with a rule: the rule; without one: its kernel, if a library wrote one in Python, or PyTorch's
+   decomposition of it, whose calls come back here.
 5. Otherwise, one clear error; or, where the user wants that, PyTorch itself runs it: `Translation.last_resort`.
 """
 
@@ -25,10 +26,11 @@ from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import canonical, dtype_j2t, dtype_of_type
+from ..tensors.history import NeedsTape
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import View, evaluating, is_traced, next_number
-from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..tensors.tensor import Torchish, is_foreign, make_region, make_view, wrap
 from ..transforms import (  # for what stands in
     engine as engine,
     forward as forward,
@@ -40,6 +42,8 @@ from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
+from .kernels import Kernels, has_kernel
+from .pickled import Kept
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .settings import Settings
@@ -90,6 +94,8 @@ class Translation(TorchFunctionMode, Call):
         self._bodies: list = []
         self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
+        self.kept: Kept = outer.kept if isinstance(outer, Translation) else Kept()
+        self.kernels: Kernels = outer.kernels if isinstance(outer, Translation) else Kernels()
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None
@@ -120,6 +126,8 @@ class Translation(TorchFunctionMode, Call):
         self._below_autograd.__exit__(*exc_info)
         self._recording.close()
         Call.__exit__(self, *exc_info)
+        if isinstance(exc_info[1], NeedsTape):
+            self.kernels.undo()
         if self._owns_stream:
             self.stream.close()
         if self._owns_settings:
@@ -171,6 +179,8 @@ class Translation(TorchFunctionMode, Call):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if types and is_foreign(types):
+            return NotImplemented
         if Selected in types:
             return self.dispatch_selected(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
@@ -243,6 +253,8 @@ class Translation(TorchFunctionMode, Call):
         rule = None if is_divided else registry.lookup_aten(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+        if self._has_kernel(func):
+            return self.kernels.run(func, args, kwargs)
         registry.check_decomposed(func, args)
         decomposition = decomposition_of(func)
         if decomposition is not None:
@@ -255,6 +267,9 @@ class Translation(TorchFunctionMode, Call):
         if functional is not None:
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
         return self.run_missing(func, args, kwargs)
+
+    def _has_kernel(self, func) -> bool:
+        return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
         observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls

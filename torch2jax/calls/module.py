@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from ..seams import stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
 
@@ -36,12 +38,9 @@ class Skeleton:
 
     Raises:
         RuntimeError: `state` has a name that the module lacks, or an array of another shape.
-        TypeError: the module is compiled TorchScript, which has no Python structure.
     """
 
     def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation):
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError("t2j got a TorchScript module; wanted the Python module it was made from")
         self._state, self._call = state or {}, call
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
@@ -70,7 +69,10 @@ class Skeleton:
         tensors = named_tensors(self.module)
         names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
         array_of: Any = self._call.array_of
-        state = {name: array_of(tensors[name]) if name in tensors else self._state.get(name) for name in names}
+        state = {
+            name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state.get(name)
+            for name in names
+        }
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def method(self, method: types.MethodType):
@@ -83,6 +85,9 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
     What has been copied is added to `memo`.
     """
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel):
+            memo[id(part)] = _copied_wrapper(part, memo)
     copied = dict(memo)
     try:
         result = copy.deepcopy(module, copied)
@@ -94,6 +99,20 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
         result = copy.deepcopy(module, copied)
     memo.update(copied)
     return result
+
+
+def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> DistributedDataParallel:
+    """A wrapper around a copy of its module, without the processes that it talks to."""
+    copied = object.__new__(type(wrapper))
+    vars(copied).update(vars(wrapper), _modules={"module": copy.deepcopy(wrapper.module, memo)})
+    return copied
+
+
+@stands_in(DistributedDataParallel, "forward")
+@stands_in(torch.nn.DataParallel, "forward")
+def _forward_of_wrapper(self, *inputs, **kwargs):
+    """JAX alone decides where arrays are, and what is averaged over devices."""
+    return self.module(*inputs, **kwargs)
 
 
 def _checked(name: str, tensor: torch.Tensor, value):

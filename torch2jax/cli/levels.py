@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..calls.dispatch import decomposition_of, functional_of
+from ..calls.kernels import has_kernel
 from ..rules import registry
 from ..rules.rule import MetadataRule
 
@@ -23,6 +24,7 @@ class Level(enum.Enum):
     COMPILED = "ATen calls"
     ATEN_RULE = "ATen rule"
     LEAF = "leaf rule"
+    KERNEL = "Python kernel"
     DECOMPOSITION = "decomposition"
     IN_PLACE = "in-place form"
     NONE = "no rule"
@@ -68,6 +70,8 @@ def _level_of_overload(overload: OpOverload) -> Level:
         return Level.LEAF
     if registry.lookup_aten(overload) is not None:
         return Level.ATEN_RULE
+    if has_kernel(overload):
+        return Level.KERNEL
     if decomposition_of(overload) is not None or overload._can_decompose():
         return Level.DECOMPOSITION
     functional = functional_of(overload)

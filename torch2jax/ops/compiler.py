@@ -1,4 +1,4 @@
-"""``torch.compile`` in translated code, where JAX compiles."""
+"""``torch.compile`` in translated code, where JAX compiles: what was compiled runs as it was written."""
 
 import torch
 
@@ -8,3 +8,8 @@ from ..seams import stands_in
 @stands_in(torch, "compile")
 def compile(model=None, **options):
     return (lambda model: model) if model is None else model
+
+
+@stands_in("torch._dynamo.eval_frame", "_callback_from_stance")
+def _callback_from_stance(callback):
+    del callback  # as with torch.compiler.set_stance("force_eager")

@@ -278,7 +278,7 @@ def _grouped(left, right, sizes, contracted, ragged: int, group: int | None):
 # Products named by their indices. Traced, jnp.einsum leaves its dot_generals and nothing around them.
 
 
-def _dtype_of_einsum(*arguments):
+def _dtype_of_einsum(*arguments, path=None):
     """PyTorch's answer for integers: what it sums on the way becomes int64. Otherwise that of the operands."""
 
     def without_data(value):
@@ -294,14 +294,14 @@ def _dtype_of_einsum(*arguments):
         return torch.functional.einsum(*bare).dtype
 
 
-def _dtypes_of_factors(*arguments):
+def _dtypes_of_factors(*arguments, path=None):
     """One operand alone is not multiplied."""
     operands = [x for x in pytree.tree_leaves(arguments) if hasattr(x, "dtype")]
     return NUMBERS if len(operands) > 1 else None
 
 
 @implements(torch.einsum, takes=_dtypes_of_factors, dtype=_dtype_of_einsum)
-def einsum(equation, *operands):
+def einsum(equation, *operands, path=None):
     if not isinstance(equation, str):
         return _einsum((equation, *operands), (equation, *operands)[::2])
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):

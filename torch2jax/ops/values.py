@@ -195,29 +195,6 @@ def _attributes(tensor: Torchish) -> dict:
     return {key: value for key, value in tensor.__dict__.items() if key not in own}
 
 
-@implements_tensors(Tensor.__reduce_ex__)
-def _reduce_ex(self, protocol):
-    return _shallow_copy, (_Unpicklable(current().lift(self)),)
-
-
-class _Unpicklable:
-    """Carries a tensor through ``copy.copy``, but not through ``pickle``, which asks for the same."""
-
-    def __init__(self, tensor: Torchish):
-        self.tensor = tensor
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError(
-            "a tensor inside a translated call cannot be pickled; return it from the call and pickle the array"
-        )
-
-
-def _shallow_copy(carrier: _Unpicklable) -> Torchish:
-    copied = aten.alias(carrier.tensor)
-    copied.__dict__.update(_attributes(carrier.tensor))
-    return copied
-
-
 @implements_tensors(torch.equal, Tensor.equal, aten.equal.default)
 def equal(input, other):
     return input.shape == other.shape and bool((input == other).all())

@@ -17,6 +17,7 @@ __all__ = [
     "Torchish",
     "become",
     "geometry",
+    "is_foreign",
     "keep_geometry",
     "make_region",
     "make_view",
@@ -46,7 +47,8 @@ class Torchish(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        del types
+        if is_foreign(types):
+            return NotImplemented
         return _call(func).dispatch(func, args, kwargs or {})
 
     @classmethod
@@ -59,6 +61,12 @@ class Torchish(torch.Tensor):
         del tensor_contents
         call = current()
         return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
+
+    def __copy__(self) -> "Torchish":
+        copied: Any = torch.ops.aten.alias(self)
+        own = ("_node", "_label", "_warned", "_viewed")
+        copied.__dict__.update({key: value for key, value in self.__dict__.items() if key not in own})
+        return copied
 
     def change(self, name: str, value) -> None:
         """Sets an attribute, so that a journal may undo it."""
@@ -139,6 +147,11 @@ class Torchish(torch.Tensor):
     def count_write(self) -> None:
         """Notes that code wrote to this tensor, or changed the tensor itself."""
         self._writes[0] += 1
+
+
+def is_foreign(types: Iterable[type]) -> bool:
+    """Whether what is no tensor is among the arguments and overrides PyTorch: the call is its, as one of fx's proxies."""
+    return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
 
 
 def _call(func):

@@ -1,0 +1,34 @@
+"""Things that hold PyTorch code: the module, function or method that a thing was made from or stands for."""
+
+import sys
+import types
+from typing import Any
+
+import torch
+
+__all__ = ["original"]
+
+
+def original(thing: Any) -> Any:
+    """What is translated in place of a thing: mostly itself.
+
+    An exported program is the module that it unlifts to, with its names of parameters and buffers. A method of a
+    TorchScript module is a method of that.
+    """
+    export = sys.modules.get("torch.export")
+    if export is not None and isinstance(thing, export.ExportedProgram):
+        return thing.module()
+    if isinstance(thing, torch._C.ScriptMethod):
+        module = torch.jit._recursive.wrap_cpp_module(thing.owner)
+        return types.MethodType(_Method(thing.name), module)
+    return thing
+
+
+class _Method:
+    """A method of a TorchScript module, by its name."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __call__(self, module, *args, **kwargs):
+        return getattr(module, self.__name__)(*args, **kwargs)

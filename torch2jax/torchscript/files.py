@@ -1,0 +1,57 @@
+"""``torch.jit.save`` and ``torch.jit.load`` of modules that hold tensors of a translated call."""
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..calls.module import named_tensors
+from ..calls.pickled import as_real
+from ..seams import stands_in
+from ..tensors.tensor import Torchish
+from ..translation import current
+
+_START = b"torch2jax:"
+_save, _load = torch.jit.save, torch.jit.load
+
+
+@stands_in(torch.jit, "save")
+def _save_module(m, f, _extra_files=None):
+    """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file tells which it is."""
+    tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in named_tensors(m).values()}
+    if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
+        return _save(m, f, _extra_files)
+    known = {key: as_real(stand_in) for key, (_, stand_in) in tensors.items()}
+    if None not in known.values():
+        return _save(copy.deepcopy(m, known), f, _extra_files)
+    memo = {key: current().lift(stand_in).detach().clone() for key, (_, stand_in) in tensors.items()}
+    token = _START + json.dumps(current().kept.put(copy.deepcopy(m, memo))).encode()
+    if isinstance(f, (str, os.PathLike)):
+        Path(f).write_bytes(token)
+    else:
+        f.write(token)
+    return None
+
+
+@stands_in(torch.jit, "load")
+def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False):
+    token = _token(f)
+    if token is None:
+        return _load(f, map_location, _extra_files, _restore_shapes)
+    return copy.deepcopy(current().kept.take(*token))
+
+
+def _token(f) -> Any:
+    """The token that a file holds in place of a module, or None."""
+    if isinstance(f, (str, os.PathLike)):
+        with open(f, "rb") as file:
+            return _token(file)
+    place = f.tell()
+    content = f.read(len(_START))
+    if content == _START:
+        return json.loads(f.read())
+    f.seek(place)
+    return None

@@ -1,0 +1,407 @@
+"""Runs the graph of a TorchScript function: control flow, attributes of modules, and operators one by one.
+
+The graphs are those that PyTorch shows, with the calls of functions and methods inlined.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from .operators import operator
+from .values import class_of, enter, is_of, leave, new_instance, unwrapped
+
+__all__ = ["run_function", "run_method"]
+
+Body = Callable[..., Any]
+
+
+def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) -> Any:
+    """Calls a scripted or traced function within a translated call.
+
+    Raises:
+        RuntimeError: the arguments are not those of its schema, or an operator fails in it.
+        torch.jit.Error: its code raises an exception.
+        NoRuleError: it has an operator without a rule.
+    """
+    return _run(function.inlined_graph, function.schema, (), args, kwargs)
+
+
+def run_method(method: torch._C.ScriptMethod, args: tuple, kwargs: dict) -> Any:
+    """Calls a method of a TorchScript module, or of an instance of a scripted class; raises as `run_function`."""
+    return _run(method.inlined_graph, method.schema, (_owner(method),), args, kwargs)
+
+
+def _owner(method):
+    try:
+        return method.owner
+    except RuntimeError:  # an instance, not a module
+        return method.raw_owner
+
+
+def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
+    arguments = _bound(schema, (*owner, *args), kwargs)
+    program, attributes = Program(graph), Attributes()
+    (result,) = Frame(attributes).run(program.block, *arguments)
+    attributes.store()
+    return leave(result, schema.returns[0].type)
+
+
+def _bound(schema, args: Sequence, kwargs: dict) -> list:
+    """The arguments of a call, in the order of the schema, with its defaults."""
+    declared = list(schema.arguments)
+    if len(args) > len(declared):
+        raise RuntimeError(
+            f"{schema.name}() expected at most {len(declared)} argument(s) but received {len(args)} argument(s). "
+            f"Declaration: {schema}"
+        )
+    bound, rest = [enter(value, argument.type) for value, argument in zip(args, declared, strict=False)], dict(kwargs)
+    for argument in declared[len(args) :]:
+        if argument.name in rest:
+            bound.append(enter(rest.pop(argument.name), argument.type))
+        elif argument.has_default_value():
+            bound.append(argument.default_value)
+        else:
+            raise RuntimeError(
+                f"{schema.name}() is missing value for argument '{argument.name}'. Declaration: {schema}"
+            )
+    if rest:
+        raise RuntimeError(
+            f"Unknown keyword argument '{next(iter(rest))}' for operator '{schema.name}'. Schema: {schema}"
+        )
+    return bound
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """One node: what it does with the values of its inputs, and which values it gives."""
+
+    body: Body
+    inputs: list[int]
+    outputs: list[int]
+    scope: str
+    node: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Block:
+    """Steps in their order; `inputs` and `outputs` are the numbers of values."""
+
+    inputs: list[int]
+    steps: list[Step]
+    outputs: list[int]
+
+
+class Program:
+    """The graph of a function as steps, with what each does looked up once."""
+
+    def __init__(self, graph):
+        self._graph = graph  # nodes do not keep it alive
+        self.block = _block(graph)
+
+
+def _block(block) -> Block:
+    steps = [
+        Step(_body(node), _numbers(node.inputs()), _numbers(node.outputs()), _scope(node), node)
+        for node in block.nodes()
+    ]
+    return Block(_numbers(block.inputs()), steps, _numbers(block.outputs()))
+
+
+def _numbers(values) -> list[int]:
+    return [value.unique() for value in values]
+
+
+def _scope(node) -> str:
+    """The path of the module that a node comes from, as the operations of Python modules are named."""
+    if not node.kind().startswith("aten::"):
+        return ""
+    path = re.sub(r"\([^)]*\)", "", node.getModuleHierarchy()).replace("UNKNOWN_INSTANCE", "")
+    return path.strip(".")
+
+
+class Attributes:
+    """What a call has taken from modules: of lists and the like Python has copies, which go back at the end."""
+
+    def __init__(self):
+        self._taken: dict[tuple[int, str], tuple[Any, Any]] = {}
+
+    def get(self, owner, name: str):
+        if not isinstance(owner, torch._C.ScriptObject):
+            return getattr(owner, name)
+        key = (hash(owner), name)
+        if key in self._taken:
+            return self._taken[key][1]
+        value = unwrapped(owner.getattr(name))
+        if _is_copied(value):
+            self._taken[key] = (owner, value)
+        return value
+
+    def set(self, owner, name: str, value) -> None:
+        if not isinstance(owner, torch._C.ScriptObject):
+            setattr(owner, name, value)
+            return
+        owner.setattr(name, value)
+        if _is_copied(value):
+            self._taken[hash(owner), name] = (owner, value)
+        else:
+            self._taken.pop((hash(owner), name), None)
+
+    def store(self) -> None:
+        for (_, name), (owner, value) in self._taken.items():
+            owner.setattr(name, value)
+
+
+def _is_copied(value) -> bool:
+    return isinstance(value, (list, dict)) or class_of(value) is not None
+
+
+class Frame:
+    """The values of one call of a program, by their numbers."""
+
+    def __init__(self, attributes: Attributes):
+        self.attributes = attributes
+        self._values: dict[int, Any] = {}
+
+    def run(self, block: Block, *arguments) -> list:
+        values = self._values
+        values.update(zip(block.inputs, arguments, strict=True))
+        for step in block.steps:
+            inputs = [values[number] for number in step.inputs]
+            try:
+                with jax.named_scope(step.scope) if step.scope else contextlib.nullcontext():
+                    result = step.body(self, *inputs)
+            except Exception as error:
+                raise _located(error, step.node)  # noqa: B904
+            if len(step.outputs) == 1:
+                values[step.outputs[0]] = result
+            elif step.outputs:
+                values.update(zip(step.outputs, result, strict=True))
+        return [values[number] for number in block.outputs]
+
+    def call(self, method, *args):
+        (result,) = Frame(self.attributes).run(Program(method.inlined_graph).block, *args)
+        return result
+
+
+_PREFIX = "The following operation failed in the TorchScript interpreter."
+
+
+def _located(error: Exception, node) -> Exception:
+    """What is raised for an error in a node: PyTorch raises a RuntimeError for most, and tells the line."""
+    if getattr(error, "_in_torchscript", False):
+        return error
+    place = node.sourceRange().rstrip()
+    if not isinstance(error, torch.jit.Error) and type(error).__module__.partition(".")[0] not in ("torch2jax", "jax"):
+        text = f"{_PREFIX}\nTraceback of TorchScript (most recent call last):\n{place}\n{type(error).__name__}: {error}"
+        cause, error = error, RuntimeError(text)
+        error.__cause__ = cause
+    elif place:
+        error.add_note(f"In TorchScript:\n{place}")
+    error._in_torchscript = True  # pyright: ignore[reportAttributeAccessIssue]
+    return error
+
+
+def _body(node) -> Body:
+    make = _KINDS.get(node.kind())
+    if make is not None:
+        return make(node)
+    body = operator(node)
+    return lambda frame, *inputs: body(*inputs)
+
+
+def _constant(node) -> Body:
+    value = node.output().toIValue()
+    return lambda frame: value
+
+
+def _constantly(value) -> Callable[[Any], Body]:
+    return lambda node: lambda frame, *inputs: value
+
+
+def _same(node) -> Body:
+    return lambda frame, value: value
+
+
+def _if(node) -> Body:
+    chosen, otherwise = map(_block, node.blocks())
+    is_single = node.outputsSize() == 1
+
+    def body(frame, condition):
+        results = frame.run(chosen if condition else otherwise)
+        return results[0] if is_single else results
+
+    return body
+
+
+def _loop(node) -> Body:
+    (block,) = map(_block, node.blocks())
+    is_single = node.outputsSize() == 1
+
+    def body(frame, trips, condition, *carried):
+        trip = 0
+        while trip < trips and condition:
+            condition, *carried = frame.run(block, trip, *carried)
+            trip += 1
+        return carried[0] if is_single else carried
+
+    return body
+
+
+def _get_attribute(node) -> Body:
+    name = node.s("name")
+    return lambda frame, owner: frame.attributes.get(owner, name)
+
+
+def _set_attribute(node) -> Body:
+    name = node.s("name")
+    return lambda frame, owner, value: frame.attributes.set(owner, name, value)
+
+
+def _call_method(node) -> Body:
+    name = node.s("name")
+    return lambda frame, owner, *args: frame.call(_method(owner, name), owner, *args)
+
+
+def _method(owner, name: str):
+    if isinstance(owner, torch._C.ScriptObject):
+        return owner._get_method(name)
+    return torch._C._create_object_with_type(class_of(owner))._get_method(name)
+
+
+def _create_object(node) -> Body:
+    kind = node.output().type()
+    if "__torch__.torch.classes." in kind.annotation_str:
+        return lambda frame: torch._C._create_object_with_type(kind)
+    return lambda frame: new_instance(kind)
+
+
+def _call_enter(node) -> Body:
+    return lambda frame, context: frame.call(_method(context, "__enter__"), context)
+
+
+def _call_exit(node) -> Body:
+    return lambda frame, context: frame.call(_method(context, "__exit__"), context, None, None, None)
+
+
+def _list(node) -> Body:
+    return lambda frame, *items: list(items)
+
+
+def _tuple(node) -> Body:
+    return lambda frame, *items: items
+
+
+def _dictionary(node) -> Body:
+    return lambda frame, *items: dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _unpack(node) -> Body:
+    count = node.outputsSize()
+
+    def body(frame, items):
+        if len(items) != count:
+            raise RuntimeError(f"Expected {count} elements in a list but found {len(items)}")
+        return items[0] if count == 1 else items
+
+    return body
+
+
+def _tuple_index(node) -> Body:
+    def body(frame, items, index):
+        if not -len(items) <= index < len(items):
+            raise IndexError("Tuple index out of range")
+        return items[index]
+
+    return body
+
+
+def _tuple_slice(node) -> Body:
+    begin, end = node.i("beg"), node.i("end")
+    return lambda frame, items: items[begin:end]
+
+
+def _is_instance(node) -> Body:
+    kinds = node.tys("types")
+    return lambda frame, value: any(is_of(value, kind) for kind in kinds)
+
+
+def _to_list(node) -> Body:
+    def body(frame, tensor, dim, kind):
+        if tensor.dim() != dim:
+            raise RuntimeError(f"Output annotation list dimension {dim} does not match a tensor of {tensor.dim()}")
+        return tensor.tolist()
+
+    return body
+
+
+def _raise(node) -> Body:
+    def body(frame, message, *kind):
+        raise torch.jit.Error(f"{_PREFIX}\nTraceback of TorchScript (most recent call last):\n{message}")
+
+    return body
+
+
+def _print(node) -> Body:
+    return lambda frame, *values: print(*values)
+
+
+def _python_call(node) -> Body:
+    function, convention = node.pyobj(), node.cconv()
+    scalars = node.scalar_args()
+
+    def body(frame, *tensors):
+        given, options = iter(tensors), iter(scalars)
+        return function(*(next(options) if each == "c" else next(given) for each in convention))
+
+    return body
+
+
+def _fork(node) -> Body:
+    graph = node.g("Subgraph")
+    program = Program(graph)
+
+    def body(frame, *inputs):
+        (result,) = Frame(frame.attributes).run(program.block, *inputs)
+        return result
+
+    return body
+
+
+def _enum_attribute(name: str) -> Callable[[Any], Body]:
+    return lambda node: lambda frame, member: getattr(member, name)
+
+
+_KINDS: dict[str, Callable[[Any], Body]] = {
+    "prim::Constant": _constant,
+    "prim::Uninitialized": _constantly(None),
+    "prim::If": _if,
+    "prim::Loop": _loop,
+    "prim::GetAttr": _get_attribute,
+    "prim::SetAttr": _set_attribute,
+    "prim::CallMethod": _call_method,
+    "prim::CreateObject": _create_object,
+    "prim::Enter": _call_enter,
+    "prim::Exit": _call_exit,
+    "prim::ListConstruct": _list,
+    "prim::TupleConstruct": _tuple,
+    "prim::DictConstruct": _dictionary,
+    "prim::ListUnpack": _unpack,
+    "prim::TupleUnpack": _unpack,
+    "prim::TupleIndex": _tuple_index,
+    "prim::TupleSlice": _tuple_slice,
+    "prim::isinstance": _is_instance,
+    "prim::unchecked_cast": _same,
+    "prim::EnumName": _enum_attribute("name"),
+    "prim::EnumValue": _enum_attribute("value"),
+    "prim::tolist": _to_list,
+    "prim::RaiseException": _raise,
+    "prim::Print": _print,
+    "prim::PythonOp": _python_call,
+    "prim::fork": _fork,
+    "prim::awaitable": _fork,
+}

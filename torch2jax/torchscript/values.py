@@ -1,0 +1,165 @@
+"""Python's values as TorchScript's: on the way into a program, on the way out, and what their types are.
+
+TorchScript holds dtypes, layouts and memory formats as numbers, copies the lists that it is given, and has objects of
+its own for modules and instances of classes.
+"""
+
+import collections
+import re
+from typing import Any
+
+import torch
+
+__all__ = ["class_of", "enter", "is_of", "leave", "members", "new_instance", "number_of", "unwrapped"]
+
+_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64")
+_DTYPES += ("complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4")
+_DTYPES += ("bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz")
+_DTYPES += ("uint16", "uint32", "uint64")
+_MEMBERS: dict[str, dict[int, Any]] = {
+    "ScalarType": {number: getattr(torch, name) for number, name in enumerate(_DTYPES) if hasattr(torch, name)},
+    "Layout": dict(enumerate((torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn))),
+    "MemoryFormat": dict(
+        enumerate((torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d))
+    ),
+}
+_NUMBERS = {member: number for members in _MEMBERS.values() for number, member in members.items()}
+_HELD_AS_NUMBERS = (torch.dtype, torch.layout, torch.memory_format)
+
+
+def members(kind: str) -> dict[int, Any] | None:
+    """What the numbers of a type of arguments, as ``Optional[ScalarType]``, mean to PyTorch; None if they are that."""
+    return next((members for name, members in _MEMBERS.items() if name in kind), None)
+
+
+def number_of(member) -> int:
+    """TorchScript's number of a dtype, layout or memory format."""
+    return _NUMBERS[member]
+
+
+def unwrapped(value) -> Any:
+    """A module or an instance of a scripted class as the object of TorchScript's that it wraps."""
+    return value._c if isinstance(value, (torch.jit.ScriptModule, torch.jit.RecursiveScriptClass)) else value
+
+
+class Instance:
+    """An instance of a scripted class that Python does not know, as those of modules from a file."""
+
+    def __init__(self, kind):
+        self._kind = kind
+
+
+def new_instance(kind) -> Any:
+    """An instance of a scripted class, before its ``__init__``: one of Python's class if there is one."""
+    python_class = torch.jit._state._get_python_class(kind.qualified_name())
+    return Instance(kind) if python_class is None else object.__new__(python_class)
+
+
+def class_of(value) -> Any:
+    """The type of TorchScript's that a value is an instance of, None if it is of no scripted class."""
+    return value._kind if isinstance(value, Instance) else torch.jit._state._get_script_class(type(value))
+
+
+def enter(value, kind=None) -> Any:
+    """A value of Python's as an argument of a program, of the type `kind` where that is known."""
+    value = unwrapped(value)
+    if isinstance(value, _HELD_AS_NUMBERS):
+        return _NUMBERS[value]
+    name = "" if kind is None else kind.kind()
+    if name == "OptionalType":
+        return None if value is None else enter(value, kind.getElementType())
+    if name == "FloatType" and type(value) is int:
+        return float(value)
+    if name == "ComplexType" and type(value) in (int, float):
+        return complex(value)
+    if name == "DeviceObjType" and isinstance(value, str):
+        return torch.device(value)
+    if isinstance(value, (list, tuple)):
+        of_list = kind.getElementType() if name == "ListType" else None  # pyright: ignore
+        of_tuple = kind.elements() if name == "TupleType" else ()  # pyright: ignore[reportOptionalMemberAccess]
+        kinds = of_tuple if len(of_tuple) == len(value) else [of_list] * len(value)
+        items = [enter(item, each) for item, each in zip(value, kinds, strict=True)]
+        is_list = name == "ListType" or isinstance(value, (list, torch.Size))
+        return items if is_list else tuple(items)
+    if type(value).__module__.startswith("torch") and isinstance(value, torch._C.ScriptList | torch._C.ScriptDict):
+        return enter(list(value) if isinstance(value, torch._C.ScriptList) else dict(value.items()), kind)
+    if isinstance(value, dict):
+        of_values = kind.getValueType() if name == "DictType" else None  # pyright: ignore
+        return {key: enter(item, of_values) for key, item in value.items()}
+    return value
+
+
+def leave(value, kind) -> Any:
+    """What a program gives, of the type `kind`, as Python has it."""
+    if isinstance(value, tuple) and kind.kind() == "TupleType":
+        items = [leave(item, each) for item, each in zip(value, kind.elements(), strict=True)]
+        fields = _fields(kind)
+        return _named(kind.annotation_str, fields)(*items) if fields else tuple(items)
+    if isinstance(value, list) and kind.kind() == "ListType":
+        return [leave(item, kind.getElementType()) for item in value]
+    if isinstance(value, dict) and kind.kind() == "DictType":
+        return {key: leave(item, kind.getValueType()) for key, item in value.items()}
+    if kind.kind() == "OptionalType" and value is not None:
+        return leave(value, kind.getElementType())
+    if isinstance(value, torch._C.ScriptModule):
+        return torch.jit._recursive.wrap_cpp_module(value)
+    return value
+
+
+def _fields(kind) -> list[str]:
+    """The names of a named tuple's fields, which only its text tells."""
+    text = kind.str()
+    if not text.startswith("NamedTuple("):
+        return []
+    depth, flat = 0, ""
+    for character in text[len("NamedTuple(") : -1]:
+        depth += (character in "([") - (character in ")]")
+        flat += character if depth == 0 else ""
+    return re.findall(r"(\w+) :", flat)
+
+
+def _named(name: str, fields: list[str]) -> type:
+    return collections.namedtuple(name.rpartition(".")[2], fields)  # noqa: PYI024
+
+
+_TYPES: dict[str, Any] = {
+    "TensorType": torch.Tensor,
+    "IntType": int,
+    "FloatType": float,
+    "ComplexType": complex,
+    "BoolType": bool,
+    "StringType": str,
+    "NoneType": type(None),
+    "DeviceObjType": torch.device,
+    "NumberType": (int, float, complex),
+}
+
+
+def is_of(value, kind) -> bool:
+    """Whether a value of a program is of a type of TorchScript's."""
+    name = kind.kind()
+    if name in _TYPES:
+        return isinstance(value, _TYPES[name]) and (name == "BoolType" or not isinstance(value, bool))
+    if name == "AnyType":
+        return True
+    if name == "OptionalType":
+        return value is None or is_of(value, kind.getElementType())
+    if name == "UnionType":
+        return any(is_of(value, each) for each in kind.containedTypes())
+    if name in ("ListType", "AnyListType"):
+        return isinstance(value, list) and (
+            name == "AnyListType" or all(is_of(x, kind.getElementType()) for x in value)
+        )
+    if name == "DictType":
+        return isinstance(value, dict) and all(
+            is_of(key, kind.getKeyType()) and is_of(item, kind.getValueType()) for key, item in value.items()
+        )
+    if name in ("TupleType", "AnyTupleType"):
+        if name == "AnyTupleType" or not isinstance(value, tuple):
+            return isinstance(value, tuple)
+        kinds = kind.elements()
+        return len(kinds) == len(value) and all(is_of(x, each) for x, each in zip(value, kinds, strict=True))
+    if isinstance(value, torch._C.ScriptObject):
+        return f"<{kind.annotation_str}>" in repr(value)
+    found = class_of(value)
+    return found is not None and found.isSubtypeOf(kind)
