@@ -5,6 +5,7 @@
 
 import copy
 import operator
+from collections import OrderedDict
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from ..calls.follow import answered
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
+from ..seams import stands_in
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced
@@ -187,27 +189,22 @@ def _attributes(tensor: Torchish) -> dict:
     return {key: value for key, value in tensor.__dict__.items() if key not in own}
 
 
+_reduced_by_pytorch = Tensor._reduce_ex_internal
+
+
 @implements_tensors(Tensor.__reduce_ex__)
+@stands_in(Tensor, "_reduce_ex_internal")
 def _reduce_ex(self, protocol):
-    return _shallow_copy, (_Unpicklable(current().lift(self)),)
-
-
-class _Unpicklable:
-    """Carries a tensor through ``copy.copy``, but not through ``pickle``, which asks for the same."""
-
-    def __init__(self, tensor: Torchish):
-        self.tensor = tensor
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError(
-            "a tensor inside a translated call cannot be pickled; return it from the call and pickle the array"
-        )
-
-
-def _shallow_copy(carrier: _Unpicklable) -> Torchish:
-    copied = aten.alias(carrier.tensor)
-    copied.__dict__.update(_attributes(carrier.tensor))
-    return copied
+    """What pickles a tensor: one of PyTorch's with the same values, so that loading it needs PyTorch alone."""
+    if isinstance(self, Torchish) and isinstance(self, torch.nn.Parameter):
+        return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+    array = values(self, "pickling a tensor") if isinstance(self, Torchish) else None
+    requires_grad = self.requires_grad
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if array is not None:
+            real = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype)
+            self = real.copy_(array_to_tensor(array)).requires_grad_(requires_grad)
+        return _reduced_by_pytorch(self, protocol)
 
 
 @implements_tensors(torch.equal, Tensor.equal, aten.equal.default)

@@ -84,6 +84,7 @@ def implements(
     channels_last: ChannelsLast = None,
     prepare: Callable[..., tuple[tuple, dict]] | None = None,
     exact_out: bool = False,
+    strides: Callable[..., tuple[int, ...] | None] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -103,6 +104,7 @@ def implements(
         channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see `ArrayRule`.
         prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
         exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
+        strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
     """
 
     def register(body: Callable) -> Callable:
@@ -120,6 +122,7 @@ def implements(
             channels_last=channels_last,
             prepare=prepare,
             exact_out=exact_out,
+            strides=strides,
         )
         for function in functions:
             _register_family(function, rule)

@@ -59,6 +59,12 @@ class Torchish(torch.Tensor):
         call = current()
         return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
 
+    def __copy__(self) -> "Torchish":
+        copied = make_view(self, self._node, self)
+        own = {"_node", "_label", "_warned", "_viewed"}
+        vars(copied).update({key: value for key, value in vars(self).items() if key not in own})
+        return copied
+
     def change(self, name: str, value) -> None:
         """Sets an attribute, so that a journal may undo it."""
         kept = journal()
@@ -107,6 +113,7 @@ class Torchish(torch.Tensor):
         expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
         source = Source(self)
+        current().attempt.begun.add(source)
         if tape is not None:
             held = Held(tape.leaf(held.array, source), held.layout)
         self.change("_node", self._node.grafted(held))

@@ -27,7 +27,7 @@ from ..tensors.trees import map_arguments
 from ..translation import Call, current
 from .form import conjugate
 from .marks import once
-from .tape import Depth
+from .tape import Attempt, Depth
 
 __all__ = ["Context", "apply"]
 
@@ -282,9 +282,9 @@ class _Derivative:
         return call is not None and call.is_running
 
     def _running(self, body: Callable[[Any], list]) -> list:
-        def run(depth: int):
+        def run(attempt: Attempt):
             new_call: Any = self._call_type
-            with new_call(depth=depth) as call, torch.enable_grad():
+            with new_call(attempt=attempt) as call, torch.enable_grad():
                 return body(call)
 
         return self._depth.run(run)
