@@ -15,6 +15,8 @@ class Call(ABC):
 
     stream: Any
     """Where its random operators take their keys from; see `rng.Stream`."""
+    attempt: Any
+    """Which run of the function it is; see `transforms.tape.Attempt`."""
     tape: Any = None
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
     dual: Any = None

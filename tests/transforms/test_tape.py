@@ -562,3 +562,27 @@ def test_code_without_derivatives_runs_once():
     assert len(runs) == 3  # abandoned at its question, and again on a tape
     translated(t2j(X), True)
     assert len(runs) == 4
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_leaf_that_an_abandoned_run_put_aside(depth):
+    """The first runs of a function find out that it needs a tape; what they keep in Python stays there."""
+    kept = {}
+
+    def f(x):
+        if not kept:
+            kept["leaf"] = torch.full((4,), 2.0, requires_grad=True)
+            base = torch.stack([x, kept["leaf"].detach()], 1)
+            kept["view"] = base.select(1, 1).detach().requires_grad_()
+        loss = (kept["leaf"] ** 3 * kept["view"] * x).sum()
+        if depth == 1:
+            loss.backward()
+            return kept["leaf"].grad, kept["view"].grad
+        (gradient,) = torch.autograd.grad(loss, kept["leaf"], create_graph=True)
+        gradient.sum().backward()
+        return kept["leaf"].grad, kept["view"].grad
+
+    wanted = f(X)
+    kept.clear()
+    for got, want in zip(t2j(f)(jnp.asarray(X.numpy())), wanted, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)

@@ -39,7 +39,7 @@ from ..transforms import (  # for what stands in
     vmap as vmap,
 )
 from ..transforms.scope import outside
-from ..transforms.tape import Tape
+from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
 from .kernels import Kernels, has_kernel
@@ -47,9 +47,11 @@ from .pickled import Kept
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .settings import Settings
+from .uninitialized import Uninitialized, as_empty
 
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
+_PLAIN = (Torchish,)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -70,10 +72,10 @@ class Translation(TorchFunctionMode, Call):
         rng: the JAX key that random operators take theirs from, or None.
         last_resort: what runs in PyTorch itself, and how (`bridge.last_resort.LastResort`); None for nothing but what
             the call around this one lets run there.
-        depth: how deep a tape it keeps, where the call around it keeps none.
+        attempt: which run of the function it is, where no call is around it.
     """
 
-    def __init__(self, rng=None, last_resort: Any = None, depth: int = 0):
+    def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
         super().__init__()
         outer = current()
         self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
@@ -107,7 +109,10 @@ class Translation(TorchFunctionMode, Call):
         self._observer = _observer.get()
         self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
         self.on_result: Callable | None = outer.on_result if isinstance(outer, Translation) else None
-        self._depth = depth if self.tape is None else self.tape.depth
+        attempt = attempt or Attempt()
+        self._depth = attempt.depth if self.tape is None else self.tape.depth
+        self._is_outermost = not isinstance(outer, Translation)
+        self.attempt = outer.attempt if isinstance(outer, Translation) else attempt
         self._recording = contextlib.ExitStack()
         self._opened: list[Tape | None] = []
         self._outermost: Any = outer.outermost if isinstance(outer, Translation) else None
@@ -117,6 +122,8 @@ class Translation(TorchFunctionMode, Call):
         Call.__enter__(self)
         self._recording.enter_context(self.nested())
         self.outermost = (current_trace(), self.tape) if self._outermost is None else self._outermost
+        if self._is_outermost:
+            self.attempt.begin()
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self
@@ -124,10 +131,11 @@ class Translation(TorchFunctionMode, Call):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
+        if self._is_outermost and exc_info[0] is NeedsTape:
+            self.attempt.abandon()
+            self.kernels.undo()
         self._recording.close()
         Call.__exit__(self, *exc_info)
-        if isinstance(exc_info[1], NeedsTape):
-            self.kernels.undo()
         if self._owns_stream:
             self.stream.close()
         if self._owns_settings:
@@ -179,10 +187,14 @@ class Translation(TorchFunctionMode, Call):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if types and is_foreign(types):
-            return NotImplemented
-        if Selected in types:
-            return self.dispatch_selected(func, args, kwargs or {})
+        if types and types != _PLAIN:
+            if is_foreign(types):
+                return NotImplemented
+            if Selected in types:
+                return self.dispatch_selected(func, args, kwargs or {})
+            if any(issubclass(kind, Uninitialized) for kind in types):
+                with as_empty(func, args):
+                    return self.dispatch(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch_selected(self, func, args: tuple, kwargs: dict):

@@ -24,7 +24,7 @@ from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import flatten
-from ..transforms.tape import Depth
+from ..transforms.tape import Attempt, Depth
 from .dispatch import Translation
 from .follow import Place
 from .module import copy_structure, name_scopes
@@ -152,8 +152,8 @@ class StatefulFunction:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
-        def run(depth: int):
-            with Translation(rng, self._last_resort, depth) as call, torch.enable_grad(), ExitStack() as recordings:
+        def run(attempt: Attempt):
+            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
                 copies = _Copies(self, state, call)
                 before = {key: place.get() for key, place in copies.places()}
                 if first is not None:

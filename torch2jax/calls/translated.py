@@ -13,7 +13,7 @@ import torch
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
-from ..transforms.tape import Depth
+from ..transforms.tape import Attempt, Depth
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
@@ -47,8 +47,8 @@ class TranslatedFunction:
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, rng=None, **kwargs):
-        def run(depth: int):
-            with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
+        def run(attempt: Attempt):
+            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 return run_on_arrays(call, self._function, args, kwargs)
 
         return self._depth.run(run)
@@ -78,8 +78,8 @@ class TranslatedModule:
                 'jit with static_argnames="return_state_dict", or a function that passes it'
             )
 
-        def run(depth: int):
-            with Translation(rng, self._last_resort, depth) as call, torch.enable_grad():
+        def run(attempt: Attempt):
+            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 skeleton = Skeleton(self._module, state_dict, call)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)

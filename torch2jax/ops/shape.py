@@ -8,6 +8,7 @@ from jax import lax
 from torch._prims_common import canonicalize_dim, canonicalize_dims
 
 from ..errors import TracedValueError
+from ..rules.formats import as_joined
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
@@ -48,7 +49,9 @@ def _joined_dtype(tensors, dim=0, **_):
     return common_dtype(tensors) if tensors else None
 
 
-@implements(torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype, channels_last=("follow", 4))
+@implements(
+    torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype, channels_last=("follow", 4), strides=as_joined
+)
 def cat(tensors, dim=0, *, channels_last=False):
     if not tensors:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")

@@ -5,6 +5,7 @@
 
 import copy
 import operator
+from collections import OrderedDict
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from ..calls.follow import answered
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
+from ..seams import stands_in
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced

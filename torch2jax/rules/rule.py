@@ -17,7 +17,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.scalars import expect_fits
-from ..tensors.storage import evaluating, is_traced
+from ..tensors.storage import Held, evaluating, is_traced
 from ..tensors.tensor import Torchish, geometry, wrap
 from ..translation import current
 from .inline import call_inlined
@@ -136,6 +136,8 @@ class ArrayRule:
         prepare: gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the
             tensors themselves: their strides, their known values.
         exact_out: an ``out=`` tensor must have the dtype of the result.
+        strides: gives the strides of a result from its shape and the call's arguments; see `formats`. By default
+            results are contiguous, and those of a promoting rule as their operands.
     """
 
     def __init__(
@@ -153,8 +155,9 @@ class ArrayRule:
         channels_last: ChannelsLast = None,
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
         exact_out: bool = False,
+        strides: Callable[..., tuple[int, ...] | None] | None = None,
     ):
-        self.exact_out = exact_out
+        self.exact_out, self.strides = exact_out, strides
         self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
@@ -251,7 +254,11 @@ class ArrayRule:
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
         known = Known(self.body, args, kwargs, tensors, self.random and is_traced(arrays[0]))
-        return self._wrap_all(result, dtype, known, tensors, device, layout)
+        strides = self.strides and functools.partial(self._strides_of, args[1:] if self.random else args, kwargs)
+        return self._wrap_all(result, dtype, known, tensors, device, layout, strides)
+
+    def _strides_of(self, args, kwargs, shape) -> tuple[int, ...] | None:
+        return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
 
     def _layout(self, args) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
@@ -338,7 +345,7 @@ def as_result(
     known: Known | None = None,
     device=None,
     layout=None,
-    strides=None,
+    strides: Any = None,
     name: str = "Unknown",
 ) -> Any:
     """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
@@ -355,6 +362,8 @@ def as_result(
         array = lax.stop_gradient(array)
     if layout is not None and array.ndim != len(layout):
         layout = None
+    if callable(strides):
+        strides = strides(Held(array, layout).shape)
     tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False

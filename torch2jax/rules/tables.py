@@ -90,6 +90,7 @@ class Rules:
         channels_last: ChannelsLast = None,
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
         exact_out: bool = False,
+        strides: Callable[..., tuple[int, ...] | None] | None = None,
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -110,6 +111,7 @@ class Rules:
                 `ArrayRule`.
             prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
             exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
+            strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
         """
 
         def register(body: Callable) -> Callable:
@@ -127,6 +129,7 @@ class Rules:
                 channels_last=channels_last,
                 prepare=prepare,
                 exact_out=exact_out,
+                strides=strides,
             )
             for function in functions:
                 self._add_family(function, rule)

@@ -63,9 +63,9 @@ class Torchish(torch.Tensor):
         return "<tensor of another call>" if call is None else call.dispatch(torch.Tensor.__repr__, (self,), {})
 
     def __copy__(self) -> "Torchish":
-        copied: Any = torch.ops.aten.alias(self)
-        own = ("_node", "_label", "_warned", "_viewed")
-        copied.__dict__.update({key: value for key, value in self.__dict__.items() if key not in own})
+        copied = make_view(self, self._node, self)
+        own = {"_node", "_label", "_warned", "_viewed", "_writes"}
+        vars(copied).update({key: value for key, value in vars(self).items() if key not in own})
         return copied
 
     def change(self, name: str, value) -> None:
@@ -116,6 +116,7 @@ class Torchish(torch.Tensor):
         expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
         source = Source(self)
+        current().attempt.begun.add(source)
         if tape is not None:
             held = Held(tape.leaf(held.array, source), held.layout)
         self.change("_node", self._node.grafted(held))

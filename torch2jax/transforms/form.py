@@ -6,7 +6,7 @@ import torch
 from jax import lax
 
 from ..tensors.interop import is_dense
-from ..tensors.tensor import Torchish, wrap
+from ..tensors.tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
 
 __all__ = ["Form", "conjugate"]
@@ -24,7 +24,7 @@ class Form(NamedTuple):
     @classmethod
     def of(cls, tensor: Torchish) -> "Form":
         with torch._C.DisableTorchFunction():
-            strides = tensor.stride() if is_dense(tensor) else None
+            strides = tensor.stride() if is_dense(tensor) else strides_of_copy(tensor)
         return cls(tensor.dtype, tensor.held.layout, strides, tensor._label, tensor.history is not None)
 
     @property

@@ -29,7 +29,7 @@ from .batching_rule import batch_of, run_rule
 from .form import conjugate
 from .linear_call import linear_call
 from .marks import once
-from .tape import Depth
+from .tape import Attempt, Depth
 from .vmap import Batch
 
 __all__ = ["Context", "apply"]
@@ -297,9 +297,9 @@ class _Derivative:
         return call is not None and call.is_running
 
     def _running(self, body: Callable[[Any], list]) -> list:
-        def run(depth: int):
+        def run(attempt: Attempt):
             new_call: Any = self._call_type
-            with new_call(depth=depth) as call, torch.enable_grad():
+            with new_call(attempt=attempt) as call, torch.enable_grad():
                 return body(call)
 
         return self._depth.run(run)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from ..tensors.history import NeedsTape, Node, Source, sources_among
+from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .form import Form
@@ -22,9 +23,42 @@ from .linearization import Level, Var
 from .marks import Sealed, sealed
 from .traces import Bookmark, current_trace, running
 
-__all__ = ["Depth", "Hooked", "Tape"]
+__all__ = ["Attempt", "Depth", "Hooked", "Tape"]
 
 T = TypeVar("T")
+
+
+class Attempt:
+    """One of the runs of a function.
+
+    Args:
+        depth: how deep a tape it keeps.
+        left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
+            have put them aside, and find them there.
+    """
+
+    def __init__(self, depth: int = 0, left: Iterable[Torchish] = ()):
+        self.depth, self.left = depth, list(left)
+        self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
+        """Where histories began."""
+
+    def begin(self) -> None:
+        """Lets what the abandoned run left begin a history in this one."""
+        for tensor in self.left:
+            tensor.start_history()
+
+    def abandon(self) -> None:
+        """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
+        tape, self.left = current().tape, []
+        for source in self.begun:
+            tensor, storage = source.variable, source.variable._node.storage
+            array, layout = storage.held
+            values = array if tape is None else tape.lowered(array)
+            if storage.history is source and not is_traced(values):
+                storage.history = None
+                storage.write(Held(values, layout), None, in_place_of_itself=True)
+                tensor._gradient = None
+                self.left.append(tensor)
 
 
 class Depth:
@@ -33,16 +67,18 @@ class Depth:
     def __init__(self):
         self._depth = 0
 
-    def run(self, body: Callable[[int], T]) -> T:
-        """Calls `body` with the depth, again with a larger one if that turns out to be needed."""
+    def run(self, body: Callable[[Attempt], T]) -> T:
+        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed."""
+        attempt = Attempt(self._depth)
         while True:
             bookmark = Bookmark()
             try:
-                return body(self._depth)
+                return body(attempt)
             except NeedsTape as need:
-                if current() is not None or need.depth <= self._depth:  # the whole outer call has to run again
+                if current() is not None or need.depth <= attempt.depth:  # the whole outer call has to run again
                     raise
                 self._depth = need.depth
+                attempt = Attempt(need.depth, attempt.left)
             bookmark.return_to()
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
+from ...rules.formats import as_input, like_input
 from ...rules.promotion import Promotion
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical
@@ -105,7 +106,7 @@ def celu(input, *, alpha=1.0):
     return elu(input, alpha=alpha, input_scale=1 / alpha)
 
 
-@implements(torch.prelu, takes=FLOATS)
+@implements(torch.prelu, takes=FLOATS, strides=like_input)
 def prelu(input, weight):
     if input.dtype != weight.dtype:
         raise RuntimeError(f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}")
@@ -199,7 +200,7 @@ def logsigmoid(input):
     return lax.neg(softplus(lax.neg(input), threshold=-math.log(jnp.finfo(input.dtype).eps)))
 
 
-@implements(F.glu, takes=FLOATS)
+@implements(F.glu, takes=FLOATS, strides=as_input)
 def glu(input, dim=-1):
     dim = axis_of(input, dim)
     if input.ndim == 0:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ...rules.formats import as_convolved
 from ...rules.registry import implements
 from ...tensors.dtypes import INEXACT
 from ..views import reshape
@@ -172,12 +173,16 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, 
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(torch.conv2d, torch.nn.functional.conv2d, takes=_CONVOLVED, channels_last=("prefer", 4))
+@implements(
+    torch.conv2d, torch.nn.functional.conv2d, takes=_CONVOLVED, channels_last=("prefer", 4), strides=as_convolved
+)
 def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(torch.conv3d, torch.nn.functional.conv3d, takes=_CONVOLVED, channels_last=("prefer", 5))
+@implements(
+    torch.conv3d, torch.nn.functional.conv3d, takes=_CONVOLVED, channels_last=("prefer", 5), strides=as_convolved
+)
 def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
@@ -191,7 +196,13 @@ def conv_transpose1d(
     )
 
 
-@implements(torch.conv_transpose2d, torch.nn.functional.conv_transpose2d, takes=_CONVOLVED, channels_last=("prefer", 4))
+@implements(
+    torch.conv_transpose2d,
+    torch.nn.functional.conv_transpose2d,
+    takes=_CONVOLVED,
+    channels_last=("prefer", 4),
+    strides=as_convolved,
+)
 def conv_transpose2d(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):
@@ -200,7 +211,13 @@ def conv_transpose2d(
     )
 
 
-@implements(torch.conv_transpose3d, torch.nn.functional.conv_transpose3d, takes=_CONVOLVED, channels_last=("prefer", 5))
+@implements(
+    torch.conv_transpose3d,
+    torch.nn.functional.conv_transpose3d,
+    takes=_CONVOLVED,
+    channels_last=("prefer", 5),
+    strides=as_convolved,
+)
 def conv_transpose3d(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):

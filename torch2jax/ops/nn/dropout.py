@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...rules.formats import like_input
 from ...rules.inplace import write_in_place
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule
@@ -46,7 +47,7 @@ def _keep_moments(key, input, p: float, features: bool = False):
 
 def _implements_dropout(name: str, body, features: bool) -> None:
     """The function, its in-place form, and their operators."""
-    draw = ArrayRule(body, name, random=True, takes=FLOATS)
+    draw = ArrayRule(body, name, random=True, takes=FLOATS, strides=like_input)
 
     def drop(input, p, train):
         if not 0 <= p <= 1:
@@ -79,7 +80,9 @@ def _keep_with_mask(key, input, p: float):
     return lax.select(kept, scaled, lax.full_like(input, 0)), kept
 
 
-_KEEP_WITH_MASK = ArrayRule(_keep_with_mask, "native_dropout", takes=FLOATS, dtype=(None, torch.bool), random=True)
+_KEEP_WITH_MASK = ArrayRule(
+    _keep_with_mask, "native_dropout", takes=FLOATS, dtype=(None, torch.bool), random=True, strides=like_input
+)
 
 
 @implements_tensors(torch.native_dropout, aten.native_dropout.default)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...rules.formats import as_input
 from ...rules.inplace import write_in_place
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...rules.rule import ArrayRule
@@ -129,7 +130,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     return _scaled(lax.mul(x, spread(inverse, x, axes)), weight, None, axes).astype(input.dtype)
 
 
-@implements(torch.group_norm, takes=FLOATS, channels_last=("follow", 4))
+@implements(torch.group_norm, takes=FLOATS, channels_last=("follow", 4), strides=as_input)
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True, *, channels_last=False):
     at = _channel_axis(input, channels_last)
     channels = input.shape[at]
@@ -184,8 +185,8 @@ def _moved(running, value, momentum):
     return lax.add(kept, lax.mul(value.astype(running.dtype), _scalar(running, momentum)))
 
 
-_NORMALIZE_BATCH = ArrayRule(_normalize_batch, "batch_norm", channels_last=("follow", 4))
-_NORMALIZE_WITH = ArrayRule(_normalize_with, "batch_norm", channels_last=("follow", 4))
+_NORMALIZE_BATCH = ArrayRule(_normalize_batch, "batch_norm", channels_last=("follow", 4), strides=as_input)
+_NORMALIZE_WITH = ArrayRule(_normalize_with, "batch_norm", channels_last=("follow", 4), strides=as_input)
 
 
 @implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS)

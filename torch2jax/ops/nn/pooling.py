@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...rules.formats import as_input
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened
@@ -191,7 +192,9 @@ def max_pool1d(
     return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
-@implements(F.max_pool2d, torch.max_pool2d, takes=REALS, dtype=_with_indices, channels_last=("follow", 4))
+@implements(
+    F.max_pool2d, torch.max_pool2d, takes=REALS, dtype=_with_indices, channels_last=("follow", 4), strides=as_input
+)
 def max_pool2d(
     input,
     kernel_size,
@@ -206,7 +209,9 @@ def max_pool2d(
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
 
 
-@implements(F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5))
+@implements(
+    F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5), strides=as_input
+)
 def max_pool3d(
     input,
     kernel_size,
@@ -226,12 +231,12 @@ def max_pool1d_with_indices(input, kernel_size, stride=None, padding=0, dilation
     return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
-@implements(torch._C._nn.max_pool2d_with_indices, takes=REALS, dtype=(None, torch.int64))
+@implements(torch._C._nn.max_pool2d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_input)
 def max_pool2d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
-@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64))
+@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_input)
 def max_pool3d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, True)
 
@@ -289,7 +294,7 @@ def avg_pool1d(
     return _avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None, channels_last)
 
 
-@implements(F.avg_pool2d, takes=_AVERAGED, channels_last=("follow", 4))
+@implements(F.avg_pool2d, takes=_AVERAGED, channels_last=("follow", 4), strides=as_input)
 def avg_pool2d(
     input,
     kernel_size,
@@ -401,6 +406,7 @@ def adaptive_avg_pool1d(input, output_size, *, channels_last=False):
     torch.ops.aten._adaptive_avg_pool2d,
     takes=FLOATS,
     channels_last=("follow", 4),
+    strides=as_input,
 )
 def adaptive_avg_pool2d(input, output_size, *, channels_last=False):
     return _adaptive_avg_pool(input, 2, output_size, channels_last)
@@ -440,7 +446,7 @@ def adaptive_max_pool1d(input, output_size):
     return _adaptive_max_pool(input, 1, output_size)
 
 
-@implements(torch._C._nn.adaptive_max_pool2d, takes=FLOATS, dtype=(None, torch.int64))
+@implements(torch._C._nn.adaptive_max_pool2d, takes=FLOATS, dtype=(None, torch.int64), strides=as_input)
 def adaptive_max_pool2d(input, output_size):
     return _adaptive_max_pool(input, 2, output_size)
 
@@ -564,7 +570,7 @@ def _(area, primals, tangents):
     return _put(values, indices, area), target.at[rows, indices].add(d_values)
 
 
-@implements(torch._C._nn.max_unpool2d, takes=FLOATS)
+@implements(torch._C._nn.max_unpool2d, takes=FLOATS, strides=as_input)
 def max_unpool2d(input, indices, output_size):
     return _unpool(input, indices, per_dimension(output_size, 2, "output_size"), 2)
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
+from ...rules.formats import as_input
 from ...rules.registry import implements
 from ...tensors.dtypes import FLOATS, NUMBERS
 from ...tensors.scalars import expect_fits, held_number
@@ -28,7 +29,11 @@ def _padded_dtypes(input, pad, mode="constant", value=None):
     return NUMBERS if mode in ("reflect", "replicate") else None
 
 
-@implements(F.pad, _nn.pad, takes=_padded_dtypes, channels_last=("follow", 4))
+def _padded_strides(shape, input, pad, mode="constant", value=None):
+    return None if mode == "circular" else as_input(shape, input)
+
+
+@implements(F.pad, _nn.pad, takes=_padded_dtypes, channels_last=("follow", 4), strides=_padded_strides)
 def pad(input, pad, mode="constant", value=None, *, channels_last=False):
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise RuntimeError(
@@ -111,11 +116,11 @@ def _pad_rule(mode):
 
 
 for _dims in (1, 2, 3):
-    implements(getattr(_nn, f"reflection_pad{_dims}d"), takes=NUMBERS)(_pad_rule("reflect"))
-    implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS)(_pad_rule("replicate"))
+    implements(getattr(_nn, f"reflection_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("reflect"))
+    implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("replicate"))
 
 
-@implements(torch.constant_pad_nd, aten.constant_pad_nd, fits=("value",))
+@implements(torch.constant_pad_nd, aten.constant_pad_nd, fits=("value",), strides=as_input)
 def constant_pad_nd(input, pad_, value=0):
     return pad(input, pad_, value=value)
 
@@ -187,7 +192,9 @@ def _repeat(x, dim, times):
 for _dims in (1, 2, 3):
     for _name, _offset in (("upsample_nearest", 0.0), ("_upsample_nearest_exact", 0.5)):
         _functions = [getattr(namespace, f"{_name}{_dims}d") for namespace in (_nn, aten)]
-        implements(*_functions, takes=_IMAGES, channels_last=("follow", 4))(_interpolate_nearest(_offset))
+        implements(*_functions, takes=_IMAGES, channels_last=("follow", 4), strides=as_input)(
+            _interpolate_nearest(_offset)
+        )
 
 
 def _interpolate_weighted(taps_of):
@@ -304,8 +311,10 @@ for _name, _taps_of, _takes in (
     ("_upsample_bilinear2d_aa", _antialiased_linear, _IMAGES),
     ("_upsample_bicubic2d_aa", _antialiased_cubic, _IMAGES),
 ):
-    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes)(_interpolate_weighted(_taps_of))
-implements("aten::_upsample_lanczos2d_aa", takes=_IMAGES)(_interpolate_weighted(_antialiased_lanczos))
+    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, strides=as_input)(
+        _interpolate_weighted(_taps_of)
+    )
+implements("aten::_upsample_lanczos2d_aa", takes=_IMAGES, strides=as_input)(_interpolate_weighted(_antialiased_lanczos))
 
 
 # Sampling at the points of a grid.

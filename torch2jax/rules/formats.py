@@ -1,0 +1,62 @@
+"""The strides that PyTorch gives results which are no pointwise function of their operands: its memory formats.
+
+Each function takes the shape of a result and the arguments of the call, and gives None for a contiguous one.
+"""
+
+import functools
+
+import torch
+
+from ..tensors.tensor import strides_of_copy, strides_of_shape
+
+__all__ = ["as_convolved", "as_input", "as_joined", "like_input"]
+
+Strides = tuple[int, ...] | None
+
+
+def as_input(shape, input, *_args, **_options) -> Strides:
+    """Channels last if the input seems to be."""
+    return _formatted(shape, _is_channels_last(input))
+
+
+def as_convolved(shape, input, weight, *_args, **_options) -> Strides:
+    """Channels last if the input or the weight seems to be."""
+    if input.ndim == 5 and input.dtype == torch.float64:  # this kernel of PyTorch's knows none
+        return None
+    return _formatted(shape, _is_channels_last(input) or _is_channels_last(weight))
+
+
+def as_joined(shape, tensors, *_args, **_options) -> Strides:
+    """Channels last if all of the inputs seem to be."""
+    return _formatted(shape, all(map(_is_channels_last, tensors)))
+
+
+def like_input(shape, input, *_args, **_options) -> Strides:
+    """Those of a copy of the input."""
+    if input.is_contiguous() or input.shape != shape:
+        return None
+    return strides_of_copy(input)
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.ndim in (4, 5) and _seems_channels_last(tuple(tensor.shape), tensor.stride())
+
+
+@functools.lru_cache(maxsize=4096)
+def _seems_channels_last(shape, strides) -> bool:
+    """Whether the channels are innermost in memory and the images outermost, perhaps with gaps."""
+    if strides[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for dim in (1, *range(len(shape) - 1, 1, -1)):
+        if strides[dim] < least:
+            return False
+        least = strides[dim] * shape[dim]
+    return least <= strides[0] and least != strides[1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _formatted(shape, is_channels_last: bool) -> Strides:
+    if not is_channels_last or len(shape) not in (4, 5):
+        return None
+    return strides_of_shape(shape, torch.channels_last if len(shape) == 4 else torch.channels_last_3d)
