@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
-from jax import lax
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,12 +24,9 @@ from ..errors import NoRuleError, TracedValueError
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
-from ..tensors.dtypes import canonical, dtype_j2t, dtype_of_type
+from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
-from ..tensors.interop import is_dense, tensor_to_array
-from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import View, evaluating, is_traced, next_number
-from ..tensors.tensor import Torchish, is_foreign, make_region, make_view, wrap
+from ..tensors.tensor import Torchish, is_foreign
 from ..transforms import (  # for what stands in
     engine as engine,
     forward as forward,
@@ -38,10 +34,10 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
-from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
+from .constants import Constants
 from .kernels import Kernels, has_kernel
 from .pickled import Kept
 from .rng import Stream
@@ -78,8 +74,7 @@ class Translation(TorchFunctionMode, Call):
     def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
         super().__init__()
         outer = current()
-        self._constants: dict = outer._constants if isinstance(outer, Translation) else {}
-        self._storages: dict[int, Torchish] = outer._storages if isinstance(outer, Translation) else {}
+        self.constants: Constants = outer.constants if isinstance(outer, Translation) else Constants()
         self._owns_stream = rng is not None or not isinstance(outer, Translation)
         self.stream = Stream(rng) if self._owns_stream else outer.stream
         self.casts = {}
@@ -338,95 +333,16 @@ class Translation(TorchFunctionMode, Call):
         return self.stream.next_key(generator)
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
-        """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
-        with torch._C.DisableTorchFunction():
-            dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
-            lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
-            return self._remember(tensor, lifted)
-
-    def lift_own(self, tensor: torch.Tensor) -> Torchish:
-        """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
-        lifted = self.lift(tensor)
-        memory = lifted._node.storage.memory
-        memory.foreign, memory.number = False, next_number()
-        return lifted
-
-    def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
-        entry = self._constants.get(id(tensor))
-        return tensor if entry is None else entry[1]
+        return self.constants.bind(tensor, array)
 
     def lift(self, value) -> Torchish:
-        """The tensor of this call that stands for a tensor or array from outside: a constant."""
-        if isinstance(value, Torchish):
-            return value
-        if isinstance(value, torch.Tensor):
-            entry = self._constants.get(id(value))
-            if entry is not None:
-                return entry[1]
-            with outside():
-                return self._lift_constant(value)
-        if not isinstance(value, jax.Array):
-            with evaluating():  # a known value, also while JAX traces
-                value = jax.numpy.asarray(value)
-        return wrap(value, dtype_j2t(value.dtype))
+        return self.constants.lift(value)
 
-    def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        if isinstance(tensor, Selected):
-            raise TracedValueError("what a boolean mask chose")
-        if tensor.is_meta:
-            raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
-            if tensor.layout is not torch.strided:
-                lifted = self._constant(tensor)
-            elif tensor.is_conj() or tensor.is_neg():
-                kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
-                base = self.lift(plain)
-                lifted = make_view(base, View(base._node, kind), base)
-            else:
-                lifted = self._lift_plain(tensor)
-            gradient = tensor.grad if tensor.is_leaf else None
-        if gradient is not None:
-            lifted._gradient = self.lift_own(gradient)
-        return self._remember(tensor, lifted)
+    def lift_own(self, tensor: torch.Tensor) -> Torchish:
+        return self.constants.lift_own(tensor)
 
-    def _lift_plain(self, tensor: torch.Tensor) -> Torchish:
-        key = tensor.untyped_storage()._cdata
-        if key not in self._storages:
-            if _covers_storage(tensor):
-                return self._constant(tensor)
-            memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
-            self._remember(memory, self._constant(memory))
-        lifted = _region_of(self._storages[key], tensor)
-        if lifted is None:
-            return self._constant(tensor)
-        if lifted.history is not None and not tensor.requires_grad:  # as after weight.detach()
-            lifted._node = lifted._node.detached()
-        return lifted
-
-    @functools.cached_property
-    def _copies_constants(self) -> bool:
-        return is_traced(lax.full((), 0.0))  # the graph may outlive the tensor's values
-
-    def _constant(self, tensor: torch.Tensor) -> Torchish:
-        array = tensor_to_array(tensor, copy=self._copies_constants)
-        strides = tensor.stride() if is_dense(tensor) else None
-        lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
-        memory = lifted._node.storage.memory
-        memory.foreign, memory.number = True, 0
-        return lifted
-
-    def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            vars(lifted).update(vars(tensor))
-            if isinstance(tensor, torch.nn.Parameter):
-                lifted._is_param = True
-            if tensor.requires_grad:
-                lifted.start_history()
-            if _covers_storage(tensor):
-                self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
-            self._constants[id(tensor)] = (tensor, lifted)
-        return lifted
+    def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.constants.standing_for(tensor)
 
 
 class _Inside:
@@ -483,22 +399,6 @@ class AtenMode(TorchDispatchMode):
 
 def _same_first(args: tuple, given: tuple) -> bool:
     return len(args) == len(given) and (not args or args[0] is given[0])
-
-
-def _covers_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage, as most are, so that its array can stand for that memory."""
-    if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
-        return False
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-
-
-def _region_of(base: Torchish, tensor: torch.Tensor) -> Torchish | None:
-    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them."""
-    storage = base._node.storage
-    size = storage.memory.size * storage.dtype.itemsize
-    if base.dtype != tensor.dtype and size != tensor.untyped_storage().nbytes():
-        return None
-    return make_region(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
 class _Overlay(dict):
