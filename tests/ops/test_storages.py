@@ -29,6 +29,7 @@ VIEWS = {
     "to": lambda x: x.to(x.dtype),
     "clone": lambda x: x.clone(),
     "other dtype": lambda x: x.view(torch.int32),
+    "same dtype": lambda x: x.view(torch.float32),
     "unfold": lambda x: x.unfold(0, 2, 1),
     "diagonal": lambda x: x.diagonal(),
     "chunk": lambda x: x.chunk(2)[1],

@@ -410,11 +410,8 @@ def resolve_neg(input):
 
 @implements_tensors(aten.view.dtype)
 def view_dtype(self, dtype):
-    if dtype != self.dtype:
-        _refuse_bit(
-            self, "conj", "view as another dtype is not supported for conjugate view tensors; call resolve_conj() first"
-        )
-        _refuse_bit(self, "neg", "view is not supported for tensors with negative bit set; call resolve_neg() first")
+    _refuse_bit(self, "conj", "view(dtype) is not supported for conjugate view tensors; call resolve_conj() first")
+    _refuse_bit(self, "neg", "view is not supported for tensors with negative bit set; call resolve_neg() first")
     like = geometry(aten.view.dtype, self, dtype)
     before, after = canonical(self.dtype), canonical(dtype)
     shape, new_shape = _shape_of(self), _shape_of(like)
@@ -426,7 +423,7 @@ def view_dtype(self, dtype):
         lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
     )
     # As in PyTorch, a write to the bytes is none that autograd sees.
-    viewed = make_view(self, View(self._node if dtype == self.dtype else self._node.detached(), kind), like)
+    viewed = make_view(self, View(self._node.detached(), kind), like)
     viewed._viewed = None
     return viewed
 

@@ -160,8 +160,12 @@ def _weakly(method: Any) -> Callable[[], None]:
 
 
 def _alias(tensor: Torchish, array) -> Torchish:
-    """Another tensor on the memory of one, whose history begins with an array of the same values."""
-    node = tensor._node.grafted(Held(array, tensor.held.layout))
+    """Another tensor on the memory of one, whose history begins with an array of the same values.
+
+    Where elements of it are one in memory, it is of memory of its own: nothing can be written to it.
+    """
+    held = Held(array, tensor.held.layout)
+    node = Storage(held) if tensor._node.overlaps else tensor._node.grafted(held)
     with torch.enable_grad():
         return make_view(tensor, node, tensor)
 
