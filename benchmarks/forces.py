@@ -1,6 +1,6 @@
 """Forces that translated code takes with `torch.autograd.grad`, against `jax.grad` of the same model by hand.
 
-    python -m benchmarks.forces [pairs messages] [--atoms 64] [--rounds 200]
+    python -m benchmarks.forces [pairs messages equivariant] [--atoms 64] [--rounds 200]
 
 For the energy and the forces on all atoms, and for the gradient of a loss on forces with respect to all weights: the
 time to trace and lower, to compile and to run, the number of StableHLO operations, flops and bytes accessed. The two
@@ -21,6 +21,7 @@ from torch import nn
 
 from torch2jax import t2j
 
+from .equivariant import Equivariant, equivariant_in_jax
 from .models import assert_agree, compile_counted, fresh
 
 WIDTH = 64
@@ -98,9 +99,10 @@ def messages_in_jax(params, positions, first, second):
     return jnp.sum(_linear(params, "readout", features))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
-    "pairs": (Pairs, pairs_in_jax),
-    "messages": (Messages, messages_in_jax),
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Callable]]] = {
+    "pairs": (Pairs, lambda _: pairs_in_jax),
+    "messages": (Messages, lambda _: messages_in_jax),
+    "equivariant": (Equivariant, equivariant_in_jax),
 }
 
 
@@ -122,8 +124,9 @@ def _training(forces_of):
 
 def measure(name: str, atoms: int, rounds: int) -> dict[str, dict[str, tuple[float, float, float]]]:
     """For each pass and figure, what the translated and the hand-written forces take."""
-    module, energy_of = MODELS[name]
+    module, by_hand = MODELS[name]
     model: Any = module()
+    energy_of = by_hand(model)
     translated = t2j(model)
     params = t2j(dict(model.named_parameters()))
     positions = 2 * jax.random.normal(jax.random.key(0), (atoms, 3))
