@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists, AutocastTestLists
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from torch2jax import t2j
 from torch2jax.rules import autocast
@@ -216,6 +217,25 @@ def test_a_region_around_the_call_is_in_it():
     with torch.autocast("cpu"):
         assert product(x).dtype == jax.jit(product)(x).dtype == jnp.bfloat16
     assert product(x).dtype == jnp.float32
+
+
+def test_transformations_within_a_region():
+    layer = nn.Linear(2, 2)
+
+    def loss(x):
+        result = layer(x)
+        assert result.dtype == torch.bfloat16
+        return result.float().sum()
+
+    def run(x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            checkpointed = checkpoint(loss, x, use_reentrant=False)
+            return checkpointed + loss(x), torch.func.grad(loss)(x), torch.vmap(loss)(x)
+
+    x = jnp.ones((3, 2))
+    assert [y.dtype for y in jax.eval_shape(t2j(run), x)] == [jnp.float32] * 3
+    gradient = jax.jit(jax.grad(lambda x: t2j(run)(x)[0]))(x)  # a weight's cast within a checkpoint stays in it
+    np.testing.assert_allclose(gradient[0], 2 * layer.weight.detach().sum(0), rtol=2e-2)
 
 
 def test_what_pytorch_refuses():
