@@ -64,11 +64,6 @@ _KEYS |= {"xpu": "AutocastXPU"}
 _DEVICES = torch._C._autocast_supported_devices()
 
 
-def device_of_region() -> str:
-    """The device that the region names in which this thread is."""
-    return next(device for device in _DEVICES if torch.is_autocast_enabled(device))
-
-
 class Treatment(NamedTuple):
     """What becomes of an operator, or of a function that stands for one, in a region."""
 
