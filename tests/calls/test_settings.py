@@ -119,7 +119,8 @@ def test_the_default_dtype_is_that_of_all_that_is_made():
         found += [torch.nn.Linear(1, 1).weight, torch.rand(2), torch.ones(2, dtype=torch.int64) / 2]
         seen.append({y.dtype for y in found})
         seen.append((torch.tensor([1]).dtype, torch.ones_like(x).dtype))
-        torch.set_default_tensor_type(torch.DoubleTensor)
+        with pytest.warns(UserWarning, match="deprecated"):
+            torch.set_default_tensor_type(torch.DoubleTensor)
         seen.append((torch.empty(1).dtype, torch.tensor(1j).dtype))
         return x
 
