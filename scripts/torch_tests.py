@@ -39,6 +39,7 @@ FILES = (
     "nn/*.py",
     "test_nn.py",
     "test_reductions.py",
+    "test_autocast.py",
 )
 # Every operator is compiled for every shape: LLVM need not optimise what runs once.
 XLA_FLAGS = (

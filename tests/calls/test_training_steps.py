@@ -1,6 +1,7 @@
 """Training steps: modules, optimizers, schedulers and scalers go in and come out, and 20 steps are PyTorch's."""
 
 import copy
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -266,6 +267,19 @@ def test_gradient_scaler(optimizer_of, clips):
     objects = (model, optimizer, scaler)
     state = check(t2j(train_scaled, state=objects), objects, *batch(), atol=2e-5, scale=2.0**12)
     assert float(state["scaler"]["_scale"]) == scaler.get_scale() != 2.0**126
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x])
+def test_a_scaler_made_in_the_call(copied):
+    """One for CUDA acts where there is none; a copy is the call's own."""
+
+    def scaled(x):
+        scaler = copied(torch.amp.GradScaler("cuda", init_scale=8.0))
+        return scaler.scale(x), scaler.is_enabled()
+
+    outputs, is_enabled = t2j(scaled)(jnp.ones(3))
+    np.testing.assert_array_equal(outputs, 8 * np.ones(3))
+    assert is_enabled
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9), "use_buffers": True}])

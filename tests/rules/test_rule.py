@@ -92,3 +92,10 @@ def test_what_pytorch_takes_is_taken(function, tensor):
 def test_options_are_given_by_place_or_name(function):
     x = torch.tensor([-1.0, 0.3, 2.0])
     compare(jax.jit(t2j(function))(t2j(x)), function(x))
+
+
+def test_preparations_see_tensors_from_outside_of_the_call():
+    layer = torch.nn.Embedding(5, 3)
+    indices = torch.tensor([1, 4])
+    compare(t2j(lambda x: layer(x))(t2j(indices)), layer(indices))
+    compare(jax.jit(t2j(lambda x: layer(indices) + x))(t2j(torch.zeros(3))), layer(indices))

@@ -223,11 +223,18 @@ def _average(self, model):
 
 _maybe_step, _unscale, _update = GradScaler._maybe_opt_step, GradScaler._unscale_grads_, GradScaler.update
 _start, _init_scaler = GradScaler._lazy_init_scale_growth_tracker, GradScaler.__init__
+_restore_scaler = GradScaler.__setstate__
 
 
 @stands_in(GradScaler, "__init__")
 def _make_scaler(self, *args, **kwargs):
     _init_scaler(self, *args, **kwargs)
+    adopt(self)
+
+
+@stands_in(GradScaler, "__setstate__")
+def _make_copy_of_scaler(self, state):
+    _restore_scaler(self, state)
     adopt(self)
 
 

@@ -5,6 +5,7 @@ the whole process, which other threads share: a call keeps its own.
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,11 @@ def _set_default_dtype(d):
 
 @runs_instead_of(torch.set_default_tensor_type)
 def _set_default_tensor_type(t):
+    warnings.warn(
+        "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use torch.set_default_dtype() and "
+        "torch.set_default_device() as alternatives.",
+        stacklevel=3,
+    )
     torch.set_default_dtype((torch._import_dotted_name(t) if isinstance(t, str) else t).dtype)
 
 

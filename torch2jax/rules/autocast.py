@@ -64,11 +64,6 @@ _KEYS |= {"xpu": "AutocastXPU"}
 _DEVICES = torch._C._autocast_supported_devices()
 
 
-def device_of_region() -> str:
-    """The device that the region names in which this thread is."""
-    return next(device for device in _DEVICES if torch.is_autocast_enabled(device))
-
-
 class Treatment(NamedTuple):
     """What becomes of an operator, or of a function that stands for one, in a region."""
 
@@ -216,7 +211,7 @@ def _mapped(function: Callable[[torch.Tensor], Any], value) -> Any:
     return value
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
     if tensor.dtype == dtype or not _is_eligible(tensor):
         return tensor
     call = current()
@@ -236,7 +231,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return kept[1]
 
 
-def _is_kept(tensor: torch.Tensor) -> bool:
+def _is_kept(tensor: Any) -> bool:
     """Whether the cast of a tensor serves again: that of a weight, as in PyTorch.
 
     Not within a trace of JAX's own, which it would outlive.

@@ -156,3 +156,25 @@ def test_encoder_with_a_traced_mask():
     encoder, x = _encoder(), torch.randn(3, 4, 8)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(4)
     compare(jax.jit(t2j(encoder))(t2j(x), t2j(mask)), encoder(x, mask))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"average_attn_weights": False, "mask": BOOLEAN[0, 0, :, :5], "mask_type": 0},
+        {"need_weights": False, "mask": torch.tensor([[False] * 4 + [True]] * 2), "mask_type": 1},
+    ],
+)
+def test_native_multi_head_attention(options):
+    generator = torch.Generator().manual_seed(0)
+    x, other = torch.randn(2, 2, 5, 4, generator=generator)
+    weights = [torch.randn(shape, generator=generator) for shape in ((12, 4), (12,), (4, 4), (4,))]
+
+    def attend(x, other, *weights):
+        return torch._native_multi_head_attention(x, other, other, 4, 2, *weights, **options)
+
+    for got, want in zip(t2j(attend)(*t2j((x, other, *weights))), attend(x, other, *weights), strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            compare(got, want)

@@ -53,3 +53,26 @@ def test_wrong_shapes_are_refused(arguments, message):
 def test_same_padding_refuses_strides():
     with pytest.raises(RuntimeError, match="strided"):
         t2j(lambda x, w: F.conv2d(x, w, stride=2, padding="same"))(jnp.ones((2, 3, 8, 8)), jnp.ones((4, 3, 3, 3)))
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+def test_convolution_of_time_first(pad):
+    x, weight, bias = torch.randn(7, 2, 3), torch.randn(3, 3, 4), torch.randn(4)
+    compare(t2j(torch.conv_tbc)(*t2j((x, weight, bias)), pad), torch.conv_tbc(x, weight, bias, pad))
+    with pytest.raises(RuntimeError, match="conv_tbc wants"):
+        t2j(torch.conv_tbc)(*t2j((x, weight[:, :2], bias)))
+
+
+def test_convolutions_of_cudnn():
+    """They take their options in another order, and other ones too."""
+    x, weight = torch.randn(2, 4, 6, 5), torch.randn(4, 2, 3, 3)
+    options, rest = ([1, 1], [2, 1], [1, 2], 2), (False, True, True)
+    padding, stride, dilation, groups = options
+    compare(
+        t2j(torch.cudnn_convolution)(*t2j((x, weight)), *options, *rest),
+        F.conv2d(x, weight, None, stride, padding, dilation, groups),
+    )
+    compare(
+        t2j(torch.cudnn_convolution_transpose)(*t2j((x, weight)), padding, [1, 0], *options[1:], *rest),
+        F.conv_transpose2d(x, weight, None, stride, padding, [1, 0], groups, dilation),
+    )

@@ -282,6 +282,50 @@ def _weigh(query, key, value, mask, dropout_p: float):
     return torch.matmul(weights, value), weights
 
 
+@implements_tensors(torch._native_multi_head_attention, torch.ops.aten._native_multi_head_attention.default)
+def _native_multi_head_attention(
+    query,
+    key,
+    value,
+    embed_dim,
+    num_head,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    mask=None,
+    need_weights=True,
+    average_attn_weights=True,
+    mask_type=None,
+):
+    """The layer on ``(batch, time, features)``; `mask_type` 1 is that of a padding, 0 that of the attention."""
+    if mask_type not in (None, 0, 1):
+        raise NotImplementedError(f"_native_multi_head_attention got mask_type={mask_type}; wanted 0, 1 or None")
+    inputs = {id(x): x.transpose(0, 1) for x in (query, key, value)}  # what is shared is projected by one product
+    query, key, value = (inputs[id(x)] for x in (query, key, value))
+    output, weights = torch.nn.functional.multi_head_attention_forward(
+        query,
+        key,
+        value,
+        embed_dim,
+        num_head,
+        qkv_weight,
+        qkv_bias,
+        None,
+        None,
+        False,
+        0.0,
+        proj_weight,
+        proj_bias,
+        training=False,
+        key_padding_mask=mask if mask_type == 1 else None,
+        attn_mask=None if mask_type == 1 else mask,
+        need_weights=need_weights,
+        average_attn_weights=average_attn_weights,
+    )
+    return output.transpose(0, 1), weights
+
+
 @implements_tensors(torch._nested_tensor_from_mask_left_aligned)
 def _nested_tensor_from_mask_left_aligned(t, mask):
     return False  # so that a TransformerEncoder keeps to dense tensors

@@ -238,6 +238,29 @@ def _convolution(input, weight, bias, stride, padding, dilation, transposed, out
     return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
+@implements(torch.conv_tbc, takes=_CONVOLVED)
+def conv_tbc(input, weight, bias, pad=0):
+    """Over ``(time, batch, channels)``, by a weight of ``(window, inputs, outputs)``."""
+    if input.ndim != 3 or weight.ndim != 3 or input.shape[2] != weight.shape[1]:
+        raise RuntimeError(
+            f"conv_tbc wants an input of (time, batch, inputs) and a weight of (window, inputs, outputs), got shapes "
+            f"{list(input.shape)} and {list(weight.shape)}"
+        )
+    layout = ("WNC", "WIO", "WNC")
+    output = lax.conv_general_dilated(input, weight, (1,), [(pad, pad)], dimension_numbers=layout)
+    return lax.add(output, lax.broadcast_in_dim(bias, output.shape, (2,)))
+
+
+@implements(torch.cudnn_convolution, takes=_CONVOLVED)
+def cudnn_convolution(input, weight, padding, stride, dilation, groups, *_backend):
+    return _forward(input, weight, None, stride, padding, dilation, groups)
+
+
+@implements(torch.cudnn_convolution_transpose, takes=_CONVOLVED)
+def cudnn_convolution_transpose(input, weight, padding, output_padding, stride, dilation, groups, *_backend):
+    return _transposed(input, weight, None, stride, padding, output_padding, groups, dilation)
+
+
 # Folding and unfolding.
 
 
