@@ -73,6 +73,9 @@ def _mend(node: ast.stmt) -> Iterator[ast.stmt]:
             node.body = _statements(node.body)
             yield _definition(node)
         case ast.FunctionDef() if node.decorator_list:
+            if any(ast.unparse(x).startswith("parametrize('device'") for x in node.decorator_list):
+                # of those for each device, the ones for the CPU do not need another
+                node.decorator_list = [x for x in node.decorator_list if ast.unparse(x) != "requires_cuda"]
             yield _definition(node)
         case ast.If():
             node.body, node.orelse = _statements(node.body), _statements(node.orelse)
