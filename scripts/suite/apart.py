@@ -110,6 +110,11 @@ APART = (
         calls=r"torch/__init__\.py:compile|torch/_dynamo/eval_frame\.py:_?(optimize|export)\w*|"
         r"torch/_inductor/compile_fx\.py:.*|torch/_functorch/aot_autograd\.py:aot_(function|module)\w*",
     ),
+    Apart(
+        "`make_fx`",
+        "it records the operators of PyTorch's dispatcher, as its compilers want them",
+        calls=r"torch/fx/experimental/proxy_tensor\.py:make_fx",
+    ),
 )
 
 
@@ -138,7 +143,7 @@ class Calls:
         self._seconds = seconds
         self._compiled: set[str] = set()
         self._codes: set = set()
-        self._compiling: FrameType | None = None  # an operator of control flow, which compiles what it is given
+        self._compiling: FrameType | None = None
 
     def __enter__(self) -> "Calls":
         self._handler = signal.signal(signal.SIGVTALRM, lambda *_: sys.setprofile(None))
@@ -166,8 +171,8 @@ class Calls:
         return self._compiled | {f"{_below(code.co_filename)}:{code.co_qualname}" for code in self._codes}
 
 
-_COMPILING = ("_hop_compile_and_call", "flex_attention")
-"""PyTorch's functions that compile what a test gives them, without the test asking for that."""
+_COMPILING = ("_hop_compile_and_call", "materialize_as_graph", "create_fw_bw_graph", "flex_attention", "linearize")
+"""PyTorch's functions that trace or compile what a test gives them, without the test asking for that."""
 _PLACES = [sysconfig.get_path(name) for name in ("purelib", "stdlib")]
 
 
