@@ -36,8 +36,8 @@ class DualLevel:
 
     def leave(self) -> None:
         """Ends the level: what is left of it has values only."""
-        storages = [reference() for reference in self._storages]
-        kept = [storage for storage in storages if storage is not None and not storage.is_lost]
+        kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
+        kept = [storage for storage in kept if not storage.is_lost]
         arrays = [self._lowered(storage.held.array) for storage in kept]
         self._call.dual = None
         self._exits.close()
