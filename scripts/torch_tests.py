@@ -34,6 +34,7 @@ FILES = (
     "test_autograd.py",
     "functorch/test_eager_transforms.py",
     "functorch/test_vmap.py",
+    "functorch/test_control_flow.py",
     "optim/*.py",
     "test_stateless.py",
     "nn/*.py",

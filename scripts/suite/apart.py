@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 __all__ = ["APART", "Apart", "Calls", "apart", "source_of"]
 
@@ -109,6 +110,11 @@ APART = (
         calls=r"torch/__init__\.py:compile|torch/_dynamo/eval_frame\.py:_?(optimize|export)\w*|"
         r"torch/_inductor/compile_fx\.py:.*|torch/_functorch/aot_autograd\.py:aot_(function|module)\w*",
     ),
+    Apart(
+        "`make_fx`",
+        "it records the operators of PyTorch's dispatcher, as its compilers want them",
+        calls=r"torch/fx/experimental/proxy_tensor\.py:make_fx",
+    ),
 )
 
 
@@ -137,6 +143,7 @@ class Calls:
         self._seconds = seconds
         self._compiled: set[str] = set()
         self._codes: set = set()
+        self._compiling: FrameType | None = None
 
     def __enter__(self) -> "Calls":
         self._handler = signal.signal(signal.SIGVTALRM, lambda *_: sys.setprofile(None))
@@ -150,15 +157,22 @@ class Calls:
         signal.signal(signal.SIGVTALRM, self._handler)
 
     def _see(self, frame, event: str, function) -> None:
-        if event == "c_call":
+        if self._compiling is not None:
+            if frame is self._compiling and event == "return":
+                self._compiling = None
+        elif event == "c_call":
             self._compiled.add(function.__name__)
         elif event == "call":
             self._codes.add(frame.f_code)
+            if frame.f_code.co_qualname in _COMPILING and _below(frame.f_code.co_filename).startswith("torch/"):
+                self._compiling = frame
 
     def names(self) -> set[str]:
         return self._compiled | {f"{_below(code.co_filename)}:{code.co_qualname}" for code in self._codes}
 
 
+_COMPILING = ("_hop_compile_and_call", "materialize_as_graph", "create_fw_bw_graph", "flex_attention", "linearize")
+"""PyTorch's functions that trace or compile what a test gives them, without the test asking for that."""
 _PLACES = [sysconfig.get_path(name) for name in ("purelib", "stdlib")]
 
 

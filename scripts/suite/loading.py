@@ -19,6 +19,7 @@ from typing import Any
 
 __all__ = ["Gone", "install", "load", "mended", "tests_of"]
 
+_ASKING_FOR_CUDA = {"requires_cuda", "unittest.skipIf(not SM70OrLater, 'triton')"}
 _PLAIN = {"staticmethod", "classmethod", "property"}  # decorators without which a definition means something else
 
 
@@ -73,6 +74,9 @@ def _mend(node: ast.stmt) -> Iterator[ast.stmt]:
             node.body = _statements(node.body)
             yield _definition(node)
         case ast.FunctionDef() if node.decorator_list:
+            if any(ast.unparse(x).startswith("parametrize('device'") for x in node.decorator_list):
+                # of those for each device, the ones for the CPU do not need another
+                node.decorator_list = [x for x in node.decorator_list if ast.unparse(x) not in _ASKING_FOR_CUDA]
             yield _definition(node)
         case ast.If():
             node.body, node.orelse = _statements(node.body), _statements(node.orelse)

@@ -1,5 +1,6 @@
 """`scripts/torch_tests.py`: what it makes of files, errors and outcomes, on files of our own."""
 
+import ast
 import sys
 import textwrap
 import unittest
@@ -149,6 +150,31 @@ def test_calls_are_those_of_a_test():
     names = calls.names()
     assert {"to_sparse", "torch/nn/functional.py:relu"} <= names
     assert "to_sparse_csr" not in names
+
+
+def test_what_pytorch_compiles_unasked_is_not_a_call_of_a_test(monkeypatch):
+    import torch
+    from torch._higher_order_ops import utils
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # a call that is seen, and quick
+    with classes.Calls() as calls:
+        utils._hop_compile_and_call(torch.nn.functional.relu, (torch.zeros(2),))
+        torch.nn.functional.selu(torch.zeros(2))
+    names = calls.names()
+    assert {"torch/_higher_order_ops/utils.py:_hop_compile_and_call", "torch/nn/functional.py:selu"} <= names
+    assert "torch/nn/functional.py:relu" not in names
+
+
+def test_a_test_for_each_device_needs_no_other_device():
+    source = """
+    @requires_cuda
+    @parametrize("device", [cpu, cuda])
+    def test_both(device): pass
+    @requires_cuda
+    def test_one(): pass
+    """
+    text = ast.unparse(loading.mended(textwrap.dedent(source)))
+    assert text.count("requires_cuda") == 1
 
 
 def test_a_test_leaves_the_process_as_it_was():

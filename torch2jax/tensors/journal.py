@@ -47,6 +47,8 @@ class Journaled:
 
     changing: ClassVar[tuple[str, ...]] = ()
     """The attributes that change."""
+    is_lost = False
+    """Whether it is of no use any more."""
 
     def _begin(self) -> None:
         self._journal = kept = _active.journal
@@ -127,7 +129,8 @@ class Journal:
 
     def survivors(self) -> list[Any]:
         """What was made within and is still referred to."""
-        return [node for node in [reference() for reference in self.made] if node is not None]
+        nodes = [reference() for reference in self.made]
+        return [node for node in nodes if node is not None and not node.is_lost]
 
 
 class suspended:

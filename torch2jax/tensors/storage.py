@@ -326,6 +326,19 @@ class Storage(Journaled):
         """Notes that the values are what the memory holds now."""
         self._version = self.memory.version
 
+    def lose(self) -> None:
+        """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
+        if self._known is None:
+            self._array, self._held, self._version = None, Held(None, None), -1
+        else:
+            self._array = evaluate(self._known)
+            self._held = Held(self._array, None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its values have been given up."""
+        return self._held.array is None
+
     @property
     def is_outgrown(self) -> bool:
         """Whether the values are in another storage, since the memory has grown."""
@@ -449,6 +462,11 @@ class Storage(Journaled):
         """Takes over what was last written to this memory, in value alone."""
         if self._version == self.memory.version:
             return
+        if self.is_lost:
+            raise RuntimeError(
+                "a tensor that was made in a branch or in the body of a loop was put aside there, and is used outside, "
+                "where it has no value; wanted it among the results"
+            )
         self._touch()
         self._version = self.memory.version
         if self._larger is None and self.memory.size > self._held.array.size:

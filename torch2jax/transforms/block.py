@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.storage import Held, Storage
+from ..tensors.storage import Held, Storage, is_traced
 from ..translation import current
 from .form import Form
 
@@ -157,8 +157,9 @@ class Block:
         """
         call, stream = self._call, self._call.stream.state
         start = stream if key is None else stream._replace(key=key, taken=taken)
+        kept = Journal(repeats=self._repeats)
         try:
-            with Journal(repeats=self._repeats) as kept, call.nested():
+            with kept, call.nested():
                 call.stream.state = start
                 if written is not None:
                     self._effects.enter(written)
@@ -175,6 +176,9 @@ class Block:
                     raise
         finally:
             call.stream.state = stream
+            for node in kept.survivors():
+                if isinstance(node, Storage) and is_traced(node.held.array):
+                    node.lose()
 
     def _count_draws(self, start: Any) -> None:
         end = self._call.stream.state

@@ -62,8 +62,9 @@ class Form(NamedTuple):
     def result(self, array) -> Torchish:
         """As `tensor`, for what a transformation gave: where gradients are off it has none."""
         if torch.is_grad_enabled():
-            tape = current().tape
-            wants_grad = self.wants_grad if tape is None else tape.knows(array)
+            tape, wants_grad = current().tape, self.wants_grad
+            if tape is not None and (tape.outer is None or not wants_grad):  # it does not know arrays of outer ones
+                wants_grad = tape.knows(array)
             return self._replace(wants_grad=wants_grad).tensor(array)
         tensor = self._replace(wants_grad=False).tensor(lax.stop_gradient(array) if self.is_differentiable else array)
         tensor._node.storage.differentiable = False

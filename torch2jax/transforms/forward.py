@@ -42,6 +42,7 @@ class DualLevel:
         """Ends the level: what is left of it has values only."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
+        kept = [storage for storage in kept if not storage.is_lost]
         arrays = [self._lowered(storage.held.array) for storage in kept]
         self._call.dual = None
         self._exits.close()

@@ -200,3 +200,21 @@ def test_arguments_are_checked_as_in_pytorch():
 def test_a_question_within_a_branch_names_its_line():
     with pytest.raises(TypeError, match=r"test_cond\.py"):
         jax.jit(t2j(lambda x: torch.cond(x.sum() > 0, lambda x: x * x[0].item(), plus_one, (x,))))(jnp.ones(3))
+
+
+def test_a_tensor_that_is_put_aside_in_a_branch_is_not_to_be_had_outside():
+    def function(x, use):
+        kept = []
+
+        def branch(x):
+            kept.extend([x * 2, (x * 3)[1:], torch.ones(3)])
+            return x + kept[0]
+
+        y = torch.cond(x.sum() > 0, branch, lambda x: x, (x,))
+        return use(kept) + y
+
+    run = lambda use: jax.jit(t2j(lambda x: function(x, use)))(jnp.ones(3))
+    np.testing.assert_array_equal(run(lambda kept: kept[2]), [4, 4, 4])  # a constant
+    for use in (lambda kept: kept[0], lambda kept: kept[1].sum(), lambda kept: kept[0][0]):
+        with pytest.raises(RuntimeError, match="put aside there"):
+            run(use)

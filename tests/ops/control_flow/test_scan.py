@@ -11,6 +11,7 @@ from functorch.experimental import control_flow
 from jax import lax
 from torch._higher_order_ops import map as torch_map, scan
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
 from tests.ops.control_flow.agreement import agree, graph
 from torch2jax import t2j
@@ -119,6 +120,44 @@ def test_backward_of_a_scan_over_modules_and_what_it_does_not_need():
     cell.zero_grad()
     for mine, other in zip(jax.jit(t2j(function(scan)))(X), wanted, strict=True):
         np.testing.assert_allclose(mine, other, 1e-4, 1e-6)
+
+
+def test_within_a_checkpoint_and_a_checkpoint_within():
+    def function(x):
+        def step(carry, x):
+            carry = checkpoint(lambda c: (c * x).sin(), carry, use_reentrant=False)
+            return carry, carry + x
+
+        x.requires_grad_()
+        loss = checkpoint(lambda x: scan(step, x[0], x)[1].sum(), x, use_reentrant=False)
+        assert loss.requires_grad
+        loss.backward()
+        return x.grad
+
+    def plain(x):
+        carry, total = x[0], 0
+        for row in x:
+            carry = (carry * row).sin()
+            total = total + (carry + row).sum()
+        return torch.autograd.grad(total, x)[0]
+
+    np.testing.assert_allclose(jax.jit(t2j(function))(X), plain(XS.clone().requires_grad_()), 1e-5)
+
+
+def test_gradients_within_the_body():
+    def function(xs):
+        def step(weight, x):
+            weight = weight.detach().requires_grad_()
+            loss = (weight * x).square().sum()
+            loss.backward()
+            slope = torch.func.grad(lambda w: (w * x).square().sum())(weight)
+            return (weight - 0.1 * weight.grad).detach(), (slope - weight.grad).detach()
+
+        return scan(step, torch.ones(3), xs)
+
+    weight, rest = jax.jit(t2j(function))(X)
+    np.testing.assert_allclose(weight, jnp.prod(1 - 0.2 * X**2, axis=0), 1e-5)
+    assert jnp.abs(rest).max() < 1e-6
 
 
 class Normalised(torch.nn.Module):

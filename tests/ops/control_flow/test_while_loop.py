@@ -111,6 +111,33 @@ def test_writes_and_random_numbers():
         assert len(np.unique(last)) == 3
 
 
+def counting(run, x, stop):
+    """The number of steps does not depend on the data: two counters, one of which the other waits for."""
+
+    def body(i, j, x):
+        return i + j, (j + 1) % 3, (x * scale).sin() + i
+
+    scale = torch.nn.Parameter(torch.tensor(1.5))
+    return run(lambda i, j, x: i < stop, body, (0, torch.tensor(1), x))
+
+
+def test_a_loop_that_counts_is_a_scan_with_all_derivatives():
+    stop = torch.tensor(7)
+
+    def function(run):
+        return lambda x: counting(run, x, stop)
+
+    agree(function(while_loop), function(plain_loop), X)
+    jaxpr = jax.make_jaxpr(t2j(function(while_loop)))(jnp.ones(3))
+    assert [str(x.primitive) for x in jaxpr.eqns][-1] == "scan"
+    assert [x.params["length"] for x in jaxpr.eqns if str(x.primitive) == "scan"] == [7]
+
+
+def test_a_loop_that_never_counts_to_its_end_is_left_to_jax():
+    jaxpr = jax.make_jaxpr(t2j(lambda x: counting(while_loop, x, 10**9)))(jnp.ones(3))
+    assert [str(x.primitive) for x in jaxpr.eqns][-1] == "while"
+
+
 REFUSED = {
     "flag of one element": (lambda x: x > 0, lambda x: (x - 1,), RuntimeError, "boolean scalar tensor"),
     "number": (lambda x: x.sum(), lambda x: (x - 1,), RuntimeError, "boolean scalar tensor"),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ...calls.numbers import Number, number_of
-from ...tensors.storage import is_traced
+from ...tensors.storage import Held, evaluate, is_traced
 from ...tensors.tensor import Torchish
 from ...transforms.block import Effects, Given, uncaptured
 from ...transforms.form import Form
@@ -36,6 +36,15 @@ class Carry:
         """What is carried into the first step."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [_literal(tensor.held.arranged(given.form.layout)) for tensor, given in pairs]
+
+    @property
+    def known(self) -> list:
+        """Of the arrays, those that no traced input decides, and None for others."""
+        pairs = zip(self._tensors, self.given, strict=True)
+        return [
+            None if tensor.known is None else Held(evaluate(tensor.known), None).arranged(given.form.layout)
+            for tensor, given in pairs
+        ]
 
     @property
     def wants_grad(self) -> bool:

@@ -1,10 +1,30 @@
-"""Operators of control flow run their code as it is, which PyTorch would compile first to see what it does."""
+"""What is there for PyTorch's compilers to see, or to compile once, runs as it is."""
 
+import torch
 from torch._higher_order_ops import utils
 
+from ...rules.registry import implements_tensors
 from ...seams import stands_in
 
 
 @stands_in(utils, "_hop_compile_and_call")
 def _call(fn, args, kwargs=None):
+    """Operators of control flow compile themselves where they are called."""
     return fn(*args, **(kwargs or {}))
+
+
+@implements_tensors(torch.ops.higher_order.invoke_subgraph)
+def invoke_subgraph(subgraph, identifier, *operands):
+    del identifier
+    return subgraph(*operands)
+
+
+@implements_tensors(torch.ops.higher_order.hints_wrapper)
+def hints_wrapper(body_fn, args, kwargs, hints):
+    del hints
+    return body_fn(*args, **kwargs)
+
+
+@implements_tensors(torch.ops.higher_order.strict_mode)
+def strict_mode(callable, operands):
+    return callable(*operands)

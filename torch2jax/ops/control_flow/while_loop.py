@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import torch
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 from torch.utils._pytree import tree_flatten
 
 from ...calls.numbers import number_of
@@ -15,6 +16,7 @@ from ...transforms.block import Block, Effects, trace_blocks, uncaptured
 from .carry import Carry
 from .cond import known_truth
 from .results import Tensors
+from .steps import count_steps
 
 __all__ = []
 
@@ -84,8 +86,27 @@ def _trace(effects: Effects, ask: Callable, step: Callable, carry: Carry) -> Any
         found, written = body.trace(carry.tensors(arrays), written, own_key)
         return carry.next(effects, found, body.given), written, next_key
 
-    arrays, written, _ = lax.while_loop(goes_on, take_step, (carry.arrays, effects.arrays, effects.key))
+    arrays, written, _ = _loop(goes_on, take_step, (carry.arrays, effects.arrays, effects.key), carry.known)
     effects.leave(written)
     wants_grad = carry.wants_grad or body.wants_grad
     pairs = zip(carry.given, arrays, strict=True)
     return results.restored([given.form.that_may_want_grad(wants_grad).result(array) for given, array in pairs])
+
+
+def _loop(goes_on: Callable, take_step: Callable, state: tuple, known: list) -> Any:
+    """``lax.while_loop``; where the number of steps is known, ``lax.scan``, which has derivatives backwards.
+
+    Args:
+        known: of the first arrays in `state`, those that no traced input decides, and None for others.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    condition, body = (
+        jax.make_jaxpr(lambda *leaves, function=function: function(jax.tree.unflatten(structure, leaves)))(*leaves)
+        for function in (goes_on, take_step)
+    )
+    count = count_steps(condition, body, known + [None] * (len(leaves) - len(known)))
+    if count is None:
+        leaves = lax.while_loop(lambda xs: jaxpr_as_fun(condition)(*xs)[0], lambda xs: jaxpr_as_fun(body)(*xs), leaves)
+    else:
+        leaves, _ = lax.scan(lambda xs, _: (jaxpr_as_fun(body)(*xs), None), leaves, length=count)
+    return jax.tree.unflatten(structure, leaves)
