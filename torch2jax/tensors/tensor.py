@@ -14,6 +14,7 @@ from .regions import region
 from .storage import Held, Storage, View, all_of, evaluate
 
 __all__ = [
+    "EndedCallError",
     "Torchish",
     "become",
     "geometry",
@@ -148,10 +149,14 @@ def is_foreign(types: Iterable[type]) -> bool:
     return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
 
 
+class EndedCallError(RuntimeError):
+    """A tensor is used outside of the translated call that made it."""
+
+
 def _call(func):
     call = current()
     if call is None:
-        raise RuntimeError(
+        raise EndedCallError(
             f"{getattr(func, '__name__', func)} got a tensor of a translated call that has ended; "
             "return tensors from the function given to t2j instead of keeping them aside"
         )

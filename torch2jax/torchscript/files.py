@@ -21,6 +21,10 @@ _save, _load = torch.jit.save, torch.jit.load
 @stands_in(torch.jit, "save")
 def _save_module(m, f, _extra_files=None):
     """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file tells which it is."""
+    if isinstance(m, torch._C.ScriptModule):
+        m = torch.jit._recursive.wrap_cpp_module(m)
+    elif not isinstance(m, torch.nn.Module):
+        return _save(m, f, _extra_files)
     tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in named_tensors(m).values()}
     if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
         return _save(m, f, _extra_files)

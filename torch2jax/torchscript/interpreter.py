@@ -15,7 +15,7 @@ import torch
 from .operators import operator
 from .values import class_of, enter, is_of, leave, new_instance, unwrapped
 
-__all__ = ["run_function", "run_method"]
+__all__ = ["is_native", "run_function", "run_method"]
 
 Body = Callable[..., Any]
 
@@ -33,14 +33,15 @@ def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) 
 
 def run_method(method: torch._C.ScriptMethod, args: tuple, kwargs: dict) -> Any:
     """Calls a method of a TorchScript module, or of an instance of a scripted class; raises as `run_function`."""
-    return _run(method.inlined_graph, method.schema, (_owner(method),), args, kwargs)
+    return _run(method.inlined_graph, method.schema, (method.owner,), args, kwargs)
 
 
-def _owner(method):
-    try:
-        return method.owner
-    except RuntimeError:  # an instance, not a module
-        return method.raw_owner
+def is_native(method: torch._C.ScriptMethod) -> bool:
+    """Whether a method is of a class written in C++, and has no graph."""
+    return str(method.raw_owner._type()).startswith(_NATIVE)
+
+
+_NATIVE = "__torch__.torch.classes."
 
 
 def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
@@ -184,6 +185,8 @@ class Frame:
         return [values[number] for number in block.outputs]
 
     def call(self, method, *args):
+        if is_native(method):
+            return method(*args[1:])
         (result,) = Frame(self.attributes).run(Program(method.inlined_graph).block, *args)
         return result
 
@@ -275,7 +278,7 @@ def _method(owner, name: str):
 
 def _create_object(node) -> Body:
     kind = node.output().type()
-    if "__torch__.torch.classes." in kind.annotation_str:
+    if kind.annotation_str.startswith(_NATIVE):
         return lambda frame: torch._C._create_object_with_type(kind)
     return lambda frame: new_instance(kind)
 
