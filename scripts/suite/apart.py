@@ -109,6 +109,12 @@ APART = (
         calls=r"torch/__init__\.py:compile|torch/_dynamo/eval_frame\.py:_?(optimize|export)\w*|"
         r"torch/_inductor/compile_fx\.py:.*|torch/_functorch/aot_autograd\.py:aot_(function|module)\w*",
     ),
+    Apart(
+        "TorchScript's compiler",
+        "passes over its graphs, their text, and the profile of its interpreter",
+        test=r"test_jit\w*\.py::Test(GraphRewritePasses|Peephole|AliasAnalysis|MkldnnFreez|Frozen|Freezing|ScriptProfile)",
+        source=r"FileCheck\(|_jit_pass_|_freeze_module|assertExpectedGraph|assertGraphContains|graph_for\(|get_debug_state",
+    ),
 )
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import jax
 import jax.numpy as jnp

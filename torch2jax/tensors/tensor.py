@@ -145,7 +145,7 @@ class Torchish(torch.Tensor):
 
 
 def is_foreign(types: Iterable[type]) -> bool:
-    """Whether what is no tensor is among the arguments and overrides PyTorch: the call is its, as one of fx's proxies."""
+    """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
     return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
 
 

@@ -31,12 +31,12 @@ def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) 
     return _run(function.inlined_graph, function.schema, (), args, kwargs)
 
 
-def run_method(method: torch._C.ScriptMethod, args: tuple, kwargs: dict) -> Any:
+def run_method(method: Any, args: tuple, kwargs: dict) -> Any:
     """Calls a method of a TorchScript module, or of an instance of a scripted class; raises as `run_function`."""
     return _run(method.inlined_graph, method.schema, (method.owner,), args, kwargs)
 
 
-def is_native(method: torch._C.ScriptMethod) -> bool:
+def is_native(method: Any) -> bool:
     """Whether a method is of a class written in C++, and has no graph."""
     return str(method.raw_owner._type()).startswith(_NATIVE)
 
@@ -131,8 +131,8 @@ class Attributes:
     def __init__(self):
         self._taken: dict[tuple[int, str], tuple[Any, Any]] = {}
 
-    def get(self, owner, name: str):
-        if not isinstance(owner, torch._C.ScriptObject):
+    def get(self, owner: Any, name: str):
+        if not _is_torchscripts(owner):
             return getattr(owner, name)
         key = (hash(owner), name)
         if key in self._taken:
@@ -143,7 +143,7 @@ class Attributes:
         return value
 
     def set(self, owner, name: str, value) -> None:
-        if not isinstance(owner, torch._C.ScriptObject):
+        if not _is_torchscripts(owner):
             setattr(owner, name, value)
             return
         owner.setattr(name, value)
@@ -155,6 +155,10 @@ class Attributes:
     def store(self) -> None:
         for (_, name), (owner, value) in self._taken.items():
             owner.setattr(name, value)
+
+
+def _is_torchscripts(value: Any) -> bool:
+    return isinstance(value, torch._C.ScriptObject)
 
 
 def _is_copied(value) -> bool:
@@ -271,7 +275,7 @@ def _call_method(node) -> Body:
 
 
 def _method(owner, name: str):
-    if isinstance(owner, torch._C.ScriptObject):
+    if _is_torchscripts(owner):
         return owner._get_method(name)
     return torch._C._create_object_with_type(class_of(owner))._get_method(name)
 
@@ -350,7 +354,7 @@ def _raise(node) -> Body:
 
 
 def _print(node) -> Body:
-    return lambda frame, *values: print(*values)
+    return lambda frame, *values: print(*values)  # noqa: T201
 
 
 def _python_call(node) -> Body:
