@@ -76,19 +76,24 @@ def enter(value, kind: Any = None) -> Any:
         return complex(value)
     if name == "DeviceObjType" and isinstance(value, str):
         return torch.device(value)
-    if isinstance(value, (list, tuple)):
-        of_list = kind.getElementType() if name == "ListType" else None
-        of_tuple = kind.elements() if name == "TupleType" else ()
-        kinds = of_tuple if len(of_tuple) == len(value) else [of_list] * len(value)
-        items = [enter(item, each) for item, each in zip(value, kinds, strict=True)]
-        is_list = name == "ListType" or isinstance(value, (list, torch.Size))
-        return items if is_list else tuple(items)
-    if type(value).__module__.startswith("torch") and isinstance(value, torch._C.ScriptList | torch._C.ScriptDict):
-        return enter(list(value) if isinstance(value, torch._C.ScriptList) else dict(value.items()), kind)
+    if isinstance(value, torch._C.ScriptList):
+        value = list(value)
+    elif isinstance(value, torch._C.ScriptDict):
+        value = dict(value.items())
     if isinstance(value, dict):
         of_values = kind.getValueType() if name == "DictType" else None
         return {key: enter(item, of_values) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _entered(value, kind, name)
     return value
+
+
+def _entered(value: list | tuple, kind: Any, name: str) -> list | tuple:
+    if name == "TupleType":
+        return tuple(enter(item, each) for item, each in zip(value, kind.elements(), strict=True))
+    of_items = kind.getElementType() if name == "ListType" else None
+    items = [enter(item, of_items) for item in value]
+    return items if name == "ListType" or isinstance(value, (list, torch.Size)) else tuple(items)
 
 
 def leave(value, kind) -> Any:
