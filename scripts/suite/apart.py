@@ -113,7 +113,7 @@ APART = (
         "TorchScript's compiler",
         "passes over its graphs, their text, and the profile of its interpreter",
         test=r"test_jit\w*\.py::Test(GraphRewritePasses|Peephole|AliasAnalysis|MkldnnFreez|Frozen|Freezing|ScriptProfile)",
-        source=r"FileCheck\(|_jit_pass_|_freeze_module|assertExpectedGraph|assertGraphContains|graph_for\(|get_debug_state",
+        source=r"FileCheck\(|_get_trace_graph|_jit_pass_|_freeze_module|assertExpectedGraph|assertGraphContains|graph_for\(|get_debug_state",
     ),
 )
 

@@ -146,7 +146,10 @@ class Torchish(torch.Tensor):
 
 def is_foreign(types: Iterable[type]) -> bool:
     """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
-    return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
+    for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
+        if kind is not Torchish and not issubclass(kind, torch.Tensor):
+            return True
+    return False
 
 
 class EndedCallError(RuntimeError):

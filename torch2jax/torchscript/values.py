@@ -67,7 +67,7 @@ def enter(value, kind: Any = None) -> Any:
     value = unwrapped(value)
     if isinstance(value, _HELD_AS_NUMBERS):
         return _NUMBERS[value]
-    name = "" if kind is None else kind.kind()
+    name = _kind_of(kind)
     if name == "OptionalType":
         return None if value is None else enter(value, kind.getElementType())
     if name == "FloatType" and type(value) is int:
@@ -86,6 +86,10 @@ def enter(value, kind: Any = None) -> Any:
     if isinstance(value, (list, tuple)):
         return _entered(value, kind, name)
     return value
+
+
+def _kind_of(kind: Any) -> str:
+    return "" if kind is None else kind.kind()
 
 
 def _entered(value: list | tuple, kind: Any, name: str) -> list | tuple:
