@@ -42,6 +42,8 @@ library.define("weighted(Tensor x, Tensor[] ys, *, int n=1) -> Tensor")
 library.impl("weighted", lambda x, ys, *, n=1: x.cos() * sum(ys) * n, "CPU")
 library.define("both(Tensor x) -> (Tensor, Tensor)")
 library.impl("both", lambda x: (x + 1, torch.ops.kernels.weighted(x, [x, x], n=3)), "CompositeImplicitAutograd")
+library.define("by_default(Tensor x) -> Tensor")
+library.impl("by_default", lambda x: torch.nn.functional.softplus(x))
 library.define("plain.chosen(Tensor x) -> Tensor")
 library.impl("plain.chosen", lambda x: x * 5, "CompositeExplicitAutograd")
 library.define("of_old(Tensor x) -> Tensor")
@@ -78,7 +80,15 @@ torch.library.register_autograd("kernels::weighted", _weighted_backward, setup_c
 def test_values():
     def function(x):
         first, second = torch.ops.kernels.both(x)
-        return scaled_sine(x), scaled_sine(x, 3.0), first, second, torch.ops.kernels.plain(x), closed(x)
+        return (
+            scaled_sine(x),
+            scaled_sine(x, 3.0),
+            first,
+            second,
+            torch.ops.kernels.plain(x),
+            closed(x),
+            torch.ops.kernels.by_default(x),
+        )
 
     expected = function(torch.tensor(np.asarray(X)))
     for run in (t2j(function), jax.jit(t2j(function))):

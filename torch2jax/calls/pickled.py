@@ -145,7 +145,7 @@ stands_in(torch.nn.Parameter, "__reduce_ex__")(_reduce)
 
 def _attributes(tensor) -> dict[str, Any]:
     """What a user has set on a tensor."""
-    own = vars(Torchish).keys() | Torchish.__annotations__.keys() | {"_is_param"}
+    own = vars(Torchish).keys() | Torchish.__annotations__.keys() | {"_is_param", "_warned"}
     return {key: value for key, value in vars(tensor).items() if key not in own}
 
 
