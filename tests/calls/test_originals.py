@@ -80,6 +80,28 @@ def test_symbolic_tracing_within_a_call():
         np.testing.assert_allclose(third, jnp.sin(X), rtol=1e-6)
 
 
+def test_dispatch_modes_see_the_operators():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def function(x):
+        with Seen():
+            y = torch.relu(x) + 1
+        graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x: torch.relu(x).add_(1))(x)
+        return y, graph(x - 1)
+
+    for run in (t2j(function), jax.jit(t2j(function))):
+        seen: list = []
+        first, second = run(X)
+        np.testing.assert_allclose(first, jax.nn.relu(X) + 1)
+        np.testing.assert_allclose(second, jax.nn.relu(X - 1) + 1)
+        assert seen == [torch.ops.aten.relu.default, torch.ops.aten.add.Tensor]
+
+
 def test_graph_modules():
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
     params = t2j(graph.state_dict())

@@ -19,7 +19,7 @@ import jax
 import torch
 from jax import lax
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..errors import NoRuleError, TracedValueError
 from ..rules import registry
@@ -186,6 +186,9 @@ class Translation(TorchFunctionMode, Call):
             self._observer(func)
         if func in self._called_in_torch:
             return self.last_resort.run(func, args, kwargs)
+        if torch._C._len_torch_dispatch_stack() and _is_seen_by_modes():
+            with torch._C.DisableTorchFunction():
+                return func(*map(self._lift_argument, args), **kwargs)
         rule = registry.lookup(func)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
@@ -414,6 +417,11 @@ class AtenMode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         del types
         return self._call.dispatch_aten(func, args, kwargs or {})
+
+
+def _is_seen_by_modes() -> bool:
+    """Whether the code is within a dispatch mode, as ``make_fx`` enters one, that is to see the operators."""
+    return any(not isinstance(mode, AtenMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _same_first(args: tuple, given: tuple) -> bool:
