@@ -12,10 +12,13 @@ from typing import Any
 import jax
 import torch
 
+from ..errors import NoRuleError
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
 from .operators import operator
 from .values import class_of, enter, is_of, leave, new_instance, unwrapped
 
-__all__ = ["is_native", "run_function", "run_method"]
+__all__ = ["is_native", "run_function", "run_method", "run_native"]
 
 Body = Callable[..., Any]
 
@@ -34,6 +37,17 @@ def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) 
 def run_method(method: Any, args: tuple, kwargs: dict) -> Any:
     """Calls a method of a TorchScript module, or of an instance of a scripted class; raises as `run_function`."""
     return _run(method.inlined_graph, method.schema, (method.owner,), args, kwargs)
+
+
+def run_native(call: Body, method: Any, args: tuple, kwargs: dict) -> Any:
+    """Calls a method that is written in C++ by ``call(method, ...)``, which may read the memory of tensors.
+
+    Raises:
+        NoRuleError: there are tensors of a translated call, which have none, among the arguments.
+    """
+    if any(isinstance(value, Torchish) for value in flatten((args, kwargs))[0]):
+        raise NoRuleError(f"{method.raw_owner._type()}.{method.name}")
+    return call(method, *args, **kwargs)
 
 
 def is_native(method: Any) -> bool:
@@ -190,7 +204,7 @@ class Frame:
 
     def call(self, method, *args):
         if is_native(method):
-            return method(*args[1:])
+            return run_native(lambda method, *args: method(*args), method, args[1:], {})
         (result,) = Frame(self.attributes).run(Program(method.inlined_graph).block, *args)
         return result
 
