@@ -41,6 +41,11 @@ FILES = (
     "test_nn.py",
     "test_reductions.py",
     "test_autocast.py",
+    "test_custom_ops.py",
+    "test_fx.py",
+    "test_jit.py",
+    "test_jit_simple.py",
+    "functorch/test_rearrange.py",
 )
 # Every operator is compiled for every shape: LLVM need not optimise what runs once.
 XLA_FLAGS = (

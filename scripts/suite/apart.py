@@ -115,6 +115,12 @@ APART = (
         "it records the operators of PyTorch's dispatcher, as its compilers want them",
         calls=r"torch/fx/experimental/proxy_tensor\.py:make_fx",
     ),
+    Apart(
+        "TorchScript's compiler",
+        "passes over its graphs, their text, and the profile of its interpreter",
+        test=r"test_jit\w*\.py::Test(GraphRewritePasses|Peephole|AliasAnalysis|MkldnnFreez|Frozen|Freezing|ScriptProfile)",
+        source=r"FileCheck\(|_get_trace_graph|_jit_pass_|_freeze_module|assertExpectedGraph|assertGraphContains|graph_for\(|get_debug_state",
+    ),
 )
 
 

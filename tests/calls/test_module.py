@@ -152,13 +152,6 @@ def test_other_dtypes_for_the_weights():
     assert t2j(layer)(jnp.ones((2, 3), jnp.bfloat16), state_dict=params).dtype == jnp.bfloat16
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_refused():
-    scripted = torch.jit.script(nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="TorchScript"):
-        t2j(scripted)(jnp.ones(2))
-
-
 def test_scopes_name_the_modules():
     class Inner(nn.Module):
         def __init__(self):

@@ -3,7 +3,6 @@
 import copy
 import io
 import math
-import pickle
 
 import jax
 import jax.numpy as jnp

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..errors import NoRuleError, TracedValueError
 from ..rules import autocast, registry
@@ -230,6 +230,9 @@ class Translation(TorchFunctionMode, Call):
             return self.last_resort.run(func, args, kwargs)
         if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
             kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
+        if torch._C._len_torch_dispatch_stack() and _is_seen_by_modes():
+            with torch._C.DisableTorchFunction():
+                return func(*map(self._lift_argument, args), **kwargs)
         if rule is not None:
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
@@ -395,6 +398,11 @@ class AtenMode(TorchDispatchMode):
             return self._call.dispatch_aten(func, args, kwargs or {})
         finally:
             torch.set_autocast_enabled(device, False)
+
+
+def _is_seen_by_modes() -> bool:
+    """Whether the code is within a dispatch mode, as ``make_fx`` enters one, that is to see the operators."""
+    return any(not isinstance(mode, AtenMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _same_first(args: tuple, given: tuple) -> bool:

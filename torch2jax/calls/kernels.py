@@ -16,6 +16,7 @@ __all__ = ["Kernels", "has_kernel"]
 # In the order of PyTorch's dispatcher. JAX batches and places, so that kernels for that are not asked.
 _ABOVE = ("AutogradCPU", "Autograd", "AutogradCUDA")
 _BELOW = (
+    "",  # means the next
     "CompositeImplicitAutograd",
     "CPU",
     "CompositeExplicitAutograd",

@@ -5,6 +5,7 @@ import types
 from typing import Any
 
 import torch
+from torch.jit._recursive import wrap_cpp_module
 
 __all__ = ["original"]
 
@@ -19,7 +20,7 @@ def original(thing: Any) -> Any:
     if export is not None and isinstance(thing, export.ExportedProgram):
         return thing.module()
     if isinstance(thing, torch._C.ScriptMethod):
-        module = torch.jit._recursive.wrap_cpp_module(thing.owner)
+        module = wrap_cpp_module(thing.owner)
         return types.MethodType(_Method(thing.name), module)
     return thing
 

@@ -1,8 +1,8 @@
 """Tensors of a translated call in ``pickle``, ``torch.save`` and what reads them again.
 
 A tensor whose values are known goes into a file as PyTorch's own do, and can be loaded anywhere. One that is traced has
-no values yet: the call keeps its memory, and the file has only where that is. What is loaded shares memory with what
-was in the same file, as in PyTorch, and with nothing else.
+no values yet: the call keeps its memory, and the file has only where that is. What ``torch.load`` gives shares
+memory with what was in the same file, as in PyTorch, and with nothing else.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import _weights_only_unpickler
+from torch import _utils, _weights_only_unpickler
 
 from ..seams import stands_in
 from ..tensors.dtypes import dtype_t2j
@@ -23,7 +23,7 @@ __all__ = ["Kept", "as_real"]
 
 _reduce_tensor, _reduce_parameter = torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage
-_rebuild_real = torch._utils._rebuild_tensor  # pyright: ignore[reportPrivateUsage]
+_rebuild_real = _utils._rebuild_tensor
 
 
 class Kept:
@@ -33,6 +33,8 @@ class Kept:
         self._mark = secrets.token_hex(8)
         self._things: list[Any] = []
         self._memories: dict[int, _Memory] = {}
+        self.saves = False
+        """Whether ``torch.save`` is writing, which keeps what shares memory together; ``pickle`` by itself does not."""
 
     def put(self, thing) -> tuple[str, int]:
         """Keeps a thing for a file, which has the token of it that is given."""
@@ -50,18 +52,20 @@ class Kept:
         return self._things[number]
 
     def memory_of(self, tensor: Torchish) -> "_Memory":
-        """The memory that a tensor views, the same object for all that share it and until it is written to."""
+        """The memory that a tensor views; while ``torch.save`` writes, the same object for all that share it."""
         root = tensor if tensor._viewed is None else tensor._viewed
         memory = root._node.storage.memory  # pyright: ignore[reportAttributeAccessIssue]
         found = self._memories.get(id(memory))
+        if not self.saves:
+            return _Memory(root, memory)
         if found is None or found.version != memory.version:
             found = self._memories[id(memory)] = _Memory(root, memory)
         return found
 
 
 _ENDED = (
-    "a tensor that was traced was pickled within a translated call, and is loaded outside of that call, where it has no "
-    "values: return it from the call and pickle the array"
+    "a tensor that was traced was pickled within a translated call, and is loaded outside of that call, where it has "
+    "no values: return it from the call and pickle the array"
 )
 
 
@@ -126,8 +130,10 @@ def _reduce(tensor, protocol):
     real = as_real(tensor)
     if real is not None:
         with _as_pytorch():
-            real.__dict__.update(_attributes(tensor))
-            return (_reduce_parameter if type(real) is torch.nn.Parameter else _reduce_tensor)(real, protocol)
+            vars(real).update(_attributes(tensor))
+            if isinstance(real, torch.nn.Parameter):
+                return _reduce_parameter(real, protocol)
+            return _reduce_tensor(real, protocol)
     memory = current().kept.memory_of(tensor)
     geometry = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
     kind = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
@@ -139,7 +145,7 @@ stands_in(torch.nn.Parameter, "__reduce_ex__")(_reduce)
 
 def _attributes(tensor) -> dict[str, Any]:
     """What a user has set on a tensor."""
-    own = vars(Torchish).keys() | Torchish.__annotations__.keys() | {"_is_param"}
+    own = vars(Torchish).keys() | Torchish.__annotations__.keys() | {"_is_param", "_warned"}
     return {key: value for key, value in vars(tensor).items() if key not in own}
 
 
@@ -162,11 +168,25 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
     return tensor
 
 
-@stands_in(torch._utils, "_rebuild_tensor")
+@stands_in(_utils, "_rebuild_tensor")
 def _rebuild_own(storage, storage_offset, size, stride):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
     return current().lift_own(tensor)
+
+
+_save = torch.save
+
+
+@stands_in(torch, "save")
+@stands_in(torch.serialization, "save")
+def _save_together(*args, **kwargs):
+    kept = current().kept
+    before, kept.saves = kept.saves, True
+    try:
+        return _save(*args, **kwargs)
+    finally:
+        kept.saves = before
 
 
 @stands_in(torch.Tensor, "_typed_storage")

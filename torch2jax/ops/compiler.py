@@ -13,3 +13,8 @@ def compile(model=None, **options):
 @stands_in("torch._dynamo.eval_frame", "_callback_from_stance")
 def _callback_from_stance(callback):
     del callback  # as with torch.compiler.set_stance("force_eager")
+
+
+@stands_in("torch._dynamo.eval_frame", "set_fullgraph_compiled_frame_count")
+def _count_frames(count):
+    return 0  # with fullgraph=True, PyTorch would miss the frames that it compiled; it does not count below others

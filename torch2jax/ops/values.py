@@ -20,7 +20,7 @@ from ..seams import stands_in
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 
 Tensor = torch.Tensor
@@ -183,13 +183,25 @@ def _deepcopy(self, memo):
     if id(self) in memo:
         return memo[id(self)]
     # A real tensor is met here when a module's skeleton is made: it stands for itself.
-    result = call.lift(self) if not isinstance(self, Torchish) else self.clone()
+    result = call.lift(self) if not isinstance(self, Torchish) else _copied_with_its_memory(self, memo)
     if isinstance(self, Torchish):
         if self.history is not None:
             result.start_history()
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in _attributes(self).items()})
     memo[id(self)] = result
     return result
+
+
+def _copied_with_its_memory(tensor: Torchish, memo) -> Torchish:
+    """A copy that shares memory with the copies of what `tensor` shares it with."""
+    copies = memo.setdefault("torch2jax", {})
+    root = tensor if tensor._viewed is None else tensor._viewed
+    memory = root._node.storage.memory
+    if id(memory) not in copies:
+        copies[id(memory)] = (memory, root.clone())
+        if root is tensor:
+            return copies[id(memory)][1]
+    return make_region(copies[id(memory)][1], tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
 def _attributes(tensor: Torchish) -> dict:

@@ -14,6 +14,7 @@ from .regions import region
 from .storage import Held, Storage, View, all_of, evaluate
 
 __all__ = [
+    "EndedCallError",
     "Torchish",
     "become",
     "geometry",
@@ -151,14 +152,21 @@ class Torchish(torch.Tensor):
 
 
 def is_foreign(types: Iterable[type]) -> bool:
-    """Whether what is no tensor is among the arguments and overrides PyTorch: the call is its, as one of fx's proxies."""
-    return not all(kind is Torchish or issubclass(kind, torch.Tensor) for kind in types)
+    """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
+    for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
+        if kind is not Torchish and not issubclass(kind, torch.Tensor):
+            return True
+    return False
+
+
+class EndedCallError(RuntimeError):
+    """A tensor is used outside of the translated call that made it."""
 
 
 def _call(func):
     call = current()
     if call is None:
-        raise RuntimeError(
+        raise EndedCallError(
             f"{getattr(func, '__name__', func)} got a tensor of a translated call that has ended; "
             "return tensors from the function given to t2j instead of keeping them aside"
         )

@@ -3,7 +3,7 @@
 import torch
 
 from ..seams import stands_in
-from .interpreter import run_function, run_method
+from .interpreter import is_native, run_function, run_method, run_native
 
 
 @stands_in(torch._C.ScriptFunction, "__call__")
@@ -11,6 +11,11 @@ def _call_function(function, *args, **kwargs):
     return run_function(function, args, kwargs)
 
 
+_call_original = vars(torch._C.ScriptMethod)["__call__"]
+
+
 @stands_in(torch._C.ScriptMethod, "__call__")
 def _call_method(method, *args, **kwargs):
+    if is_native(method):
+        return run_native(_call_original, method, args, kwargs)
     return run_method(method, args, kwargs)

@@ -1,7 +1,6 @@
 """What TorchScript's operators on lists, dictionaries and strings do: they change Python's own."""
 
 import functools
-
 from collections.abc import Callable
 from typing import Any
 
@@ -91,7 +90,11 @@ def _order(container: list):
     """How the items of a list are ordered: objects of scripted classes by their own ``__lt__``."""
     if not container or isinstance(container[0], (int, float, str, tuple)):
         return None
-    return functools.cmp_to_key(lambda x, y: -1 if x < y else int(y < x))
+    return functools.cmp_to_key(_compare)
+
+
+def _compare(left: Any, right: Any) -> int:
+    return -1 if left < right else int(right < left)
 
 
 def _plus(left, right):

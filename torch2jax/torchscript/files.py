@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.jit._recursive import wrap_cpp_module
 
 from ..calls.module import named_tensors
 from ..calls.pickled import as_real
@@ -20,7 +21,11 @@ _save, _load = torch.jit.save, torch.jit.load
 
 @stands_in(torch.jit, "save")
 def _save_module(m, f, _extra_files=None):
-    """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file tells which it is."""
+    """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file has a token."""
+    if isinstance(m, torch._C.ScriptModule):
+        m = wrap_cpp_module(m)
+    elif not isinstance(m, torch.nn.Module):
+        return _save(m, f, _extra_files)
     tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in named_tensors(m).values()}
     if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
         return _save(m, f, _extra_files)
@@ -40,7 +45,9 @@ def _save_module(m, f, _extra_files=None):
 def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False):
     token = _token(f)
     if token is None:
-        return _load(f, map_location, _extra_files, _restore_shapes)
+        module = _load(f, map_location, _extra_files, _restore_shapes)
+        own = {id(tensor): current().lift_own(tensor) for tensor in named_tensors(module).values()}
+        return copy.deepcopy(module, own)
     return copy.deepcopy(current().kept.take(*token))
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import jax
 import torch
 
+from ..errors import NoRuleError
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
 from .operators import operator
 from .values import class_of, enter, is_of, leave, new_instance, unwrapped
 
-__all__ = ["run_function", "run_method"]
+__all__ = ["is_native", "run_function", "run_method", "run_native"]
 
 Body = Callable[..., Any]
 
@@ -31,16 +34,28 @@ def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) 
     return _run(function.inlined_graph, function.schema, (), args, kwargs)
 
 
-def run_method(method: torch._C.ScriptMethod, args: tuple, kwargs: dict) -> Any:
+def run_method(method: Any, args: tuple, kwargs: dict) -> Any:
     """Calls a method of a TorchScript module, or of an instance of a scripted class; raises as `run_function`."""
-    return _run(method.inlined_graph, method.schema, (_owner(method),), args, kwargs)
+    return _run(method.inlined_graph, method.schema, (method.owner,), args, kwargs)
 
 
-def _owner(method):
-    try:
-        return method.owner
-    except RuntimeError:  # an instance, not a module
-        return method.raw_owner
+def run_native(call: Body, method: Any, args: tuple, kwargs: dict) -> Any:
+    """Calls a method that is written in C++ by ``call(method, ...)``, which may read the memory of tensors.
+
+    Raises:
+        NoRuleError: there are tensors of a translated call, which have none, among the arguments.
+    """
+    if any(isinstance(value, Torchish) for value in flatten((args, kwargs))[0]):
+        raise NoRuleError(f"{method.raw_owner._type()}.{method.name}")
+    return call(method, *args, **kwargs)
+
+
+def is_native(method: Any) -> bool:
+    """Whether a method is of a class written in C++, and has no graph."""
+    return str(method.raw_owner._type()).startswith(_NATIVE)
+
+
+_NATIVE = "__torch__.torch.classes."
 
 
 def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
@@ -130,8 +145,8 @@ class Attributes:
     def __init__(self):
         self._taken: dict[tuple[int, str], tuple[Any, Any]] = {}
 
-    def get(self, owner, name: str):
-        if not isinstance(owner, torch._C.ScriptObject):
+    def get(self, owner: Any, name: str):
+        if not _is_torchscripts(owner):
             return getattr(owner, name)
         key = (hash(owner), name)
         if key in self._taken:
@@ -142,7 +157,7 @@ class Attributes:
         return value
 
     def set(self, owner, name: str, value) -> None:
-        if not isinstance(owner, torch._C.ScriptObject):
+        if not _is_torchscripts(owner):
             setattr(owner, name, value)
             return
         owner.setattr(name, value)
@@ -154,6 +169,10 @@ class Attributes:
     def store(self) -> None:
         for (_, name), (owner, value) in self._taken.items():
             owner.setattr(name, value)
+
+
+def _is_torchscripts(value: Any) -> bool:
+    return isinstance(value, torch._C.ScriptObject)
 
 
 def _is_copied(value) -> bool:
@@ -184,6 +203,8 @@ class Frame:
         return [values[number] for number in block.outputs]
 
     def call(self, method, *args):
+        if is_native(method):
+            return run_native(lambda method, *args: method(*args), method, args[1:], {})
         (result,) = Frame(self.attributes).run(Program(method.inlined_graph).block, *args)
         return result
 
@@ -268,14 +289,14 @@ def _call_method(node) -> Body:
 
 
 def _method(owner, name: str):
-    if isinstance(owner, torch._C.ScriptObject):
+    if _is_torchscripts(owner):
         return owner._get_method(name)
     return torch._C._create_object_with_type(class_of(owner))._get_method(name)
 
 
 def _create_object(node) -> Body:
     kind = node.output().type()
-    if "__torch__.torch.classes." in kind.annotation_str:
+    if kind.annotation_str.startswith(_NATIVE):
         return lambda frame: torch._C._create_object_with_type(kind)
     return lambda frame: new_instance(kind)
 
@@ -347,7 +368,7 @@ def _raise(node) -> Body:
 
 
 def _print(node) -> Body:
-    return lambda frame, *values: print(*values)
+    return lambda frame, *values: print(*values)  # noqa: T201
 
 
 def _python_call(node) -> Body:

@@ -4,7 +4,6 @@ One of tensors is called as Python would call it, and finds its rule in that way
 PyTorch's own. Those of lists and dictionaries change the values that Python has.
 """
 
-import operator as python_operators
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -128,6 +127,12 @@ def _percent(text: str, *args) -> str:
     return text % args
 
 
+def _is_same(left, right) -> bool:
+    if isinstance(left, torch._C.ScriptObject):
+        return left == right  # each question for an attribute gives another wrapper
+    return left is right
+
+
 def _set_grad_enabled(enabled: bool) -> None:
     torch._C._set_grad_enabled(enabled)
 
@@ -192,8 +197,8 @@ _OWN: dict[str, Body] = {
     "aten::warn": _warn,
     "aten::format": _format,
     "aten::percentFormat": _percent,
-    "aten::__is__": python_operators.is_,
-    "aten::__isnot__": python_operators.is_not,
+    "aten::__is__": _is_same,
+    "aten::__isnot__": lambda left, right: not _is_same(left, right),
     "aten::_unwrap_optional": _unwrapped,
     "aten::wait": lambda value: value,
     "prim::unchecked_unwrap_optional": _unwrapped,

@@ -9,6 +9,8 @@ import re
 from typing import Any
 
 import torch
+from torch.jit import _state
+from torch.jit._recursive import wrap_cpp_module
 
 __all__ = ["class_of", "enter", "is_of", "leave", "members", "new_instance", "number_of", "unwrapped"]
 
@@ -18,7 +20,7 @@ _DTYPES += ("bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float
 _DTYPES += ("uint16", "uint32", "uint64")
 _MEMBERS: dict[str, dict[int, Any]] = {
     "ScalarType": {number: getattr(torch, name) for number, name in enumerate(_DTYPES) if hasattr(torch, name)},
-    "Layout": dict(enumerate((torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn))),
+    "Layout": dict(enumerate((torch.strided, torch.sparse_coo, torch.sparse_csr))),
     "MemoryFormat": dict(
         enumerate((torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d))
     ),
@@ -51,21 +53,21 @@ class Instance:
 
 def new_instance(kind) -> Any:
     """An instance of a scripted class, before its ``__init__``: one of Python's class if there is one."""
-    python_class = torch.jit._state._get_python_class(kind.qualified_name())
+    python_class = _state._get_python_class(kind.qualified_name())
     return Instance(kind) if python_class is None else object.__new__(python_class)
 
 
 def class_of(value) -> Any:
     """The type of TorchScript's that a value is an instance of, None if it is of no scripted class."""
-    return value._kind if isinstance(value, Instance) else torch.jit._state._get_script_class(type(value))
+    return value._kind if isinstance(value, Instance) else _state._get_script_class(type(value))
 
 
-def enter(value, kind=None) -> Any:
+def enter(value, kind: Any = None) -> Any:
     """A value of Python's as an argument of a program, of the type `kind` where that is known."""
     value = unwrapped(value)
     if isinstance(value, _HELD_AS_NUMBERS):
         return _NUMBERS[value]
-    name = "" if kind is None else kind.kind()
+    name = _kind_of(kind)
     if name == "OptionalType":
         return None if value is None else enter(value, kind.getElementType())
     if name == "FloatType" and type(value) is int:
@@ -74,19 +76,28 @@ def enter(value, kind=None) -> Any:
         return complex(value)
     if name == "DeviceObjType" and isinstance(value, str):
         return torch.device(value)
-    if isinstance(value, (list, tuple)):
-        of_list = kind.getElementType() if name == "ListType" else None  # pyright: ignore
-        of_tuple = kind.elements() if name == "TupleType" else ()  # pyright: ignore[reportOptionalMemberAccess]
-        kinds = of_tuple if len(of_tuple) == len(value) else [of_list] * len(value)
-        items = [enter(item, each) for item, each in zip(value, kinds, strict=True)]
-        is_list = name == "ListType" or isinstance(value, (list, torch.Size))
-        return items if is_list else tuple(items)
-    if type(value).__module__.startswith("torch") and isinstance(value, torch._C.ScriptList | torch._C.ScriptDict):
-        return enter(list(value) if isinstance(value, torch._C.ScriptList) else dict(value.items()), kind)
+    if isinstance(value, torch._C.ScriptList):
+        value = list(value)
+    elif isinstance(value, torch._C.ScriptDict):
+        value = dict(value.items())
     if isinstance(value, dict):
-        of_values = kind.getValueType() if name == "DictType" else None  # pyright: ignore
+        of_values = kind.getValueType() if name == "DictType" else None
         return {key: enter(item, of_values) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _entered(value, kind, name)
     return value
+
+
+def _kind_of(kind: Any) -> str:
+    return "" if kind is None else kind.kind()
+
+
+def _entered(value: list | tuple, kind: Any, name: str) -> list | tuple:
+    if name == "TupleType":
+        return tuple(enter(item, each) for item, each in zip(value, kind.elements(), strict=True))
+    of_items = kind.getElementType() if name == "ListType" else None
+    items = [enter(item, of_items) for item in value]
+    return items if name == "ListType" or isinstance(value, (list, torch.Size)) else tuple(items)
 
 
 def leave(value, kind) -> Any:
@@ -102,7 +113,7 @@ def leave(value, kind) -> Any:
     if kind.kind() == "OptionalType" and value is not None:
         return leave(value, kind.getElementType())
     if isinstance(value, torch._C.ScriptModule):
-        return torch.jit._recursive.wrap_cpp_module(value)
+        return wrap_cpp_module(value)
     return value
 
 
@@ -119,7 +130,7 @@ def _fields(kind) -> list[str]:
 
 
 def _named(name: str, fields: list[str]) -> type:
-    return collections.namedtuple(name.rpartition(".")[2], fields)  # noqa: PYI024
+    return collections.namedtuple(name.rpartition(".")[2], fields)
 
 
 _TYPES: dict[str, Any] = {

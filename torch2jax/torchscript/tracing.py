@@ -1,0 +1,67 @@
+"""``torch.jit.trace``, ``freeze`` and ``optimize_for_inference`` in translated code.
+
+PyTorch traces real tensors. Where the values of the examples are known it does so here too, on another thread, which is
+outside of the call, and what it gives gets the call's own tensors back. Where they are traced by JAX, the function or
+module stands for itself: it does for all inputs what a trace does for those of its examples.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from ..calls.module import named_tensors
+from ..calls.pickled import as_real
+from ..seams import stands_in
+from ..tensors.tensor import EndedCallError, Torchish
+from ..tensors.trees import flatten
+
+_trace, _trace_module = torch.jit.trace, torch.jit.trace_module
+
+
+@stands_in(torch.jit, "trace")
+def _traced(*args, **kwargs):
+    return _real_trace(_trace, "func", args, kwargs)
+
+
+@stands_in(torch.jit, "trace_module")
+def _traced_module(*args, **kwargs):
+    return _real_trace(_trace_module, "mod", args, kwargs)
+
+
+def _real_trace(trace: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    bound = inspect.signature(trace).bind(*args, **kwargs)
+    thing = bound.arguments.pop(name)
+    module = thing.__self__ if inspect.ismethod(thing) else thing
+    known: dict[int, Any] = {}
+    if isinstance(module, torch.nn.Module):
+        tensors = {id(tensor): tensor for tensor in named_tensors(module).values() if isinstance(tensor, Torchish)}
+        known = {key: as_real(tensor) for key, tensor in tensors.items()}
+    leaves, structure = flatten(dict(bound.arguments))
+    examples = [as_real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    is_traced = any(real is None and leaf is not None for real, leaf in zip(examples, leaves, strict=True))
+    if is_traced or None in known.values():
+        return thing
+    real_thing = copy.deepcopy(thing, dict(known)) if known else thing
+    try:
+        with ThreadPoolExecutor(1) as outside:
+            result = outside.submit(trace, real_thing, **structure.unflatten(examples)).result()
+    except EndedCallError:  # it closes over tensors of the call
+        return thing
+    if not known:
+        return result
+    return copy.deepcopy(result, {id(real): tensors[key] for key, real in known.items()})
+
+
+@stands_in(torch.jit, "freeze")
+def _frozen(mod, preserved_attrs=None, optimize_numerics=True):
+    """Parameters become constants of the graph for the sake of optimisations, which are JAX's."""
+    return mod
+
+
+@stands_in(torch.jit, "optimize_for_inference")
+def _optimized(mod, other_methods=None):
+    return mod
