@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import pickle
 
 import jax
 import jax.numpy as jnp

@@ -5,7 +5,6 @@
 
 import copy
 import operator
-from collections import OrderedDict
 
 import jax
 import numpy as np
@@ -16,7 +15,6 @@ from ..calls.follow import answered
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
-from ..seams import stands_in
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced

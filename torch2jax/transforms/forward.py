@@ -74,9 +74,7 @@ class DualLevel:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
-        array = self._tangents.dual(
-            self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form))
-        )
+        array = self._tangents.dual(self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form)))
         result = _alias(tensor, array)
         result._node.storage.differentiable = True
         if form.wants_grad:
