@@ -22,6 +22,16 @@ def case(function):
 
 
 @case
+def gradients_through_a_dual(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        first, second = fwAD.make_dual(x, v), fwAD.make_dual(x, v * 2)
+        y = first.sin() * second
+        (gradient,) = torch.autograd.grad(y, x, fwAD.make_dual(torch.ones_like(y), v))
+        return fwAD.unpack_dual(gradient)
+
+
+@case
 def tangents(x, v):
     with fwAD.dual_level():
         y = fwAD.make_dual(x, v).sin() * 2

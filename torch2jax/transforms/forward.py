@@ -62,9 +62,10 @@ class DualLevel:
         if self._tangents.has(array):
             raise RuntimeError("Expected primal to be a tensor without a tangent at this level; got a dual tensor")
         moved = self._tangents.dual(array, self._lowered(tangent_array(tangent, tensor, form)))
+        if form.wants_grad and self._call.tape is not None:
+            moved = self._call.tape.adopted(tensor, moved)
         result = form._replace(wants_grad=False).tensor(moved)
-        if form.wants_grad:
-            result.start_history()
+        result.descend((tensor,), "MakeDual")
         return result
 
     def parts(self, tensor: Torchish) -> tuple[torch.Tensor, torch.Tensor | None]:

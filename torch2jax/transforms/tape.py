@@ -107,6 +107,7 @@ class Tape:
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
         self.passes: list[Any] = []  # the backward passes under way
+        self._adopted: dict[Source, Any] = {}
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
         self._exits = contextlib.ExitStack()
@@ -135,6 +136,18 @@ class Tape:
         source.places = tuple(self.variables(array))
         self.sources.update(dict.fromkeys(source.places, source))
         return array
+
+    def adopted(self, tensor: Torchish, values):
+        """An array of these values with which the history of a leaf from a tape around goes on here."""
+        source = tensor.history
+        if not isinstance(source, Source) or source.variable is not tensor:
+            return values
+        if source not in self._adopted:
+            array = self.lowered(values)
+            for level in reversed(self.levels):
+                array = level.leaf(array)
+            self._adopted[source] = array
+        return self.with_values(self._adopted[source], values)
 
     def lowered(self, array, count: int | None = None):
         """The array without its history at the first `count` levels, or at all."""
@@ -208,7 +221,8 @@ class Tape:
         """The place of a tensor in the history of one level."""
         history = tensor.history
         if isinstance(history, Source) and history.variable is tensor:
-            return history.places[number] if history.places else None
+            places = self.variables(self._adopted[history]) if history in self._adopted else history.places
+            return places[number] if places else None
         return self.levels[number].variable(self.lowered(tensor.held.array, number))
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
