@@ -71,9 +71,18 @@ FACTORED: Takes = frozenset({torch.float32, torch.float64, torch.complex64, torc
 """What LAPACK knows."""
 
 _TYPE_NAMES = {
-    **{"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"},
-    **{"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16"},
-    **{"complex64": "ComplexFloat", "complex128": "ComplexDouble"},
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
 }
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from ..tensors.history import NeedsTape, Node, Source, sources_among
+from ..tensors.history import NeedsTape, Node, Source, sources_among, used_beside
 from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -148,6 +148,19 @@ class Tape:
                 array = level.leaf(array)
             self._adopted[source] = array
         return self.with_values(self._adopted[source], values)
+
+    def expect_adopted_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
+        """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
+
+        Raises:
+            NotImplementedError: it did, and the tape around knows that part.
+        """
+        history = tensor.history
+        if history in self._adopted and used_beside([x.history for x in outputs], history, "MakeDual"):
+            raise NotImplementedError(
+                "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
+                "wanted the tensor not to be used within the dual level: use its dual alone"
+            )
 
     def lowered(self, array, count: int | None = None):
         """The array without its history at the first `count` levels, or at all."""
