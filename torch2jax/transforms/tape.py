@@ -147,6 +147,7 @@ class Tape:
             for level in reversed(self.levels):
                 array = level.leaf(array)
             self._adopted[source] = array
+            self.sources.update(dict.fromkeys(self.variables(array), source))
         return self.with_values(self._adopted[source], values)
 
     def expect_adopted_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
