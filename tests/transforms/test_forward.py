@@ -22,6 +22,16 @@ def case(function):
 
 
 @case
+def gradients_through_a_dual(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        y = dual.sin() * dual
+        (gradient,) = torch.autograd.grad(y, x, fwAD.make_dual(torch.ones_like(y), v))
+        return fwAD.unpack_dual(gradient)
+
+
+@case
 def tangents(x, v):
     with fwAD.dual_level():
         y = fwAD.make_dual(x, v).sin() * 2
@@ -114,6 +124,13 @@ def test_errors():
         with fwAD.dual_level():
             return fwAD.make_dual(x, v[:2])
 
+    def beside_its_dual(x, v):
+        x = x.clone().requires_grad_()
+        with fwAD.dual_level():
+            return torch.autograd.grad((fwAD.make_dual(x, v) * x).sum(), x)
+
+    with pytest.raises(NotImplementedError, match="use its dual alone"):
+        t2j(beside_its_dual)(t2j(X), t2j(V))
     for function, message in (
         (without_level, "no level exists"),
         (nested, "Nested forward mode AD is not supported"),

@@ -365,6 +365,13 @@ def compare(actual, expected):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
 
 
+@case
+def a_module_of_another_dtype(x):
+    model = network().double().float()
+    model(x).sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("jit", [False, True])

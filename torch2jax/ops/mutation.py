@@ -5,6 +5,7 @@ import torch
 
 from ..rules.inplace import expect_no_source, write_in_place
 from ..rules.registry import implements_tensors
+from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
 from ..tensors.tensor import Torchish, become, resize, strides_of_shape
 from ..translation import current
@@ -116,5 +117,8 @@ def set_data(self, value):
     if differentiable:
         self.change("_node", self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout)))
     elif history is not None:
-        self.change("_node", self._node.grafted(value.held))
+        tape = current().tape
+        if tape is not None and isinstance(history, Source) and history.variable is self:
+            array = tape.leaf(array, history)
+        self.change("_node", self._node.grafted(Held(array, layout)))
     self._node.storage.history = history

@@ -8,7 +8,7 @@ import torch
 from jax import lax
 
 from ..errors import user_location
-from ..tensors.dtypes import canonical
+from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.regions import overlaps_itself
@@ -81,7 +81,7 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
 def check_cast(value: torch.Tensor, target: torch.Tensor) -> None:
     if not torch.can_cast(value.dtype, target.dtype):
         raise RuntimeError(
-            f"result type {_type_name(value.dtype)} can't be cast to the desired output type {_type_name(target.dtype)}"
+            f"result type {type_name(value.dtype)} can't be cast to the desired output type {type_name(target.dtype)}"
         )
 
 
@@ -123,14 +123,6 @@ def expect_no_source(tensor: Torchish) -> None:
     if isinstance(tensor.history, Source):
         what = "a leaf Variable" if tensor.history.variable is tensor else "a view of a leaf Variable"
         raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
-
-
-def _type_name(dtype: torch.dtype) -> str:
-    names = {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
-    names |= {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16"}
-    names |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}
-    short = str(dtype).removeprefix("torch.")
-    return names.get(short, short)
 
 
 def _check_overlap(target: Torchish, operands) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "expect",
     "is_integral",
     "logical",
+    "type_name",
 ]
 
 _NAMES = {
@@ -71,6 +72,20 @@ INTEGERS_AND_BOOL = INTEGERS | BOOL
 FACTORED: Takes = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 """What LAPACK knows."""
 
+_TYPE_NAMES = {
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+}
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
 
 
@@ -98,7 +113,16 @@ def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:
         *most, last = kinds + sorted(map(str, others))
         wanted = f"{', '.join(most)} or {last}" if most else last
         name = name.strip("_")
-        raise NotImplementedError(f"{name} got a tensor of {dtype}; wanted one of {wanted} dtype: convert it first")
+        raise NotImplementedError(
+            f"\"{name}\" not implemented for '{type_name(dtype)}': "
+            f"{name} got a tensor of {dtype}; wanted one of {wanted} dtype: convert it first"
+        )
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """What PyTorch's errors call a dtype."""
+    name = str(dtype).removeprefix("torch.")
+    return _TYPE_NAMES.get(name, name)
 
 
 def dtype_t2j(dtype: torch.dtype) -> np.dtype:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among"]
+__all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among", "used_beside"]
 
 
 class NeedsTape(BaseException):
@@ -151,6 +151,16 @@ UNRECORDED = _Unrecorded("Unrecorded")
 def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
     """The ids of nodes, among those `wanted`, that lead to some nodes."""
     return wanted.intersection(_leading_to(ends))
+
+
+def used_beside(ends: Iterable[Node | None], wanted: Node, operation: str) -> bool:
+    """Whether a node leads to some others in another way than by an operation of that name."""
+    ends = list(ends)
+    if any(end is wanted for end in ends):
+        return True
+    return any(
+        node._operation != operation and any(x is wanted for x in node.inputs) for node in _leading_to(ends).values()
+    )
 
 
 def sources_among(ends: Iterable[Node | None]) -> list[Source]:

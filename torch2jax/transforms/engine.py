@@ -150,6 +150,8 @@ class _Run:
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
         """Those with respect to tensors, None for what does not lead to the outputs."""
+        for tensor in wanted:
+            self.tape.expect_adopted_alone(self.outputs, tensor)
         places = [self.tape.place_of(tensor, self.number) for tensor in wanted]
         found = self.level.pull_back(
             self.reached,

@@ -75,10 +75,11 @@ class DualLevel:
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
         array = self._tangents.dual(self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form)))
+        if form.wants_grad and self._call.tape is not None:
+            array = self._call.tape.adopted(tensor, array)
         result = _alias(tensor, array)
         result._node.storage.differentiable = True
-        if form.wants_grad:
-            result.start_history()
+        result.descend((tensor,), "MakeDual")
         _Pair(self, result, given)
         return result
 

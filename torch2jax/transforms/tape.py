@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from ..tensors.history import NeedsTape, Node, Source, sources_among
+from ..tensors.history import NeedsTape, Node, Source, sources_among, used_beside
 from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -106,6 +106,7 @@ class Tape:
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
+        self._adopted: dict[Source, Any] = {}
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
         self._exits = contextlib.ExitStack()
@@ -134,6 +135,32 @@ class Tape:
         source.places = tuple(self.variables(array))
         self.sources.update(dict.fromkeys(source.places, source))
         return array
+
+    def adopted(self, tensor: Torchish, values):
+        """An array of these values with which the history of a leaf from a tape around goes on here."""
+        source = tensor.history
+        if not isinstance(source, Source) or source.variable is not tensor:
+            return values
+        if source not in self._adopted:
+            array = self.lowered(values)
+            for level in reversed(self.levels):
+                array = level.leaf(array)
+            self._adopted[source] = array
+            self.sources.update(dict.fromkeys(self.variables(array), source))
+        return self.with_values(self._adopted[source], values)
+
+    def expect_adopted_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
+        """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
+
+        Raises:
+            NotImplementedError: it did, and the tape around knows that part.
+        """
+        history = tensor.history
+        if history in self._adopted and used_beside([x.history for x in outputs], history, "MakeDual"):
+            raise NotImplementedError(
+                "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
+                "wanted the tensor not to be used within the dual level: use its dual alone"
+            )
 
     def lowered(self, array, count: int | None = None):
         """The array without its history at the first `count` levels, or at all."""
@@ -207,7 +234,8 @@ class Tape:
         """The place of a tensor in the history of one level."""
         history = tensor.history
         if isinstance(history, Source) and history.variable is tensor:
-            return history.places[number] if history.places else None
+            places = self.variables(self._adopted[history]) if history in self._adopted else history.places
+            return places[number] if places else None
         return self.levels[number].variable(self.lowered(tensor.held.array, number))
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:

@@ -1,5 +1,7 @@
 """Activation functions: PyTorch's derivatives at kinks, extreme values, plain graphs."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,3 +123,20 @@ def test_graphs_are_plain():
     assert _primitives(F.hardswish, x) == ["add", "clamp", "div", "mul"]
     assert "max" in str(jax.make_jaxpr(t2j(F.relu))(x))
     assert "jit" not in str(jax.make_jaxpr(t2j(lambda x: F.softmax(x, -1)))(x))
+
+
+@pytest.mark.parametrize(("kind", "mask_shape"), [(0, (4, 4)), (1, (2, 4)), (2, (2, 3, 4, 4))])
+def test_masked_softmax(kind, mask_shape):
+    def f(x, mask):
+        x = x.clone().requires_grad_()
+        y = torch._masked_softmax(x, mask, -1, kind)
+        if kind != 2:  # PyTorch differentiates only this one
+            return (y.detach(),)
+        return y.detach(), *torch.autograd.grad(y, x, torch.arange(4.0).expand(y.shape))
+
+    x, mask = torch.linspace(-1, 1, 96).view(2, 3, 4, 4), torch.arange(math.prod(mask_shape)).view(mask_shape) % 3 == 0
+    mask[0] = kind == 2  # all hidden: no number, and no gradient
+    wanted = f(x, mask)
+    for call in (t2j(f), jax.jit(t2j(f))):
+        for ours, theirs in zip(call(t2j(x), t2j(mask)), wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)

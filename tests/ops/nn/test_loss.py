@@ -72,7 +72,7 @@ def test_ctc_loss(concatenated):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long)), ValueError, "Expected target size"),
+        (lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long)), ValueError, "Expected input batch_size"),
         (lambda x: F.cross_entropy(x, torch.zeros(2)), RuntimeError, "expected scalar type Long"),
         (lambda x: F.cross_entropy(x, x, label_smoothing=2.0), RuntimeError, "between 0.0 and 1.0"),
         (lambda x: F.huber_loss(x, x, delta=0.0), RuntimeError, "non-positive"),

@@ -64,8 +64,8 @@ def _with_batch(function):
             return lax.squeeze(layer(lax.expand_dims(input, (0,)), weight, *args), (0,))
         if input.ndim != weight.ndim:
             raise RuntimeError(
-                f"expected {weight.ndim - 1}D (unbatched) or {weight.ndim}D (batched) input to a convolution with "
-                f"weight of shape {list(weight.shape)}, but got input of shape {list(input.shape)}"
+                f"Expected {weight.ndim - 1}D (unbatched) or {weight.ndim}D (batched) input to conv{weight.ndim - 2}d, "
+                f"but got input of size: {list(input.shape)} for a weight of size {list(weight.shape)}"
             )
         if input.dtype != weight.dtype:
             raise RuntimeError(f"input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
@@ -86,17 +86,21 @@ def _check_steps(stride, dilation) -> None:
 
 @_with_batch
 def _forward(layout, input, weight, bias, stride, padding, dilation, groups):
+    if groups < 1:
+        raise RuntimeError(f"non-positive groups is not supported, got groups={groups}")
     _check_channels(layout, input, weight, weight.shape[1] * groups, f"groups={groups}")
     count = input.ndim - 2
     stride, dilation = per_dimension(stride, count, "stride"), per_dimension(dilation, count, "dilation")
     _check_steps(stride, dilation)
     reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
     margins = _margins(padding, stride, reach)
-    for size, (low, high), span in zip(layout.sizes(input), margins, reach, strict=True):
-        if size + low + high <= span:
-            raise RuntimeError(
-                f"calculated padded input size {size + low + high} is smaller than the kernel's extent {span + 1}"
-            )
+    padded = [size + low + high for size, (low, high) in zip(layout.sizes(input), margins, strict=True)]
+    if any(size <= span for size, span in zip(padded, reach, strict=True)):
+        raise RuntimeError(
+            f"Calculated padded input size per channel: ({' x '.join(map(str, padded))}). "
+            f"Kernel size: ({' x '.join(str(span + 1) for span in reach)}). "
+            "Kernel size can't be greater than actual input size"
+        )
     output = lax.conv_general_dilated(
         input,
         weight,
@@ -112,8 +116,8 @@ def _forward(layout, input, weight, bias, stride, padding, dilation, groups):
 def _check_channels(layout, input, weight, expected: int, given: str) -> None:
     if layout.channels(input) != expected:
         raise RuntimeError(
-            f"given {given} and weight of size {list(weight.shape)}, expected input to have {expected} channels, but "
-            f"got {layout.channels(input)} channels instead"
+            f"Given {given}, weight of size {list(weight.shape)}, expected input to have {expected} channels, "
+            f"but got {layout.channels(input)} channels instead"
         )
 
 
@@ -125,7 +129,7 @@ def _margins(padding, stride, reach) -> list[tuple[int, int]]:
             raise RuntimeError("padding='same' is not supported for strided convolutions")
         return [(span // 2, span - span // 2) for span in reach]
     if isinstance(padding, str):
-        raise RuntimeError(f"invalid padding string: {padding!r}; expected 'same' or 'valid'")
+        raise RuntimeError(f"Invalid padding string: {padding!r}; expected 'same' or 'valid'")
     padding = per_dimension(padding, len(reach), "padding")
     if min(padding, default=0) < 0:
         raise RuntimeError(f"negative padding is not supported, got padding={padding}")

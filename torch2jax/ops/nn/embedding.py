@@ -20,18 +20,19 @@ from ..values import values
 aten = torch.ops.aten
 
 
-def take_rows(table, indices):
+def take_rows(table, indices, error: type[Exception] = IndexError):
     """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced.
 
     Raises:
-        IndexError: an index is out of range, and the indices are known.
+        IndexError, or `error`: an index is out of range, and the indices are known.
     """
     mode = lax.GatherScatterMode.FILL_OR_DROP
     if not is_traced(indices):
         held = np.asarray(indices)
         if held.size and not (held.min() >= 0 and held.max() < table.shape[0]):
-            raise IndexError(
-                f"index out of range in self: got indices from {held.min()} to {held.max()} for {table.shape[0]} rows"
+            raise error(
+                "index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got indices from "
+                f"{held.min()} to {held.max()} for {table.shape[0]} rows"
             )
         mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     dimensions = lax.GatherDimensionNumbers(
@@ -43,14 +44,15 @@ def take_rows(table, indices):
     return lax.gather(table, places, dimensions, (1, *table.shape[1:]), mode=mode)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _embed(weight, indices, padding_idx, scale_grad_by_freq):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
+def _embed(weight, indices, padding_idx, scale_grad_by_freq, error=IndexError):
     del padding_idx, scale_grad_by_freq  # they change the gradient alone
-    return take_rows(weight, indices)
+    return take_rows(weight, indices, error)
 
 
 @_embed.defjvp
-def _(padding_idx, scale_grad_by_freq, primals, tangents):
+def _(padding_idx, scale_grad_by_freq, error, primals, tangents):
+    del error
     (weight, indices), (d_weight, _) = primals, tangents
     factor = jnp.ones(indices.shape, weight.dtype)
     if scale_grad_by_freq:
@@ -189,7 +191,7 @@ def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights
     # Index i lies in the last bag that starts at or before it.
     starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
     bag = jnp.cumsum(starts)[:-1].astype(indices.dtype) - 1
-    rows = _embed(weight, indices, padding_idx, scale_grad_by_freq)
+    rows = _embed(weight, indices, padding_idx, scale_grad_by_freq, RuntimeError)
     padding = np.asarray(-1 if padding_idx is None else padding_idx, indices.dtype)
     kept = lax.ne(indices, padding)
     sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))

@@ -262,8 +262,13 @@ def _class_axis(input, target, weight) -> int:
             f"{input.shape[axis]} classes or no classes but got weight tensor of shape: {list(weight.shape)}"
         )
     expected = input.shape[:axis] + input.shape[axis + 1 :]
-    if target.shape != expected:
+    if input.ndim > 1 and target.shape[:1] != expected[:1]:
         raise ValueError(
+            f"Expected input batch_size ({input.shape[0]}) to match target batch_size, got a target of size "
+            f"{list(target.shape)}"
+        )
+    if target.shape != expected:
+        raise RuntimeError(
             f"Expected target size {list(expected)} for input of size {list(input.shape)}, got {list(target.shape)}"
         )
     if not jnp.issubdtype(target.dtype, jnp.integer):

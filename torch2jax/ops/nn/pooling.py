@@ -19,6 +19,7 @@ from jax import lax
 from ...rules.formats import as_input
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, REALS
+from ...tensors.storage import is_traced
 from ..arrays import cast, lowest, widened
 from ..views import reshape
 from .convolution import per_dimension
@@ -55,10 +56,10 @@ def _spans(sizes, kernel_size, stride, padding, dilation, ceil_mode: bool) -> li
 
 
 def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> _Span:
-    if window < 1 or stride < 1 or dilation < 1:
-        raise RuntimeError(
-            f"pooling expects positive kernel_size, stride and dilation, but got {window}, {stride}, {dilation}"
-        )
+    for what, value in (("stride", stride), ("kernel size", window), ("dilation", dilation)):
+        if value < 1:
+            negative = "should not be zero" if what == "stride" and value == 0 else "should be greater than zero"
+            raise RuntimeError(f"{what} {negative}, but got {value}")
     reach = dilation * (window - 1) + 1
     if not 0 <= padding <= reach // 2:
         raise RuntimeError(
@@ -70,7 +71,10 @@ def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil
     if ceil_mode and room % stride and count * stride < size + padding:
         count += 1
     if count < 1:
-        raise RuntimeError(f"pooling a dimension of size {size} with kernel_size={window} gives output size {count}")
+        raise RuntimeError(
+            f"Output size is too small: a dimension of size {size}, with kernel_size={window} and dilation={dilation}, "
+            f"gives {count}"
+        )
     high = max(padding, (count - 1) * stride + reach - size - padding)
     return _Span(size, window, stride, dilation, padding, high, count)
 
@@ -79,10 +83,19 @@ def _axes(array, count: int, channels_last: bool, error: type[Exception] = Runti
     """The spatial dimensions; raises `error` if there are more or fewer."""
     if array.ndim not in (count + 1, count + 2):
         raise error(
-            f"expected {count + 1}D (unbatched) or {count + 2}D (batched) input to pooling over {count} dimensions, "
-            f"but got {array.ndim}D"
+            f"Expected {count + 1}D or {count + 2}D (batch mode) tensor for pooling over {count} dimensions, but got: "
+            f"{list(array.shape)}"
         )
     return tuple(range(1, 1 + count)) if channels_last else tuple(range(array.ndim - count, array.ndim))
+
+
+def _expect_elements(array, count: int) -> None:
+    """Refuses an input that has none in another dimension than the batch."""
+    if 0 in array.shape[array.ndim - count - 1 :]:
+        raise RuntimeError(
+            f"Expected {count + 1}D or {count + 2}D (batch mode) tensor with optional 0 dim batch size for input. "
+            f"Expected input to have non-zero size for non-batch dimensions, but got: {list(array.shape)}"
+        )
 
 
 def _sizes(array, axes) -> tuple[int, ...]:
@@ -160,8 +173,7 @@ def _flat_positions(per_axis: list[np.ndarray], sizes, axes, shape) -> list:
 
 def _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last=False):
     axes = _axes(input, count, channels_last)
-    if 0 in input.shape[input.ndim - count - 1 :]:
-        raise RuntimeError(f"max pooling expects dimensions without elements only in the batch, got {input.shape}")
+    _expect_elements(input, count)
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, dilation, ceil_mode)
     padded = _padded(input, axes, spans, lowest(input))
     output = _folded(padded, axes, spans, _first_largest)
@@ -252,6 +264,7 @@ def _avg_pool(
     input, count, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override=None, channels_last=False
 ):
     axes = _axes(input, count, channels_last)
+    _expect_elements(input, count)
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
@@ -339,6 +352,8 @@ def _output_sizes(sizes, output_size) -> tuple[int, ...]:
     wanted = tuple(size if each is None else int(each) for size, each in zip(sizes, wanted, strict=True))
     if min(wanted) < 0:
         raise RuntimeError(f"elements of output_size must be greater than or equal to 0, but got {wanted}")
+    if math.prod(wanted) >= 2**60:
+        raise RuntimeError(f"Storage size calculation overflowed with output_size={wanted}")
     return wanted
 
 
@@ -425,6 +440,7 @@ def adaptive_avg_pool3d(input, output_size, *, channels_last=False):
 
 def _adaptive_max_pool(input, count, output_size):
     axes = _axes(input, count, False)
+    _expect_elements(input, count)
     sizes = _sizes(input, axes)
     wanted = _output_sizes(sizes, output_size)
     positions = [_adaptive_positions(size, each) for size, each in zip(sizes, wanted, strict=True)]
@@ -461,10 +477,18 @@ def adaptive_max_pool3d(input, output_size):
 
 def _fractional_max_pool(input, count, kernel_size, output_size, random_samples):
     axes = _axes(input, count, False)
+    _expect_elements(input, count)
     sizes, lead = _sizes(input, axes), input.shape[:-count]
+    for what, value in (("kernel_size", kernel_size), ("output_size", output_size)):
+        if not isinstance(value, int) and len(value) != count:
+            raise RuntimeError(f"{what} must either be a single Int or a tuple of {count} Ints, but got {value}")
     window, wanted = per_dimension(kernel_size, count, "kernel_size"), per_dimension(output_size, count, "output_size")
-    if any(start + place - 1 > size for start, place, size in zip(wanted, window, sizes, strict=True)):
-        raise RuntimeError(f"fractional pooling: output_size={wanted} with kernel_size={window} exceeds {sizes}")
+    named = zip(("time", "height", "width")[-count:], wanted, window, sizes, strict=True)
+    for what, start, place, size in named:
+        if start + place - 1 > size:
+            raise RuntimeError(
+                f"pool {what} {place} too large relative to input {what} {size}, for an output of {start}"
+            )
     samples = _fractional_samples(random_samples, lead, count)
     order = (1, 0) if count == 2 else (0, 1, 2)  # which sample serves which dimension
     shape = (*lead, *wanted)
@@ -492,7 +516,7 @@ def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
     shape = random_samples.shape
     if len(shape) != 3 or shape[0] < batch or shape[1:] != (channels, count):
         raise RuntimeError(
-            f"Expected _random_samples of shape ({batch} or more, {channels}, {count}), got {tuple(shape)}"
+            f"Expect _random_samples of shape ({batch} or more, {channels}, {count}), got {tuple(shape)}"
         )
     return reshape(random_samples[:batch] if shape[0] > batch else random_samples, (*lead, count))
 
@@ -550,6 +574,12 @@ def _unpool(input, indices, output_size, count):
             f"expected shape of indices to be same as that of the input ({list(input.shape)}), but got indices tensor "
             f"with shape {list(indices.shape)}"
         )
+    if not is_traced(indices):
+        found = np.asarray(indices)
+        wrong = found[(found < 0) | (found >= math.prod(output_size))]
+        if wrong.size:
+            volume = "x".join(map(str, output_size))
+            raise RuntimeError(f"Found an invalid max index: {wrong[0]} (output volumes are of size {volume})")
     lead, places = input.shape[:-count], math.prod(input.shape[-count:])
     rows, area = math.prod(lead), math.prod(output_size)
     output = _put(reshape(input, (rows, places)), reshape(indices, (rows, places)), area)

@@ -254,6 +254,8 @@ _PAD, _PACK = ArrayRule(_pad, "_pad_packed_sequence"), ArrayRule(_pack, "_pack_p
 @implements_tensors(torch._pack_padded_sequence, aten._pack_padded_sequence.default)
 def _pack_padded_sequence(input, lengths, batch_first):
     held = values(lengths, "the lengths of a packed sequence")
+    if input.numel() == 0:
+        raise RuntimeError(f"Cannot pack empty tensors: got one of size {list(input.shape)}")
     padded = input.transpose(0, 1) if batch_first else input
     if held.size == 0 or held.min() <= 0:
         raise RuntimeError(
