@@ -355,7 +355,7 @@ class Translation(TorchFunctionMode, Call):
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
-        memory.foreign, memory.number = True, 0
+        memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:

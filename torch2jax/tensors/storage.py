@@ -217,7 +217,7 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("followers", "foreign", "is_shared", "latest", "number", "size", "version")
+    __slots__ = ("followers", "foreign", "is_inference", "is_shared", "latest", "number", "size", "version")
     changing = ("latest", "size", "version")
 
     def __init__(self, size: int):
@@ -228,6 +228,7 @@ class Memory(Journaled):
         self.version = 0
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
+        self.is_inference = False  # whether it was made in inference mode
         self.followers: list[Callable[[], None]] = []  # are called after each write
 
 

@@ -104,6 +104,9 @@ class _FunctionNode(Node):
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
         return added(self.posthooks, hook)
 
+    def _show(self) -> None:
+        pass  # the function's derivative calls the hooks itself
+
 
 class _Application:
     """One run of a function."""
@@ -144,8 +147,11 @@ class _Application:
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
         else:
             values = [x.read() for x in differentiable.values()]
-        for result, array in zip(differentiable.values(), values, strict=True):
+        for (number, result), array in zip(differentiable.items(), values, strict=True):
+            is_view = result._viewed is not None and any(result._viewed is _base(x) for x in self.inputs.values())
             self._place(result, array, node, ctx)
+            if not any(result is x for x in ctx.dirty_tensors):
+                result._restriction = f"custom:{node.name()}:{number}" if is_view else None
         return results if isinstance(output, tuple) else results[0]
 
     def _output(self, batch: Batch | None):
@@ -158,6 +164,7 @@ class _Application:
         if any(result is x for x in self.args) and not any(result is x for x in ctx.dirty_tensors):
             with torch.no_grad():
                 mine: Any = result.clone()
+            mine._viewed = _base(result)  # as PyTorch has it
             return mine
         return result
 
@@ -169,6 +176,13 @@ class _Application:
             result._node = wrap(array, result.dtype, strides=strides)._node
         if self.is_recorded:
             result._node.storage.history = node
+            tape = current().tape
+            if node.end is None and tape is not None:
+                node.end = tape.end_of(result)
+
+
+def _base(tensor: Torchish) -> torch.Tensor:
+    return tensor if tensor._viewed is None else tensor._viewed
 
 
 class _Place:
