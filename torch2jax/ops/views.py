@@ -471,7 +471,7 @@ def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int |
         for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
             view._node = Part(node, split, index, squeezed)
     if torch.is_grad_enabled():
-        name = "UnbindBackward0" if squeezed is not None else "SplitBackward0"
+        name = "Unbind" if squeezed is not None else "Split"
         for index, view in enumerate(views):
             view._restriction = f"multiple:{name}:{index}"
     return views

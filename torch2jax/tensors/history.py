@@ -99,8 +99,9 @@ class Node(graph.Node):
         places = [x.places[0] for x in self.operands or [] if x is not None and x.places]
         if self.operands is None or len(set(places)) < len(places):
             raise NotImplementedError(
-                f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view or "
-                "takes one tensor twice; wanted a hook on a tensor (Tensor.register_hook) or grad_fn.register_prehook"
+                f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view "
+                "or takes one tensor twice; wanted a hook on a tensor (Tensor.register_hook) or "
+                "grad_fn.register_prehook"
             )
         self._show()
         return added(self.posthooks, hook)

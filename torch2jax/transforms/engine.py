@@ -258,8 +258,8 @@ class _Run:
                 given = hook(inputs, outputs)
             if given is not None and any(a is not b for a, b in zip(given, inputs, strict=True)):
                 raise NotImplementedError(
-                    f"a hook on {node.name()} gave other gradients of its inputs, which JAX has computed by now; wanted "
-                    "None, or a hook on a tensor (Tensor.register_hook)"
+                    f"a hook on {node.name()} gave other gradients of its inputs, which JAX has computed by now; "
+                    "wanted None, or a hook on a tensor (Tensor.register_hook)"
                 )
 
     def _shown(self, cotangent, hook: Callable, form: Form):

@@ -73,9 +73,7 @@ class DualLevel:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
-        array = self._tangents.dual(
-            self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form))
-        )
+        array = self._tangents.dual(self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form)))
         result = _alias(tensor, array)
         result._node.storage.differentiable = True
         if form.wants_grad:
@@ -130,7 +128,7 @@ class _Pair:
         found = self.level.tangent_of(dual)
         if found is not self.tangent.held.array:
             with self._following(), torch.no_grad():
-                moved = torch.zeros_like(self.tangent) if found is None else Form.of(dual).tensor(found)
+                moved: Any = torch.zeros_like(self.tangent) if found is None else Form.of(dual).tensor(found)
                 write_in_place(self.tangent, moved)
 
     def _follow_tangent(self) -> None:

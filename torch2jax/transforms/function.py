@@ -151,7 +151,7 @@ class _Application:
             is_view = result._viewed is not None and any(result._viewed is _base(x) for x in self.inputs.values())
             self._place(result, array, node, ctx)
             if not any(result is x for x in ctx.dirty_tensors):
-                result._restriction = f"custom:{node.name()}:{number}" if is_view else None
+                result._restriction = f"custom:{self.function.__name__}:{number}" if is_view else None
         return results if isinstance(output, tuple) else results[0]
 
     def _output(self, batch: Batch | None):
@@ -278,7 +278,7 @@ class _Derivative:
             results = attached(*primals)
             residuals = self._fill(primals[0], results, primals[2])
             wanted = (True,) * len(primals[0])
-            pull = lambda held, cotangents: self._pull(held, wanted, cotangents)  # noqa: E731
+            pull = lambda held, cotangents: self._pull(held, wanted, cotangents)
             return results, linear_call(self._push, pull, residuals, tangents[0], results)
 
         return attached(inputs, results, held)

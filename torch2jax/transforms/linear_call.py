@@ -64,17 +64,16 @@ def _zeros(aval) -> Any:
 
 
 def _batch(axis, arrays, dims, *, push: _Function, pull: _Function, count: int, avals: tuple):
-    residual_dims, moved = list(dims[:count]), [
-        batching.bdim_at_front(x, dim, axis.size) for x, dim in zip(arrays[count:], dims[count:], strict=True)
-    ]
+    residual_dims, moved = (
+        list(dims[:count]),
+        [batching.bdim_at_front(x, dim, axis.size) for x, dim in zip(arrays[count:], dims[count:], strict=True)],
+    )
 
     def over(function: _Function) -> _Function:
         return jax.vmap(function, (residual_dims, 0), 0, axis_size=axis.size, axis_name=axis.name)
 
     wider = tuple(core.unmapped_aval(axis.size, 0, aval) for aval in avals)
-    found = _call_p.bind(
-        *arrays[:count], *moved, push=over(push), pull=over(pull), count=count, avals=wider
-    )
+    found = _call_p.bind(*arrays[:count], *moved, push=over(push), pull=over(pull), count=count, avals=wider)
     return found, [0] * len(found)
 
 

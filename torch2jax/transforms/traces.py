@@ -5,7 +5,16 @@ from typing import Any
 from jax._src import core
 from jax._src.interpreters import ad, batching, partial_eval as pe
 
-__all__ = ["Bookmark", "Tangents", "current_trace", "example_of", "examples_in", "is_transforming", "is_zero", "running"]
+__all__ = [
+    "Bookmark",
+    "Tangents",
+    "current_trace",
+    "example_of",
+    "examples_in",
+    "is_transforming",
+    "is_zero",
+    "running",
+]
 
 
 def current_trace():
