@@ -319,6 +319,7 @@ class Translation(TorchFunctionMode, Call):
         if tensor.is_meta:
             raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            _expect_data(tensor)
             if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)
             elif tensor.is_conj() or tensor.is_neg():
@@ -411,6 +412,23 @@ class AtenMode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         del types
         return self._call.dispatch_aten(func, args, kwargs or {})
+
+
+def _expect_data(tensor: torch.Tensor) -> None:
+    """Refuses a tensor that has no memory of its own, where anything might be read.
+
+    Raises:
+        NotImplementedError: it wraps other tensors, and computes with them in a ``__torch_dispatch__`` of its own.
+    """
+    if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or tensor.layout is not torch.strided:
+        return
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError as error:
+        raise NotImplementedError(
+            f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: give "
+            "the tensors that it wraps"
+        ) from error
 
 
 def _same_first(args: tuple, given: tuple) -> bool:

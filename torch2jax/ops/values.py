@@ -104,6 +104,10 @@ def tolist(self):
 
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
+    if not force and self.requires_grad:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
     return values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
 
 

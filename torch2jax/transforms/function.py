@@ -123,6 +123,10 @@ class _Application:
         batch = batch_of(self.function, self.args)
         if batch is not None and batch is call.levels[-1]:
             return run_rule(self.function, self.args, batch)
+        if self.function.jvp is _Function.jvp and any(map(_has_tangent, self.inputs.values())):
+            raise NotImplementedError(
+                "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+            )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
         ctx = Context(self.function, self.needed)
         with torch.no_grad():
@@ -179,6 +183,11 @@ class _Application:
             tape = current().tape
             if node.end is None and tape is not None:
                 node.end = tape.end_of(result)
+
+
+def _has_tangent(tensor: Torchish) -> bool:
+    dual = current().dual
+    return dual is not None and dual.has_tangent(tensor)
 
 
 def _base(tensor: Torchish) -> torch.Tensor:
@@ -380,6 +389,11 @@ class _Derivative:
 
     def _function_of_gradients(self) -> Callable:
         function = self._function
+        if function.backward is not _Function.backward and function.vjp is not _Function.vjp:
+            raise RuntimeError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only implement "
+                "one of them."
+            )
         return function.vjp if function.backward is _Function.backward else function.backward
 
     def _checked(self, gradients: tuple) -> tuple:
