@@ -106,7 +106,9 @@ APART = (
         source=r"modified by an inplace operation",
         calls=r"torch/autograd/graph\.py:allow_mutation_on_saved_tensors",
     ),
-    Apart("logging tensors", "they observe PyTorch's dispatcher", test=r"logging_tensor", calls=r".*:LoggingTensor\..*"),
+    Apart(
+        "logging tensors", "they observe PyTorch's dispatcher", test=r"logging_tensor", calls=r".*:LoggingTensor\..*"
+    ),
     Apart(
         "operators of tests",
         "they are there for PyTorch's tests of its dispatcher",

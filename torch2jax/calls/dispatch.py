@@ -420,14 +420,14 @@ def _expect_data(tensor: torch.Tensor) -> None:
     Raises:
         NotImplementedError: it wraps other tensors, and computes with them in a ``__torch_dispatch__`` of its own.
     """
-    if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or tensor.layout is not torch.strided:
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return
     try:
         tensor.untyped_storage().data_ptr()
     except RuntimeError as error:
         raise NotImplementedError(
-            f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: give "
-            "the tensors that it wraps"
+            f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: "
+            "give the tensors that it wraps"
         ) from error
 
 

@@ -83,8 +83,8 @@ class Stream:
         strict = next((mapped.level for mapped in self.mapped if mapped.randomness == "error"), None)
         if strict is not None and not strict.is_functorchs:
             raise RuntimeError(
-                "vmap: We do not yet support calling random operations inside of vmap. Please perform random operations "
-                "outside of vmap as a workaround"
+                "vmap: We do not yet support calling random operations inside of vmap. Please perform random "
+                "operations outside of vmap as a workaround"
             )
         if strict is not None:
             raise RuntimeError(

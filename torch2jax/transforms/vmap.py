@@ -23,7 +23,7 @@ from .level import Level
 from .mapped_draws import Mapped
 from .traces import example_of, examples_in
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "of_all_examples"]
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -153,6 +153,15 @@ def _with_examples(form: Form, dim: int) -> Form:
     if layout is not None:
         layout = (dim, *(other + (other >= dim) for other in layout))
     return form._replace(layout=layout, strides=None)
+
+
+def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
+    lifted = current().lift(tensor)
+    for level in reversed(current().levels):
+        if isinstance(level, Batch):
+            lifted, _ = level.whole(lifted)
+    return lifted
 
 
 @stands_in(functorch, "_flat_vmap")
