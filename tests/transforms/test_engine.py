@@ -189,3 +189,32 @@ def test_inference_mode():
 
     for a, b in zip(t2j(run)(), run(), strict=True):
         np.testing.assert_allclose(a, b.numpy())
+
+
+def test_the_gradient_of_a_checkpointed_gradient():
+    def second(x):
+        x = x.clone().requires_grad_()
+        y = torch.utils.checkpoint.checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), x)[0]
+
+    np.testing.assert_allclose(t2j(second)(X.numpy()), second(X).numpy(), rtol=1e-5)
+
+
+def test_checkpoints_of_gradients_of_checkpoints():
+    def inner(x):
+        return x.sin().exp()
+
+    def grad(function):
+        return lambda x: torch.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+
+    def checkpointed(function):
+        return lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+
+    def nested(x):
+        x = x.clone().requires_grad_()
+        once = checkpointed(grad(checkpointed(inner)))(x)
+        return once, grad(checkpointed(grad(checkpointed(inner))))(x)
+
+    for a, b in zip(t2j(nested)(X.numpy()), nested(X), strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)

@@ -185,6 +185,8 @@ class _Run:
             Uncontained: that is the tape outside of a scope.
             RuntimeError: that is the tape inside of one, which has ended.
         """
+        if not self.seeds and journal() is not None:  # what leads to the outputs is in a trace within
+            raise Uncontained("a derivative of what a checkpointed function within gave")
         if isinstance(tensor.history, Source):
             is_recorded = place is None or place in self.tape.sources
         else:

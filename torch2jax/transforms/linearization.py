@@ -161,7 +161,7 @@ class _Backward:
         if any(is_sealed(step) for step in steps):
             raise Sealed
         linear = self._reached.linear
-        return [s for s in steps if "bwd" in s.params or any(x not in linear for x in _variables_of(s))]
+        return [s for s in steps if _has_code(s) or any(x not in linear for x in _variables_of(s))]
 
     def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
         found: dict[Var, Any] = {}
@@ -233,6 +233,11 @@ _NOTHING = ad.Zero(core.ShapedArray((), "float32"))
 
 def _variable(tracer) -> Var | None:
     return tracer.val if isinstance(tracer.val, core.Var) else None
+
+
+def _has_code(step) -> bool:
+    """Whether a step runs code of its own, which may hold values too."""
+    return any(isinstance(x, (core.Jaxpr, core.ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
 def _variables_of(step) -> list[Var]:
