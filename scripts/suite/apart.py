@@ -93,7 +93,32 @@ APART = (
         "inner names of `grad_fn`",
         "names of PyTorch's C++ nodes and what they save",
         test=r"(?i)saved_variable_packing|grad_fn_attr",
-        source=r"\._(raw_)?saved_(?!tensors_hooks)\w+|fn\.name\(\)|\w+Backward\d\b|grad_fn\.__class__",
+        source=r"\._(raw_)?saved_(?!tensors_hooks)\w+|fn\.name\(\)|\w+Backward\d\b|grad_fn\.__class__|graph_desc|"
+        r"\bAccumulateGrad\b",
+    ),
+    Apart(
+        "inner tensors of transformations",
+        "names of PyTorch's C++ wrappers, as it prints them",
+        source=r"(GradTrackingTensor|BatchedTensor)\(lvl",
+    ),
+    Apart(
+        "saved tensors that are written to",
+        "an error, or a copy, where PyTorch would have lost what it needs; arrays do not change",
+        source=r"modified by an inplace operation",
+        calls=r"torch/autograd/graph\.py:allow_mutation_on_saved_tensors",
+    ),
+    Apart(
+        "logging tensors", "they observe PyTorch's dispatcher", test=r"logging_tensor", calls=r".*:LoggingTensor\..*"
+    ),
+    Apart(
+        "operators of tests",
+        "they are there for PyTorch's tests of its dispatcher",
+        calls=r"_test_(warn_in_autograd|autograd_multiple_dispatch\w*)",
+    ),
+    Apart(
+        "`make_fx`",
+        "a trace of PyTorch's operators, in place of JAX's",
+        source=r"\bmake_fx\(|def forward\(self, \w+_1",
     ),
     Apart("subprocesses", "a program of its own, not a function", calls=r"subprocess\.py:Popen\.__init__|fork"),
     Apart("CUDA and MPS", "devices of PyTorch's own", test=r"(?i)_(cuda|mps)(_|$)"),

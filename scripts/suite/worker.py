@@ -138,6 +138,9 @@ def _end_with_parent() -> None:
 def _set_up_jax(options: Options) -> None:
     import jax
 
+    from scripts.suite import comparison
+
+    comparison.install()
     jax.config.update("jax_enable_x64", True)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))

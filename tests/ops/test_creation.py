@@ -288,3 +288,15 @@ def test_counts_of_ranges_are_not_negative():
         for dtype in (torch.float32, torch.int64):
             with pytest.raises(RuntimeError, match="non-negative"):
                 t2j(lambda function=function, dtype=dtype: function(0, 1, -1, dtype=dtype))()
+
+
+def test_tensors_in_a_sequence_are_numbers():
+    def shapes(x):
+        return [torch.tensor([x]), torch.tensor([[x[0], 1.0], [x.view(1, 1), 2]]), torch.as_tensor((x, x))]
+
+    x = torch.tensor([2.5])
+    for got, want in zip(t2j(shapes)(t2j(x)), shapes(x), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got, want.numpy())
+    with pytest.raises(ValueError, match="only one element tensors"):
+        t2j(lambda x: torch.tensor([x]))(t2j(torch.ones(2)))

@@ -12,6 +12,14 @@ from tests.ops.database import compare
 from torch2jax import t2j
 
 
+def test_derivatives_of_a_power_at_zero():
+    base, exponent = torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0]), torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.5])
+    wanted = torch.func.grad(lambda x, y: (x**y).sum(), argnums=(0, 1))(base, exponent)
+    found = jax.grad(lambda x, y: t2j(operator.pow)(x, y).sum(), argnums=(0, 1))(t2j(base), t2j(exponent))
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want.numpy())
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -135,6 +135,15 @@ def test_the_error_below_a_sample_is_told():
         ("test_autograd.py::T.test_x", "", {"threading.py:Thread.start"}, "threads"),
         ("test_autograd.py::T.test_pickle", "", (), "pickled graphs"),
         ("test_nn.py::T.test_pickle", "", (), None),
+        (
+            "test_autograd.py::T.test_x",
+            "has been modified by an inplace operation",
+            (),
+            "saved tensors that are written to",
+        ),
+        ("test_autograd.py::T.test_vjp_logging_tensor", "", (), "logging tensors"),
+        ("test_autograd.py::T.test_x", "", {"_test_warn_in_autograd"}, "operators of tests"),
+        ("test_vmap.py::T.test_x", "graph = make_fx(f)(x)", (), "`make_fx`"),
         ("test_nn.py::T.test_to_barracuda", "", (), None),
     ],
 )

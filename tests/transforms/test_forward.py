@@ -92,6 +92,49 @@ def gradients_of_tangents(x, v):
     return tangent, torch.autograd.grad(tangent.sum(), x)
 
 
+@case
+def tangents_written_to(x, v):
+    x, v = x.clone(), v.clone()
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        assert fwAD.unpack_dual(dual).tangent is v
+        v.mul_(3)
+        first = fwAD.unpack_dual(dual.sin()).tangent
+        dual.mul_(2)
+        y = dual * dual
+        tangent = fwAD.unpack_dual(y).tangent
+        tangent[1] = 0.0
+        return first, v, x, fwAD.unpack_dual(dual), fwAD.unpack_dual(y * 2), dual.detach()
+
+
+class Cubed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 3 * ctx.saved_tensors[0] ** 2 * gradient
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 3 * ctx.saved_tensors[0] ** 2 * tangent
+
+
+@case
+def derivatives_of_what_a_function_pushes(x, v):
+    x = x.clone().requires_grad_()
+
+    def tangent(v):
+        with fwAD.dual_level():
+            return fwAD.unpack_dual(Cubed.apply(fwAD.make_dual(x, v))).tangent
+
+    (gradient,) = torch.autograd.grad(tangent(v).sum(), x)
+    return gradient, torch._vmap_internals._vmap(tangent)(torch.stack([v, 2 * v])).detach()
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("jit", [False, True])
 def test_against_pytorch(name, jit):
@@ -140,3 +183,38 @@ def test_errors():
             with pytest.raises(RuntimeError, match=message):
                 call()
     np.testing.assert_allclose(t2j(CASES["tangents"])(t2j(X), t2j(V))[0], (X.sin() * 2))
+
+
+class Narrowed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        ctx.how = how
+        return x.narrow(0, 0, 2)
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return tangent.narrow(0, 0, 2) if ctx.how == "right" else tangent.narrow(0, 0, 2).clone()
+
+
+class Doubled_(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        ctx.mark_dirty(x)
+        ctx.how = how
+        return x.mul_(2)
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return tangent.mul_(2) if ctx.how == "right" else tangent * 2
+
+
+@pytest.mark.parametrize(("function", "message"), [(Narrowed, "not returning a view"), (Doubled_, "gradients inplace")])
+def test_tangents_that_are_not_what_the_function_does(function, message):
+    def tangent(how):
+        with fwAD.dual_level():
+            return fwAD.unpack_dual(function.apply(fwAD.make_dual(X, V) * 1, how)).tangent
+
+    np.testing.assert_allclose(t2j(lambda: tangent("right"))(), tangent("right"))
+    for run in (tangent, t2j(tangent)):
+        with pytest.raises(RuntimeError, match=message):
+            run("wrong")

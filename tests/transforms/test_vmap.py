@@ -311,3 +311,15 @@ def test_a_parameter_that_is_first_met_within_a_batch_is_the_same_outside():
 
     for run in (t2j(function), jax.jit(t2j(function))):
         assert run(jnp.ones(3)) == 6
+
+
+def test_one_answer_for_all_examples():
+    def checked(x):
+        def of_one(row):
+            every, some = torch.ops.aten._is_all_true(row > 0), torch.ops.aten._is_any_true(row > 2)
+            return row + (1 if every else 2) + (3 if some else 4)
+
+        return torch.vmap(torch.vmap(of_one))(x)
+
+    for x in (torch.ones(2, 3), torch.tensor([[1.0, 2.0, 3.0], [1.0, -1.0, 1.0]])):
+        np.testing.assert_array_equal(t2j(checked)(t2j(x)), checked(x).numpy())

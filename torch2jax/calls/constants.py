@@ -67,6 +67,7 @@ class Constants:
         if tensor.is_meta:
             raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            _expect_data(tensor)
             if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)
             elif tensor.is_conj() or tensor.is_neg():
@@ -107,7 +108,7 @@ class Constants:
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
-        memory.foreign, memory.number = True, 0
+        memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
@@ -121,6 +122,23 @@ class Constants:
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
             self._tensors[id(tensor)] = (tensor, lifted)
         return lifted
+
+
+def _expect_data(tensor: torch.Tensor) -> None:
+    """Refuses a tensor that has no memory of its own, where anything might be read.
+
+    Raises:
+        NotImplementedError: it wraps other tensors, and computes with them in a ``__torch_dispatch__`` of its own.
+    """
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError as error:
+        raise NotImplementedError(
+            f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: "
+            "give the tensors that it wraps"
+        ) from error
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:

@@ -81,7 +81,13 @@ class Stream:
 
     def next_common_key(self, generator: torch.Generator | None = None):
         """As `next_key`, for all examples at once."""
-        if any(mapped.randomness == "error" for mapped in self.mapped):
+        strict = next((mapped.level for mapped in self.mapped if mapped.randomness == "error"), None)
+        if strict is not None and not strict.is_functorchs:
+            raise RuntimeError(
+                "vmap: We do not yet support calling random operations inside of vmap. Please perform random "
+                "operations outside of vmap as a workaround"
+            )
+        if strict is not None:
             raise RuntimeError(
                 "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
                 "'different' randomness flags on vmap or perform the randomness operation out of vmap"

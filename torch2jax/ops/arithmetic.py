@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
@@ -179,7 +180,32 @@ def pow(input, other):
         return _integer_power(input, other)
     if isinstance(other, np.ndarray) and other in (0.5, -0.5):
         return (lax.sqrt if other == 0.5 else lax.rsqrt)(input)
-    return complex_power(input, other) if is_complex(input) else lax.pow(*same_shape(input, other))
+    if is_complex(input):
+        return complex_power(input, other)
+    base, exponent = same_shape(input, other)
+    return lax.pow(base, exponent) if isinstance(other, np.ndarray) else _power(base, exponent)
+
+
+@jax.custom_jvp
+def _power(base, exponent):
+    """``lax.pow``, whose own derivative at a base of zero is not defined, or not infinite, where PyTorch's is."""
+    return lax.pow(base, exponent)
+
+
+def _power_jvp(primals, tangents):
+    base, exponent = primals
+    result, moves = _power(base, exponent), []
+    zero, one = like(base, 0), like(base, 1)
+    if not isinstance(tangents[0], SymbolicZero):
+        slope = lax.mul(exponent, lax.pow(base, lax.sub(exponent, one)))
+        moves.append(lax.mul(tangents[0], where(lax.eq(exponent, zero), zero, slope)))
+    if not isinstance(tangents[1], SymbolicZero):
+        is_flat = lax.bitwise_and(lax.eq(base, zero), lax.ge(exponent, zero))
+        moves.append(lax.mul(tangents[1], where(is_flat, zero, lax.mul(result, lax.log(base)))))
+    return result, moves[0] if len(moves) == 1 else lax.add(*moves)
+
+
+_power.defjvp(_power_jvp, symbolic_zeros=True)
 
 
 def _plain_exponent(exponent) -> int | None:

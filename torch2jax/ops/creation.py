@@ -278,7 +278,7 @@ def _from_data(data, dtype) -> Tensor:
         data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
     if _holds_tensor(data):
-        parts = [_from_data(item, None) for item in data]
+        parts = [_from_item(item) for item in data]
         wanted = parts[0].dtype
         for part in parts[1:]:
             wanted = torch.promote_types(wanted, part.dtype)
@@ -295,6 +295,16 @@ def _holds_float(data) -> bool:
     if isinstance(data, (list, tuple)):
         return any(_holds_float(item) for item in data)
     return isinstance(data, (float, complex))
+
+
+def _from_item(item) -> Tensor:
+    """An item of a sequence: a tensor in it is one number, whatever its shape."""
+    if not isinstance(item, (torch.Tensor, jax.Array)):
+        return _from_data(item, None)
+    lifted = current().lift(item)
+    if lifted.numel() != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    return lifted.detach().reshape(())
 
 
 def _holds_tensor(data) -> bool:

@@ -34,6 +34,8 @@ def requires_grad_(self, requires_grad=True):
     tensor = current().lift(self)
     if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
+    if requires_grad and tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
+        raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
     if requires_grad == (tensor.history is not None):
         return self
     if requires_grad:
@@ -51,7 +53,12 @@ def requires_grad_(self, requires_grad=True):
 @implements_tensors(Tensor.is_leaf.__get__)
 def _is_leaf(self):
     tensor = current().lift(self)
-    return tensor.history is None or _is_source(tensor)
+    return tensor.history is None or _is_source(tensor) or tensor._restriction == "inference"
+
+
+@implements_tensors(torch.is_inference, Tensor.is_inference)
+def is_inference(input):
+    return current().lift(input)._node.storage.memory.is_inference
 
 
 def _is_source(tensor) -> bool:
@@ -65,10 +72,8 @@ def _grad_fn(self):
     if history is None or _is_source(tensor):
         return None
     node = Node("View", (history,)) if isinstance(history, Source) else history
-    if node.tensor is None and current().tape is not None:
-        node.tensor = tensor
-        if type(node) is Node:
-            _hooked(tensor).nodes.append(node)
+    if node.end is None and current().tape is not None:
+        node.end = current().tape.end_of(tensor)
     return node
 
 
@@ -122,15 +127,9 @@ def register_hook(self, hook):
 def _hooked(tensor) -> Hooked:
     """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
     tape = current().tape
-    places = [] if tape is None else tape.places_of(tensor)
-    if tape is not None:
-        expect_no_journal("a hook on a gradient")
-    hooked = next((tape.hooks[place] for place in places if place in tape.hooks), None)
-    if hooked is None:
-        hooked = Hooked(OrderedDict(), [], Form.of(tensor))
-        if tape is not None:
-            tape.hooks.update(dict.fromkeys(places, hooked))
-    return hooked
+    if tape is None:
+        return Hooked(OrderedDict(), [], Form.of(tensor))
+    return tape.hooked(tape.places_of(tensor), Form.of(tensor))
 
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)

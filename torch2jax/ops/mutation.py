@@ -80,7 +80,7 @@ def resize_(self, *size, memory_format=None):
         raise RuntimeError(f"resize_ got the shape {list(shape)}; wanted sizes that are not negative")
     if memory_format is torch.preserve_format:
         raise RuntimeError("Unsupported memory format Preserve")
-    if self.history is not None:
+    if self.history is not None and not torch.is_inference_mode_enabled():
         raise RuntimeError("cannot resize variables that require grad")
     if shape == tuple(self.shape) and memory_format is None:
         return self

@@ -48,6 +48,10 @@ def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int |
         split = Split(base._node, tuple(sizes), dim)
         for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
             view._node = Part(node, split, index, squeezed)
+    if torch.is_grad_enabled():
+        name = "Unbind" if squeezed is not None else "Split"
+        for index, view in enumerate(views):
+            view._restriction = f"multiple:{name}:{index}"
     return views
 
 

@@ -19,6 +19,7 @@ from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, make_region
+from ..transforms.vmap import of_all_examples
 from ..translation import current
 
 Tensor = torch.Tensor
@@ -105,6 +106,8 @@ def tolist(self):
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
                 raise RuntimeError(
@@ -222,11 +225,13 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 @implements_tensors(aten._is_all_true.default)
 def _is_all_true(input):
+    input = of_all_examples(input)
     return input.all() if _is_available(input) else torch.ones((), dtype=torch.bool)
 
 
 @implements_tensors(aten._is_any_true.default)
 def _is_any_true(input):
+    input = of_all_examples(input)
     return input.any() if _is_available(input) else torch.zeros((), dtype=torch.bool)
 
 

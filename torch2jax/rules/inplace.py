@@ -94,6 +94,11 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
             stacklevel=2,
         )
+    if storage.memory.is_inference and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
+            "normal tensor before doing inplace update."
+        )
     dtype = canonical(tensor.dtype)
     (array, layout), known = value.held, value.known
     if array.dtype != dtype:
@@ -101,6 +106,8 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         array = to_dtype(array)
         known = known_result(array, to_dtype, (known,), {}, [known])
     if torch.is_grad_enabled():
+        if tensor.history is not None or value.history is not None:
+            _expect_unrestricted(tensor)
         expect_no_source(tensor)
         tensor.write(Held(array, layout), known)
         tensor.descend((tensor, value), "CopySlices")
@@ -123,6 +130,34 @@ def expect_no_source(tensor: Torchish) -> None:
     if isinstance(tensor.history, Source):
         what = "a leaf Variable" if tensor.history.variable is tensor else "a view of a leaf Variable"
         raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
+
+
+_RESTRICTIONS = {
+    "inference": "A view was created in inference mode and is being modified inplace in normal mode.",
+    "no_grad": "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that "
+    "this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view "
+    "and the inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both "
+    "outside (if you want the inplace to be tracked).",
+    "multiple": "Output {number} of {name} is a view and is being modified inplace. This view is the output of a "
+    "function that returns multiple views. Such functions do not allow the output views to be modified inplace. You "
+    "should replace the inplace operation by an out-of-place one.",
+    "custom": "Output {number} of {name} is a view and is being modified inplace. This view was created inside a "
+    "custom Function (or because an input was returned as-is) and the autograd logic to handle view+inplace would "
+    "override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior "
+    "is forbidden. You can fix this by cloning the output of the custom Function.",
+}
+
+
+def _expect_unrestricted(tensor: Torchish) -> None:
+    """Refuses to write to a view, with gradients on, that was made in a way that forbids this.
+
+    Raises:
+        RuntimeError: it was.
+    """
+    if tensor._restriction is not None:
+        kind, _, made = tensor._restriction.partition(":")
+        name, _, number = made.partition(":")
+        raise RuntimeError(_RESTRICTIONS[kind].format(name=name, number=number))
 
 
 def _check_overlap(target: Torchish, operands) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
+from ..translation import current
+
 __all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among", "used_beside"]
 
 
@@ -41,8 +43,8 @@ class Node(graph.Node):
     """
 
     __slots__ = (
-        *("_leaves", "_number", "_operation", "inputs", "metadata"),
-        *("posthooks", "prehooks", "tensor", "undefined"),
+        *("_leaves", "_number", "_operation", "end", "inputs", "metadata"),
+        *("operands", "posthooks", "prehooks", "undefined"),
     )
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
@@ -50,7 +52,8 @@ class Node(graph.Node):
         self._number = next(_numbers)
         self.inputs = tuple(inputs)
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
-        self.tensor: Any = None  # what the operation gave, once it has been asked for this
+        self.end: Any = None  # what the operation gave, to a tape; see `transforms.tape.End`
+        self.operands: list | None = None  # and what it was computed from, None for what requires no grad
         self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
         self.metadata: dict = {}
         self.prehooks: OrderedDict[int, Callable] = OrderedDict()
@@ -74,25 +77,39 @@ class Node(graph.Node):
 
     @property
     def _input_metadata(self) -> list[Any]:
-        return [] if self.tensor is None else [self.tensor]
+        return [] if self.end is None else [self.end]
 
     def _register_hook_dict(self, tensor) -> None:
         del tensor  # hooks of tensors are told of by the tape
 
+    def __call__(self, *args):
+        raise TypeError(f"{self.name()} is JAX's and cannot be called; wanted torch.autograd.grad")
+
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
+        self._show()
         return added(self.prehooks, hook)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation.
 
         Raises:
-            NotImplementedError: it is one of PyTorch's own operations, whose backward is JAX's.
+            NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
         """
-        raise NotImplementedError(
-            f"{self.name()} cannot call a hook on the gradients of its inputs, for its backward is JAX's; wanted a "
-            "hook on a tensor (Tensor.register_hook) or grad_fn.register_prehook"
-        )
+        places = [x.places[0] for x in self.operands or [] if x is not None and x.places]
+        if self.operands is None or len(set(places)) < len(places):
+            raise NotImplementedError(
+                f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view "
+                "or takes one tensor twice; wanted a hook on a tensor (Tensor.register_hook) or "
+                "grad_fn.register_prehook"
+            )
+        self._show()
+        return added(self.posthooks, hook)
+
+    def _show(self) -> None:
+        """Lets the tape know that this has hooks."""
+        if self.end is not None:
+            current().tape.show(self)
 
 
 def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:

@@ -217,7 +217,10 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = ("followers", "foreign", "is_shared", "latest", "number", "place", "size", "version")
+    __slots__ = (
+        *("followers", "foreign", "is_inference", "is_shared", "latest", "number", "place"),
+        *("size", "version"),
+    )
     changing = ("latest", "size", "version")
 
     def __init__(self, size: int):
@@ -229,6 +232,7 @@ class Memory(Journaled):
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
         self.place: Any = None  # what code tells it by from other memory, once it has asked
+        self.is_inference = False  # whether it was made in inference mode
         self.followers: list[Callable[[], None]] = []  # are called after each write
 
 

@@ -43,6 +43,7 @@ class Torchish(torch.Tensor):
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
     _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
+    _restriction: str | None = None  # how this view was made, if that forbids to write to it with gradients on
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
 
@@ -101,12 +102,19 @@ class Torchish(torch.Tensor):
 
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
+        operands = tuple(operands)
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
-            is_recorded = current().tape is not None
-            self._node.storage.history = Node(operation, histories) if is_recorded else UNRECORDED
-            if is_recorded:
-                self._node.storage.place()
+            tape = current().tape
+            if tape is None:
+                self._node.storage.history = UNRECORDED
+                return
+            node = Node(operation, histories)
+            if not any(x is self for x in operands):  # which would be what it was before
+                node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
+            self._node.storage.history = node
+            self._node.storage.place()
+            node.end = tape.end_of(self)
 
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""
@@ -189,7 +197,9 @@ def wrap(
         known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
     """
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
-    return _make(Storage(held, known, order), held.shape, dtype, strides, None, device)
+    storage = Storage(held, known, order)
+    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    return _make(storage, held.shape, dtype, strides, None, device)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -240,12 +250,16 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     """The tensor that reads `node`, as a view of `base`, with this geometry."""
     if node is base._node and current().tape is not None:  # to a tape, what shows all of another is another
         node = View(node, all_of(len(shape)))
-    storage = node.storage
-    if (storage.differentiable or storage.history is not None) and not torch.is_grad_enabled():
-        node = node.detached()
+    storage, restriction = node.storage, base._restriction
+    if not torch.is_grad_enabled():
+        restriction = "inference" if torch.is_inference_mode_enabled() else "no_grad"
+        if (storage.differentiable or storage.history is not None) and restriction == "no_grad":
+            node = node.detached()
     tensor = _make(node, shape, dtype, strides, offset, base._label)
     tensor._viewed = base if base._viewed is None else base._viewed
     tensor._writes = base._writes
+    if restriction is not None:
+        tensor._restriction = restriction
     return tensor
 
 

@@ -60,7 +60,8 @@ def run_rule(function: Any, args: tuple, batch: Batch) -> Any:
     output, out_dims = result
     for leaf, (whole, dim), version in zip(leaves, parts, versions, strict=True):
         if version != _version(whole):
-            write_in_place(leaf, batch.example(whole, dim))
+            example: Any = batch.example(whole, dim)
+            write_in_place(leaf, example)
     return wrap_outputs_maintaining_identity(output, wholes, args, batch.example, out_dims=out_dims)
 
 

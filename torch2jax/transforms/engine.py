@@ -84,7 +84,9 @@ def _tensor_of(value) -> Torchish:
     if not isinstance(value, graph.GradientEdge):
         return lift(value)
     node: Any = value.node
-    tensor = node.variable if isinstance(node, Source) else node.tensor
+    if not isinstance(node, Source) and node.end is not None and node.end.tangents:
+        return current().tape.tensor_at(node.end, node)
+    tensor = node.variable if isinstance(node, Source) else None
     if tensor is None:
         raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
     return tensor
@@ -158,7 +160,7 @@ class _Run:
             self.seeds,
             {place for place in places if place is not None},
             self._visits(),
-            lambda array: array if self.create else self.tape.lowered(array),
+            self._constant,
             self._use,
         )
         connected = reaches((x.history for x in self.outputs), {id(x.history) for x in wanted})
@@ -171,6 +173,9 @@ class _Run:
             results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
         return tuple(results)
 
+    def _constant(self, array):
+        return array if self.create else self.tape.lowered(array)
+
     def _use(self, steps: list) -> None:
         self.tape.use(steps, self.keep)
         self.depends = self.depends or bool(steps)
@@ -182,6 +187,8 @@ class _Run:
             Uncontained: that is the tape outside of a scope.
             RuntimeError: that is the tape inside of one, which has ended.
         """
+        if not self.seeds and journal() is not None:  # what leads to the outputs is in a trace within
+            raise Uncontained("a derivative of what a checkpointed function within gave")
         if isinstance(tensor.history, Source):
             is_recorded = place is None or place in self.tape.sources
         else:
@@ -222,7 +229,7 @@ class _Run:
             if place in self.reached.linear
         }
 
-    def _visit(self, place: Var, retaining: Torchish | None, cotangent):
+    def _visit(self, place: Var, retaining: Torchish | None, cotangent, goes_on: bool):
         """Shows a gradient to the hooks on it, and to the tensor that retains it."""
         hooked = self.tape.hooks.get(place)
         if hooked is not None:
@@ -231,10 +238,33 @@ class _Run:
         if retaining is not None:
             _accumulate(retaining, self._tensor(cotangent, Form.of(retaining)), self.create)
         own = cotangent
-        if hooked is not None:
-            for hook in [hook for node in hooked.nodes for hook in node.prehooks.values()]:
-                cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), hooked.form)
+        for node in hooked.nodes if hooked is not None and goes_on else []:
+            for hook in list(node.prehooks.values()):
+                cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), node.end.form)
+            if node.posthooks and node.operands is not None:
+                self._show_inputs(node, cotangent)
         return own, cotangent
+
+    def _show_inputs(self, node: Node, cotangent) -> None:
+        """Calls the hooks on a node with the gradients that it gives its inputs."""
+        outputs = (self._tensor(cotangent, node.end.form),)
+        tangent, operands = node.end.tangents[self.number], node.operands or []
+        places = [None if x is None else x.tangents[self.number].val for x in operands]
+        ends = frozenset(place for place in places if place is not None)
+        reached = self.level.reach_tangents([tangent], ends)
+        found = self.level.pull_back(reached, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
+        inputs = tuple(
+            self._tensor(found[place], x.form) if x is not None and place in found else None
+            for x, place in zip(operands, places, strict=True)
+        )
+        for hook in list(node.posthooks.values()):
+            with torch.set_grad_enabled(self.create):
+                given = hook(inputs, outputs)
+            if given is not None and any(a is not b for a, b in zip(given, inputs, strict=True)):
+                raise NotImplementedError(
+                    f"a hook on {node.name()} gave other gradients of its inputs, which JAX has computed by now; "
+                    "wanted None, or a hook on a tensor (Tensor.register_hook)"
+                )
 
     def _shown(self, cotangent, hook: Callable, form: Form):
         """What a hook makes of a gradient."""

@@ -65,12 +65,12 @@ class DualLevel:
             RuntimeError: one of them has a tangent already, or the tangent is of another shape.
         """
         form, given = Form.of(tensor), self._call.lift(tangent)
-        if self._has_tangent(tensor):
+        if self.has_tangent(tensor):
             raise RuntimeError(
                 "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level is not "
                 "supported."
             )
-        if self._has_tangent(given):
+        if self.has_tangent(given):
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
@@ -85,7 +85,7 @@ class DualLevel:
 
     def parts(self, tensor: Torchish) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The values of a tensor, and its tangent if it has one."""
-        if not self._has_tangent(tensor):
+        if not self.has_tangent(tensor):
             return tensor, None
         form, array = Form.of(tensor), self._lowered(tensor.held.array)
         primal = _alias(tensor, self._tangents.values(array))
@@ -97,7 +97,8 @@ class DualLevel:
             return primal, None
         return primal, _Pair(self, tensor, form.result(tangent)).tangent
 
-    def _has_tangent(self, tensor: Torchish) -> bool:
+    def has_tangent(self, tensor: Torchish) -> bool:
+        """Whether a tensor is dual."""
         return self._tangents.has(self._lowered(tensor.held.array))
 
     def tangent_of(self, tensor: Torchish) -> Any:
@@ -130,7 +131,7 @@ class _Pair:
         found = self.level.tangent_of(dual)
         if found is not self.tangent.held.array:
             with self._following(), torch.no_grad():
-                moved = torch.zeros_like(self.tangent) if found is None else Form.of(dual).tensor(found)
+                moved: Any = torch.zeros_like(self.tangent) if found is None else Form.of(dual).tensor(found)
                 write_in_place(self.tangent, moved)
 
     def _follow_tangent(self) -> None:

@@ -4,43 +4,27 @@ The forward runs as it is, with gradients off. Then its results are `attached` t
 whose derivative is the function's own. That serves the tape and JAX's transformations alike.
 """
 
-import functools
 import inspect
-import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import torch
-from jax.custom_derivatives import SymbolicZero
-from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils.hooks import RemovableHandle
 
 from ..seams import runs_instead_of
-from ..tensors.dtypes import canonical, is_integral
+from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
 from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish, wrap
-from ..tensors.trees import map_arguments
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
-from .form import conjugate
-from .linear_call import linear_call
-from .marks import once
-from .tape import Attempt, Depth
+from .function_derivative import Context, Derivative, base_of
 from .vmap import Batch
 
-__all__ = ["Context", "apply"]
+__all__ = ["apply"]
 
 _Function = torch.autograd.Function
-_ONCE = once_differentiable(lambda ctx: None).__code__
-_OWN = frozenset(vars(FunctionCtx)) | {
-    *("_function", "needs_input_grad", "to_save", "saved_for_forward"),
-    *("dirty_tensors", "non_differentiable", "materialize_grads"),
-}
-"""What a context has before a function adds attributes to it."""
 
 
 @runs_instead_of(vars(_Function)["apply"].__func__)
@@ -66,32 +50,6 @@ def _has_context_of_its_own(cls) -> bool:
     return cls.setup_context is not _Function.setup_context
 
 
-class Context(FunctionCtx):
-    """The ``ctx`` of a function.
-
-    Args:
-        function: whose it is.
-        needed: which of its arguments gradients are wanted for.
-    """
-
-    saved_tensors: tuple = ()
-
-    def __init__(self, function, needed: tuple[bool, ...]):
-        self._function, self.needs_input_grad = function, needed
-        self.materialize_grads = self._materialize_non_diff_grads = True
-        self.to_save: tuple = ()
-        self.saved_for_forward: tuple = ()
-        self.dirty_tensors: tuple = ()
-        self.non_differentiable: tuple = ()
-
-    def name(self) -> str:
-        return self._function.__name__ + "Backward"
-
-    def __getattr__(self, name: str):
-        value = getattr(self._function, name)  # as PyTorch's contexts find the attributes of their class
-        return functools.partial(value, self) if inspect.isfunction(value) else value
-
-
 class _FunctionNode(Node):
     """The ``grad_fn`` of what a function gave."""
 
@@ -103,6 +61,9 @@ class _FunctionNode(Node):
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
         return added(self.posthooks, hook)
+
+    def _show(self) -> None:
+        pass  # the function's derivative calls the hooks itself
 
 
 class _Application:
@@ -120,6 +81,10 @@ class _Application:
         batch = batch_of(self.function, self.args)
         if batch is not None and batch is call.levels[-1]:
             return run_rule(self.function, self.args, batch)
+        if self.function.jvp is _Function.jvp and any(map(_has_tangent, self.inputs.values())):
+            raise NotImplementedError(
+                "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+            )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
         ctx = Context(self.function, self.needed)
         with torch.no_grad():
@@ -140,12 +105,15 @@ class _Application:
         }
         node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
         if differentiable and any(is_traced(array) for array in arrays):
-            derivative = _Derivative(self, ctx, results, tuple(differentiable), node, call)
+            derivative = Derivative(len(self.args), self.inputs, ctx, results, tuple(differentiable), node)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
         else:
             values = [x.read() for x in differentiable.values()]
-        for result, array in zip(differentiable.values(), values, strict=True):
+        for (number, result), array in zip(differentiable.items(), values, strict=True):
+            is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
             self._place(result, array, node, ctx)
+            if not any(result is x for x in ctx.dirty_tensors):
+                result._restriction = f"custom:{self.function.__name__}:{number}" if is_view else None
         return results if isinstance(output, tuple) else results[0]
 
     def _output(self, batch: Batch | None):
@@ -158,6 +126,7 @@ class _Application:
         if any(result is x for x in self.args) and not any(result is x for x in ctx.dirty_tensors):
             with torch.no_grad():
                 mine: Any = result.clone()
+            mine._viewed = base_of(result)  # as PyTorch has it
             return mine
         return result
 
@@ -169,245 +138,11 @@ class _Application:
             result._node = wrap(array, result.dtype, strides=strides)._node
         if self.is_recorded:
             result._node.storage.history = node
+            tape = current().tape
+            if node.end is None and tape is not None:
+                node.end = tape.end_of(result)
 
 
-class _Place:
-    """Where a tensor was in a context."""
-
-    def __init__(self, index: int):
-        self.index = index
-
-
-@jax.tree_util.register_static
-class _Wanted(NamedTuple):
-    """The inputs that a derivative is taken with respect to."""
-
-    places: tuple[bool, ...]
-
-
-class _Derivative:
-    """The derivative of one run of a function, as a function of arrays."""
-
-    def __init__(self, run: _Application, ctx: Context, results: tuple, places: tuple[int, ...], node, call: Call):
-        self._function, self._node, self._call_type = run.function, node, type(call)
-        self._call, self._context = weakref.ref(call), ctx
-        self._count, self._places = len(run.args), tuple(run.inputs)
-        self._inputs = [(x.dtype, x.shape) for x in run.inputs.values()]
-        self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
-        self._outputs = places
-        self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
-        self._depth = Depth()
-        origins = {id(x): ("input", i) for i, x in enumerate(run.inputs.values())}
-        origins |= {id(results[place]): ("output", i) for i, place in enumerate(places)}
-        for dirty in ctx.dirty_tensors:  # what they held before is gone
-            origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
-        self._held: list[Torchish] = []
-        self._origins: list[tuple[str, int] | None] = []
-        attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
-        trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
-        self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
-
-    def _take_out(self, tree, origins: dict) -> Any:
-        """A tree with the places of its tensors among `_held` instead of these."""
-        places: dict[int, _Place] = {}
-
-        def take_out(value):
-            if not isinstance(value, torch.Tensor):
-                return value
-            if id(value) not in places:
-                places[id(value)] = _Place(len(self._held))
-                self._held.append(current().lift(value))
-                self._origins.append(origins.get(id(value)))
-            return places[id(value)]
-
-        return map_arguments(take_out, tree)
-
-    def attach(self, inputs: list, results: list) -> list:
-        """The results, with derivatives with respect to the inputs."""
-        self._dtypes = [tensor.dtype for tensor in self._held]
-        # Arrays are handed on as arguments, since they may be traced.
-        held = [
-            tensor.read() if origin is None else None for tensor, origin in zip(self._held, self._origins, strict=True)
-        ]
-        self._held = []
-        if self._function.jvp is not _Function.jvp:
-            return self._with_tangents(inputs, results, held)
-
-        @jax.custom_vjp
-        def attached(inputs, results, held):
-            del inputs, held
-            return results
-
-        def forward(inputs, results, held):
-            wanted = _Wanted(tuple(x.perturbed for x in inputs))
-            inputs, results, held = jax.tree.map(lambda x: x.value, (inputs, results, held), is_leaf=_is_primal)
-            results = attached(inputs, results, held)
-            return results, (self._fill(inputs, results, held), wanted)
-
-        def backward(residuals, cotangents):
-            held, wanted = residuals
-            return self._pull(held, wanted.places, cotangents), None, None
-
-        attached.defvjp(forward, backward, symbolic_zeros=True)
-        return attached(inputs, results, held)
-
-    def _with_tangents(self, inputs: list, results: list, held: list) -> list:
-        """As `attach`, with a derivative in forward mode too."""
-
-        @jax.custom_jvp
-        def attached(inputs, results, held):
-            del inputs, held
-            return results
-
-        @attached.defjvp
-        def _(primals, tangents):
-            results = attached(*primals)
-            residuals = self._fill(primals[0], results, primals[2])
-            wanted = (True,) * len(primals[0])
-            pull = lambda held, cotangents: self._pull(held, wanted, cotangents)  # noqa: E731
-            return results, linear_call(self._push, pull, residuals, tangents[0], results)
-
-        return attached(inputs, results, held)
-
-    def _fill(self, inputs: list, results: list, held: list) -> list:
-        sources = {"input": inputs, "output": results}
-        return [
-            array if origin is None else sources[origin[0]][origin[1]]
-            for array, origin in zip(held, self._origins, strict=True)
-        ]
-
-    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Context:
-        tensors = [wrap(array, dtype) for array, dtype in zip(held, self._dtypes, strict=True)]
-
-        def put_back(tree):
-            return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
-
-        if self._is_at_home():
-            ctx = self._context
-            ctx.needs_input_grad = needed
-        else:
-            ctx = Context(self._function, needed)
-            vars(ctx).update(put_back(self._attributes))
-        ctx.saved_tensors = put_back(saved)
-        return ctx
-
-    def _is_at_home(self) -> bool:
-        """Whether this is part of the call that has run the function, whose tensors live."""
-        call = self._call()
-        return call is not None and call.is_running
-
-    def _running(self, body: Callable[[Any], list]) -> list:
-        def run(attempt: Attempt):
-            new_call: Any = self._call_type
-            with new_call(attempt=attempt) as call, torch.enable_grad():
-                return body(call)
-
-        return self._depth.run(run)
-
-    def _pull(self, held: list, wanted: tuple[bool, ...], cotangents) -> list:
-        """JAX's cotangents of the inputs."""
-        needed = tuple(i in self._places and wanted[self._places.index(i)] for i in range(self._count))
-
-        def run(call):
-            gradients = tuple(self._gradients_of_results(cotangents))
-            for hook in list(self._node.prehooks.values()):
-                gradients = _replaced(hook(gradients), gradients)
-            backward = self._function_of_gradients()
-            found = backward(self._context_with(held, needed, self._saved), *gradients)
-            found = self._checked(found if isinstance(found, tuple) else (found,))
-            self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
-            for hook in list(self._node.posthooks.values()):
-                found = _replaced(hook(found, gradients), found)
-            arrays = [
-                self._cotangent(call, found[place], place, dtype, shape)
-                for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
-            ]
-            if not _is_once(backward):
-                return arrays
-            origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
-            return [None if x is None else once(x, origins, self._function.__name__) for x in arrays]
-
-        return self._running(run)
-
-    def _push(self, held: list, tangents: list) -> list:
-        """JAX's tangents of the results."""
-
-        def run(call):
-            given: list = [None] * self._count
-            for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
-                given[place] = wrap(tangent, dtype)
-            needed = tuple(x is not None for x in given)
-            found = self._function.jvp(self._context_with(held, needed, self._saved_for_forward), *given)
-            found = found if isinstance(found, tuple) else (found,)
-            arrays = []
-            for place in self._outputs:
-                dtype, shape = self._result(place)
-                tangent = torch.zeros(shape, dtype=dtype) if found[place] is None else found[place]
-                arrays.append(call.array_of(call.lift(tangent.to(dtype))))
-            return arrays
-
-        return self._running(run)
-
-    def _gradients_of_results(self, cotangents):
-        given = dict(zip(self._outputs, cotangents, strict=True))
-        for place, result in enumerate(self._results):
-            cotangent = given.get(place)
-            if result is None:
-                yield None
-            elif cotangent is not None and not isinstance(cotangent, SymbolicZero):
-                yield wrap(conjugate(cotangent), result[0])
-            else:
-                dtype, shape = result
-                fills = self._materialize and (place in given or self._materialize_others)
-                yield wrap(jnp.zeros(shape, canonical(dtype)), dtype) if fills else None
-
-    def _result(self, place: int) -> tuple[torch.dtype, torch.Size]:
-        return self._results[place]  # pyright: ignore[reportReturnType]
-
-    def _function_of_gradients(self) -> Callable:
-        function = self._function
-        return function.vjp if function.backward is _Function.backward else function.backward
-
-    def _checked(self, gradients: tuple) -> tuple:
-        extra = gradients[self._count :]
-        if len(gradients) < self._count or any(x is not None for x in extra):
-            raise RuntimeError(
-                f"function {self._node.name()} returned an incorrect number of gradients (expected {self._count}, "
-                f"got {len(gradients)})"
-            )
-        return gradients[: self._count]
-
-    def _cotangent(self, call, gradient, place: int, dtype: torch.dtype, shape):
-        """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
-        if gradient is None:
-            return None  # to JAX, zeros
-        gradient = call.lift(gradient)
-        if gradient.shape != shape:
-            if not _sums_to(gradient.shape, shape):
-                raise RuntimeError(
-                    f"Function {self._node.name()} returned an invalid gradient at index {place} - got "
-                    f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
-                )
-            gradient = gradient.sum_to_size(shape)
-        return conjugate(call.array_of(call.lift(gradient.to(dtype))))
-
-
-def _sums_to(shape, smaller) -> bool:
-    ends = zip(reversed(shape), reversed(smaller), strict=False)
-    return len(smaller) <= len(shape) and all(small in (size, 1) for size, small in ends)
-
-
-def _replaced(given, before: tuple) -> tuple:
-    """What a hook gave in place of gradients, if it gave anything."""
-    if given is None:
-        return before
-    return given if isinstance(given, tuple) else (given,)
-
-
-def _is_primal(value) -> bool:
-    return isinstance(value, jax.custom_derivatives.CustomVJPPrimal)
-
-
-def _is_once(backward: Callable) -> bool:
-    """Whether a backward is marked as `torch.autograd.function.once_differentiable`."""
-    return getattr(backward, "__code__", None) is _ONCE
+def _has_tangent(tensor: Torchish) -> bool:
+    dual = current().dual
+    return dual is not None and dual.has_tangent(tensor)

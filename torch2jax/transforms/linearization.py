@@ -66,6 +66,10 @@ class Level:
         """Other values with the derivatives of `array`."""
         return ad.LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
 
+    def with_tangent(self, values, tangent):
+        """Values with a place in this linearization."""
+        return ad.LinearizeTracer(self.trace, values, tangent)
+
     def renewed(self, array, values):
         """As `with_values`, with a variable of its own."""
         if not self.has(array):
@@ -79,15 +83,19 @@ class Level:
 
     def reach(self, arrays: Iterable) -> Reached:
         """What leads to arrays of this level."""
+        return self.reach_tangents([array.tangent for array in arrays if self.has(array)])
+
+    def reach_tangents(self, tangents: list, ends: frozenset[Var] = frozenset()) -> Reached:
+        """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
         leaves: set[Var] = set()
         seen: set[int] = set()
-        pending = [(array.tangent, False) for array in arrays if self.has(array)]
+        pending = [(tangent, False) for tangent in tangents]
         while pending:
             tracer, is_left = pending.pop()
             step = tracer.parent
-            if step is None:
+            if step is None or _variable(tracer) in ends:
                 if isinstance(tracer.val, core.Var) and not self._is_constant(tracer):
                     linear.add(tracer.val)
                     leaves.add(tracer.val)
@@ -109,7 +117,7 @@ class Level:
         reached: Reached,
         cotangents: Mapping[Var, Any],
         targets: set[Var],
-        visit: Mapping[Var, Callable[[Any], tuple[Any, Any]]],
+        visit: Mapping[Var, Callable[[Any, bool], tuple[Any, Any]]],
         constant: Callable[[Any], Any],
         use: Callable[[list], None],
     ) -> dict[Var, Any]:
@@ -119,8 +127,8 @@ class Level:
             reached: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
-            visit: is called with the cotangent of a variable once it is complete, and gives the one that is its own
-                and the one to go on with.
+            visit: is called with the cotangent of a variable once it is complete, and whether the way goes on from
+                there, and gives the one that is its own and the one to go on with.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
@@ -153,7 +161,7 @@ class _Backward:
         if any(is_sealed(step) for step in steps):
             raise Sealed
         linear = self._reached.linear
-        return [s for s in steps if "bwd" in s.params or any(x not in linear for x in _variables_of(s))]
+        return [s for s in steps if _has_code(s) or any(x not in linear for x in _variables_of(s))]
 
     def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
         found: dict[Var, Any] = {}
@@ -170,11 +178,11 @@ class _Backward:
                 if is_zero(cotangents.get(var, _NOTHING)):
                     continue
                 own = before = cotangents[var]
+                goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
-                    own, cotangents[var] = visit[var](own)
+                    own, cotangents[var] = visit[var](own, goes_on)
                 if var in self._targets:
                     # As in PyTorch, hooks are not seen where the way goes on to other targets.
-                    goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                     found[var] = before if goes_on else own
         return found
 
@@ -228,6 +236,11 @@ _NOTHING = ad.Zero(core.ShapedArray((), "float32"))
 
 def _variable(tracer) -> Var | None:
     return tracer.val if isinstance(tracer.val, core.Var) else None
+
+
+def _has_code(step) -> bool:
+    """Whether a step runs code of its own, which may hold values too."""
+    return any(isinstance(x, (core.Jaxpr, core.ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
 def _variables_of(step) -> list[Var]:

@@ -14,7 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import torch
+
+from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, sources_among, used_beside
+from ..tensors.journal import expect_no_journal
 from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -23,7 +28,7 @@ from .linearization import Level, Var
 from .marks import Sealed, sealed
 from .traces import Bookmark, current_trace, running
 
-__all__ = ["Attempt", "Depth", "Hooked", "Tape"]
+__all__ = ["Attempt", "Depth", "End", "Hooked", "Tape"]
 
 T = TypeVar("T")
 
@@ -80,6 +85,28 @@ class Depth:
                 self._depth = need.depth
                 attempt = Attempt(need.depth, attempt.left)
             bookmark.return_to()
+
+
+class End(NamedTuple):
+    """An operand or the result of an operation, without its values."""
+
+    tangents: tuple
+    """Its places in the linear programs, as these know them, one for each level that has it."""
+    form: Form
+    shape: torch.Size
+    is_nested_tensor = is_cpp_nested_tensor = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.form.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.form.device
+
+    @property
+    def places(self) -> list[Var]:
+        return [tangent.val for tangent in self.tangents]
 
 
 class Hooked(NamedTuple):
@@ -229,6 +256,37 @@ class Tape:
         if isinstance(history, Source) and history.variable is tensor:
             return list(history.places)
         return self.variables(tensor.held.array)
+
+    def end_of(self, tensor: Torchish) -> End:
+        """What remains of a tensor where its values are not kept."""
+        array, layout = tensor.held
+        tangents = tuple(part.tangent for level, part in self._parts(array) if level.has(part))
+        return End(tangents, Form(tensor.dtype, layout, None, tensor._label, True), tensor.shape)
+
+    def tensor_at(self, end: End, history: Node) -> Torchish:
+        """A tensor at an end: of its history, but not of its values."""
+        tensor = end.form._replace(wants_grad=False).tensor(np.zeros(end.tangents[-1].aval.shape, canonical(end.dtype)))
+        values = tensor.held.array
+        for level, tangent in zip(reversed(self.levels), reversed(end.tangents), strict=False):
+            values = level.with_tangent(values, tangent)
+        tensor.write(Held(values, end.form.layout), None, in_place_of_itself=True)
+        tensor._node.storage.history = history
+        return tensor
+
+    def hooked(self, places: list[Var], form: Form) -> Hooked:
+        """The hooks on the gradient at some places of one tensor."""
+        expect_no_journal("a hook on a gradient")
+        hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
+        if hooked is None:
+            hooked = Hooked(OrderedDict(), [], form)
+            self.hooks.update(dict.fromkeys(places, hooked))
+        return hooked
+
+    def show(self, node: Node) -> None:
+        """Calls the hooks of a node from now on."""
+        nodes = self.hooked(node.end.places, node.end.form).nodes
+        if not any(node is other for other in nodes):
+            nodes.append(node)
 
     def place_of(self, tensor: Torchish, number: int) -> Var | None:
         """The place of a tensor in the history of one level."""

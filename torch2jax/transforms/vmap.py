@@ -23,7 +23,7 @@ from .level import Level
 from .mapped_draws import Mapped
 from .traces import example_of, examples_in
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "of_all_examples"]
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -134,6 +134,15 @@ class _Output:
 
     def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
+
+
+def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
+    lifted = current().lift(tensor)
+    for level in reversed(current().levels):
+        if isinstance(level, Batch):
+            lifted, _ = level.whole(lifted)
+    return lifted
 
 
 @stands_in(functorch, "_flat_vmap")

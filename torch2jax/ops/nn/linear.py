@@ -35,8 +35,8 @@ def _check_linear(input, weight) -> None:
         )
     if input.ndim == 0 or input.shape[-1] != weight.shape[-1]:
         raise RuntimeError(
-            f"linear expected the last dimension of input and of weight to be equal, but got input of shape "
-            f"{input.shape} and weight of shape {weight.shape}"
+            f"mat1 and mat2 shapes cannot be multiplied: linear expected the last dimension of input and of weight to "
+            f"be equal, but got input of shape {input.shape} and weight of shape {weight.shape}"
         )
 
 

@@ -1,0 +1,57 @@
+"""`assertEqual` of tests that run translated: PyTorch itself compares the values.
+
+It is no part of what is tested, and eager JAX would compile a dozen operators for every shape that a test compares.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.testing._comparison import TensorLikePair
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Exchanges PyTorch's comparison of tensors, in this process."""
+    original = TensorLikePair.compare
+
+    def compare(self) -> None:
+        from torch2jax.errors import TracedValueError
+
+        given = self.actual, self.expected
+        try:
+            self.actual, self.expected = (_in_torch(tensor) for tensor in given)
+        except TracedValueError:  # it has no values yet
+            original(self)
+            return
+        try:
+            _outside(original, self)
+        finally:
+            self.actual, self.expected = given
+
+    TensorLikePair.compare = compare  # type: ignore[method-assign]
+
+
+def _in_torch(tensor: torch.Tensor) -> torch.Tensor:
+    """A real tensor of the same values, dtype and strides."""
+    from torch2jax.ops.values import values
+    from torch2jax.tensors.interop import array_to_tensor
+    from torch2jax.tensors.tensor import Torchish
+
+    if not isinstance(tensor, Torchish):
+        return tensor
+    array, strides = values(tensor, "a comparison"), tensor.stride()
+    return _outside(_strided, array_to_tensor(array), tensor.dtype, strides)
+
+
+def _strided(tensor: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...]) -> torch.Tensor:
+    tensor = tensor.to(dtype)
+    if tensor.stride() == strides or 0 in strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=dtype).copy_(tensor)
+
+
+def _outside(function: Callable, *args):
+    """Calls a function that no translated call intercepts."""
+    with torch._C.DisableTorchFunction():
+        return function(*args)

@@ -1,0 +1,220 @@
+"""What a backward pass calls, gives and refuses, in translated code, against PyTorch."""
+
+import gc
+import weakref
+from typing import ClassVar
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function, Variable
+from torch.autograd.graph import GradientEdge, Node
+
+from torch2jax import t2j
+
+X = torch.tensor([0.3, -1.2, 2.0])
+
+
+def hooks_on_operations(x):
+    x, seen = x.clone().requires_grad_(), []
+    y = x.sin() * x
+    z = y * 3
+    product = z.grad_fn.next_functions[0][0]
+    z.grad_fn.register_hook(lambda inputs, outputs: seen.extend([inputs[0], outputs[0]]))
+    product.register_hook(lambda inputs, outputs: seen.extend([*inputs, *outputs]))
+    product.register_prehook(lambda outputs: (outputs[0] * 2,))
+    assert isinstance(product, Node)
+    assert product._sequence_nr() < z.grad_fn._sequence_nr()
+    z.sum().backward()
+    return x.grad, seen
+
+
+def edges(x):
+    x = x.clone().requires_grad_()
+    y = x.sin()
+    edge = GradientEdge(y.grad_fn, 0)
+    y = y * 2
+    z = y.exp()
+    (gradient,) = torch.autograd.grad(z.sum(), edge, retain_graph=True)
+    return gradient, torch.autograd.grad(edge, x, gradient)
+
+
+class Calling(Function):
+    called: ClassVar[list] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        engine, called = Variable._execution_engine, Calling.called
+        engine.queue_callback(lambda: (called.append("first"), engine.queue_callback(lambda: called.append("second"))))
+        called.append("backward")
+        return gradient * 2
+
+
+def callbacks(x):
+    x = x.clone().requires_grad_()
+    Calling.called = []
+    Calling.apply(x).sum().backward()
+    assert Calling.called == ["backward", "first", "second"]
+    return x.grad
+
+
+class NoGradient(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def undefined_gradients(x):
+    x = x.clone().requires_grad_()
+    NoGradient.apply(x**2).sum().backward()
+    assert x.grad is None
+    (NoGradient.apply(x) + x).sum().backward()
+    return x.grad
+
+
+def gradients_that_depend_on_nothing(x):
+    x = x.clone().requires_grad_()
+    (linear,) = torch.autograd.grad((2 * x).sum(), x, create_graph=True)
+    (squared,) = torch.autograd.grad((x * x).sum(), x, create_graph=True)
+    assert (linear.requires_grad, squared.requires_grad) == (False, True)
+    return linear, torch.autograd.grad(squared.sum(), x)
+
+
+CASES = [hooks_on_operations, edges, callbacks, undefined_gradients, gradients_that_depend_on_nothing]
+
+
+@pytest.mark.parametrize("function", CASES)
+@pytest.mark.parametrize("jit", [False, True])
+def test_against_pytorch(function, jit):
+    translated = t2j(function)
+    found = (jax.jit(translated) if jit else translated)(jax.numpy.asarray(X.numpy()))
+    wanted = torch.utils._pytree.tree_leaves(function(X))
+    for a, b in zip(jax.tree.leaves(found), wanted, strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)
+
+
+def test_a_hook_that_cannot_be_served():
+    def twice_the_same(x):
+        x.requires_grad_()
+        (x * x).grad_fn.register_hook(lambda inputs, outputs: None)
+
+    def other_gradients(x):
+        y = x.requires_grad_().sin()
+        y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] * 2,))
+        y.sum().backward()
+
+    for function in (twice_the_same, other_gradients):
+        with pytest.raises(NotImplementedError, match=r"Tensor\.register_hook"):
+            t2j(function)(X.numpy())
+
+
+def test_a_leaf_is_freed_with_its_graph():
+    def run():
+        leaf = torch.ones(2, requires_grad=True)
+        graph, reference = leaf * 2, weakref.ref(leaf)
+        source = graph.grad_fn.next_functions[0][0]
+        del leaf
+        assert source.variable is reference() is not None
+        del graph
+        assert reference() is None
+
+    gc.disable()
+    try:
+        t2j(run)()
+    finally:
+        gc.enable()
+
+
+RESTRICTED = {
+    "no_grad": (lambda x: _within(torch.no_grad, x), "created in no_grad mode"),
+    "inference": (lambda x: _within(torch.inference_mode, x), "created in inference mode"),
+    "unbind": (lambda x: x.unbind()[0], "Output 0 of Unbind"),
+    "split": (lambda x: x.split(1)[1], "Output 1 of Split"),
+    "custom": (lambda x: Viewing.apply(x), "created inside a custom Function"),
+}
+
+
+class Viewing(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x[:1]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.cat([gradient, gradient * 0, gradient * 0])
+
+
+def _within(mode, x):
+    with mode():
+        return x[:1]
+
+
+@pytest.mark.parametrize("name", RESTRICTED)
+def test_views_that_are_not_written_to(name):
+    view, message = RESTRICTED[name]
+
+    def run():
+        x = X.clone().requires_grad_() * 1
+        view(x).add_(x.sum())
+
+    for function in (run, t2j(run)):
+        with pytest.raises(RuntimeError, match=message):
+            function()
+    t2j(lambda: view(X.clone()).add_(1.0))()  # without gradients it is in order
+
+
+def test_inference_mode():
+    def run():
+        normal = X.clone()
+        with torch.inference_mode():
+            made, view = X * 2, normal[:1]
+            made.add_(1)
+            normal.add_(1)
+        assert [x.is_inference() for x in (made, made[0], normal, view, made * 2)] == [True, True, False, False, False]
+        assert torch.is_inference(made)
+        results = made.clone(), normal
+        for write in (lambda: made.add_(1), lambda: made.requires_grad_()):
+            with pytest.raises(RuntimeError, match="outside InferenceMode is not allowed"):
+                write()
+        return results
+
+    for a, b in zip(t2j(run)(), run(), strict=True):
+        np.testing.assert_allclose(a, b.numpy())
+
+
+def test_the_gradient_of_a_checkpointed_gradient():
+    def second(x):
+        x = x.clone().requires_grad_()
+        y = torch.utils.checkpoint.checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), x)[0]
+
+    np.testing.assert_allclose(t2j(second)(X.numpy()), second(X).numpy(), rtol=1e-5)
+
+
+def test_checkpoints_of_gradients_of_checkpoints():
+    def inner(x):
+        return x.sin().exp()
+
+    def grad(function):
+        return lambda x: torch.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+
+    def checkpointed(function):
+        return lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+
+    def nested(x):
+        x = x.clone().requires_grad_()
+        once = checkpointed(grad(checkpointed(inner)))(x)
+        return once, grad(checkpointed(grad(checkpointed(inner))))(x)
+
+    for a, b in zip(t2j(nested)(X.numpy()), nested(X), strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)

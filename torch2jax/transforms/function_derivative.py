@@ -1,0 +1,366 @@
+"""The derivative that an autograd function defines, as JAX's of what the function gave."""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.custom_derivatives import SymbolicZero
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from ..tensors.dtypes import canonical
+from ..tensors.history import Node
+from ..tensors.tensor import Torchish, wrap
+from ..tensors.trees import map_arguments
+from ..translation import current
+from .form import conjugate
+from .linear_call import linear_call
+from .marks import once
+from .tape import Attempt, Depth
+
+__all__ = ["Context", "Derivative", "base_of"]
+
+_Function = torch.autograd.Function
+_ONCE = once_differentiable(lambda ctx: None).__code__
+_OWN = frozenset(vars(FunctionCtx)) | {
+    *("_function", "needs_input_grad", "to_save", "saved_for_forward"),
+    *("dirty_tensors", "non_differentiable", "materialize_grads"),
+}
+"""What a context has before a function adds attributes to it."""
+
+
+class Context(FunctionCtx):
+    """The ``ctx`` of a function.
+
+    Args:
+        function: whose it is.
+        needed: which of its arguments gradients are wanted for.
+    """
+
+    saved_tensors: tuple = ()
+
+    def __init__(self, function, needed: tuple[bool, ...]):
+        self._function, self.needs_input_grad = function, needed
+        self.materialize_grads = self._materialize_non_diff_grads = True
+        self.to_save: tuple = ()
+        self.saved_for_forward: tuple = ()
+        self.dirty_tensors: tuple = ()
+        self.non_differentiable: tuple = ()
+
+    def name(self) -> str:
+        return self._function.__name__ + "Backward"
+
+    def __getattr__(self, name: str):
+        value = getattr(self._function, name)  # as PyTorch's contexts find the attributes of their class
+        return functools.partial(value, self) if inspect.isfunction(value) else value
+
+
+def base_of(tensor: Torchish) -> torch.Tensor:
+    return tensor if tensor._viewed is None else tensor._viewed
+
+
+def _alias_of(result: Torchish, inputs: dict[int, Torchish]) -> tuple[int, str] | None:
+    """The input that a result is itself, or is a view of, or of whose base it is another view; None if it is new."""
+    for place, x in inputs.items():
+        if result is x:
+            return place, "itself"
+        if result._viewed is not None and result._viewed is base_of(x):
+            return place, "view" if x._viewed is None else "view of its base"
+    return None
+
+
+class _Place:
+    """Where a tensor was in a context."""
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+@jax.tree_util.register_static
+class _Wanted(NamedTuple):
+    """The inputs that a derivative is taken with respect to."""
+
+    places: tuple[bool, ...]
+
+
+class Derivative:
+    """The derivative of one run of a function, as a function of arrays.
+
+    Args:
+        count: the number of its arguments.
+        inputs: the tensors among these that may have a derivative, by their places.
+        ctx: its context after that run.
+        results: what it gave.
+        outputs: the places of those that have a derivative.
+        node: the `grad_fn` of these.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        inputs: dict[int, Torchish],
+        ctx: Context,
+        results: tuple,
+        outputs: tuple[int, ...],
+        node: Node,
+    ):
+        call = current()
+        self._function, self._node, self._call_type = ctx._function, node, type(call)
+        self._call, self._context = weakref.ref(call), ctx
+        self._count, self._places = count, tuple(inputs)
+        self._inputs = [(x.dtype, x.shape) for x in inputs.values()]
+        self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
+        self._outputs = outputs
+        self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
+        self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
+        self._depth = Depth()
+        origins = {id(x): ("input", i) for i, x in enumerate(inputs.values())}
+        origins |= {id(results[place]): ("output", i) for i, place in enumerate(outputs)}
+        for dirty in ctx.dirty_tensors:  # what they held before is gone
+            origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
+        self._held: list[Torchish] = []
+        self._origins: list[tuple[str, int] | None] = []
+        attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
+        trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
+        self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
+
+    def _take_out(self, tree, origins: dict) -> Any:
+        """A tree with the places of its tensors among `_held` instead of these."""
+        places: dict[int, _Place] = {}
+
+        def take_out(value):
+            if not isinstance(value, torch.Tensor):
+                return value
+            if id(value) not in places:
+                places[id(value)] = _Place(len(self._held))
+                self._held.append(current().lift(value))
+                self._origins.append(origins.get(id(value)))
+            return places[id(value)]
+
+        return map_arguments(take_out, tree)
+
+    def attach(self, inputs: list, results: list) -> list:
+        """The results, with derivatives with respect to the inputs."""
+        self._dtypes = [tensor.dtype for tensor in self._held]
+        # Arrays are handed on as arguments, since they may be traced.
+        held = [
+            tensor.read() if origin is None else None for tensor, origin in zip(self._held, self._origins, strict=True)
+        ]
+        self._held = []
+        if self._function.jvp is not _Function.jvp:
+            return self._with_tangents(inputs, results, held)
+
+        @jax.custom_vjp
+        def attached(inputs, results, held):
+            del inputs, held
+            return results
+
+        def forward(inputs, results, held):
+            wanted = _Wanted(tuple(x.perturbed for x in inputs))
+            inputs, results, held = jax.tree.map(lambda x: x.value, (inputs, results, held), is_leaf=_is_primal)
+            results = attached(inputs, results, held)
+            return results, (self._fill(inputs, results, held), wanted)
+
+        def backward(residuals, cotangents):
+            held, wanted = residuals
+            return self._pull(held, wanted.places, cotangents), None, None
+
+        attached.defvjp(forward, backward, symbolic_zeros=True)
+        return attached(inputs, results, held)
+
+    def _with_tangents(self, inputs: list, results: list, held: list) -> list:
+        """As `attach`, with a derivative in forward mode too."""
+
+        @jax.custom_jvp
+        def attached(inputs, results, held):
+            del inputs, held
+            return results
+
+        @attached.defjvp
+        def _(primals, tangents):
+            results = attached(*primals)
+            residuals = self._fill(primals[0], results, primals[2])
+            wanted = (True,) * len(primals[0])
+            pull = lambda held, cotangents: self._pull(held, wanted, cotangents)
+            return results, linear_call(self._push, pull, residuals, tangents[0], results)
+
+        return attached(inputs, results, held)
+
+    def _fill(self, inputs: list, results: list, held: list) -> list:
+        sources = {"input": inputs, "output": results}
+        return [
+            array if origin is None else sources[origin[0]][origin[1]]
+            for array, origin in zip(held, self._origins, strict=True)
+        ]
+
+    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Context:
+        tensors = [wrap(array, dtype) for array, dtype in zip(held, self._dtypes, strict=True)]
+
+        def put_back(tree):
+            return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
+
+        if self._is_at_home():
+            ctx = self._context
+            ctx.needs_input_grad = needed
+        else:
+            ctx = Context(self._function, needed)
+            vars(ctx).update(put_back(self._attributes))
+        ctx.saved_tensors = put_back(saved)
+        return ctx
+
+    def _is_at_home(self) -> bool:
+        """Whether this is part of the call that has run the function, whose tensors live."""
+        call = self._call()
+        return call is not None and call.is_running
+
+    def _running(self, body: Callable[[Any], list]) -> list:
+        def run(attempt: Attempt):
+            new_call: Any = self._call_type
+            with new_call(attempt=attempt) as call, torch.enable_grad():
+                return body(call)
+
+        return self._depth.run(run)
+
+    def _pull(self, held: list, wanted: tuple[bool, ...], cotangents) -> list:
+        """JAX's cotangents of the inputs."""
+        needed = tuple(i in self._places and wanted[self._places.index(i)] for i in range(self._count))
+
+        def run(call):
+            gradients = tuple(self._gradients_of_results(cotangents))
+            for hook in list(self._node.prehooks.values()):
+                gradients = _replaced(hook(gradients), gradients)
+            backward = self._function_of_gradients()
+            found = backward(self._context_with(held, needed, self._saved), *gradients)
+            found = self._checked(found if isinstance(found, tuple) else (found,))
+            self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
+            for hook in list(self._node.posthooks.values()):
+                found = _replaced(hook(found, gradients), found)
+            arrays = [
+                self._cotangent(call, found[place], place, dtype, shape)
+                for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
+            ]
+            if not _is_once(backward):
+                return arrays
+            origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
+            return [None if x is None else once(x, origins, self._function.__name__) for x in arrays]
+
+        return self._running(run)
+
+    def _push(self, held: list, tangents: list) -> list:
+        """JAX's tangents of the results."""
+
+        def run(call):
+            given: list = [None] * self._count
+            for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
+                given[place] = wrap(tangent, dtype)
+            needed = tuple(x is not None for x in given)
+            found = self._function.jvp(self._context_with(held, needed, self._saved_for_forward), *given)
+            found = found if isinstance(found, tuple) else (found,)
+            self._check_tangents(found, given)
+            arrays = []
+            for place in self._outputs:
+                dtype, shape = self._result(place)
+                tangent = torch.zeros(shape, dtype=dtype) if found[place] is None else found[place]
+                arrays.append(call.array_of(call.lift(tangent.to(dtype))))
+            return arrays
+
+        return self._running(run)
+
+    def _check_tangents(self, found: tuple, given: list) -> None:
+        """Expects of tangents that they are written to, and viewed, as the function does with its arguments."""
+        for place, tangent in enumerate(found):
+            if tangent is not None and place not in self._outputs:
+                raise RuntimeError(
+                    f"{self._function.__name__}.jvp returned a tangent at position {place}, but the corresponding "
+                    "forward output is not a differentiable Tensor. You should return None at that position instead."
+                )
+        for place, (origin, kind) in self._aliases.items():
+            tangent, argument = found[place], given[origin]
+            if kind == "itself" and tangent is not argument:
+                raise RuntimeError(
+                    "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is "
+                    "modifying an input inplace, then the jvp function must modify the corresponding gradient inplace."
+                )
+            if kind != "itself" and (tangent is None or tangent._viewed is None):
+                raise RuntimeError(
+                    "A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning "
+                    "a view."
+                )
+            if kind != "itself" and tangent._viewed is not argument:
+                what = "the given grad input" if kind == "view" else "the same base as the given grad input"
+                raise RuntimeError(
+                    f"A custom Function is returning a view but the jvp is not returning a view of {what}."
+                )
+
+    def _gradients_of_results(self, cotangents):
+        given = dict(zip(self._outputs, cotangents, strict=True))
+        for place, result in enumerate(self._results):
+            cotangent = given.get(place)
+            if result is None:
+                yield None
+            elif cotangent is not None and not isinstance(cotangent, SymbolicZero):
+                yield wrap(conjugate(cotangent), result[0])
+            else:
+                dtype, shape = result
+                fills = self._materialize and (place in given or self._materialize_others)
+                yield wrap(jnp.zeros(shape, canonical(dtype)), dtype) if fills else None
+
+    def _result(self, place: int) -> tuple[torch.dtype, torch.Size]:
+        return self._results[place]  # pyright: ignore[reportReturnType]
+
+    def _function_of_gradients(self) -> Callable:
+        function = self._function
+        if function.backward is not _Function.backward and function.vjp is not _Function.vjp:
+            raise RuntimeError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
+                "implement one of them."
+            )
+        return function.vjp if function.backward is _Function.backward else function.backward
+
+    def _checked(self, gradients: tuple) -> tuple:
+        extra = gradients[self._count :]
+        if len(gradients) < self._count or any(x is not None for x in extra):
+            raise RuntimeError(
+                f"function {self._node.name()} returned an incorrect number of gradients (expected {self._count}, "
+                f"got {len(gradients)})"
+            )
+        return gradients[: self._count]
+
+    def _cotangent(self, call, gradient, place: int, dtype: torch.dtype, shape):
+        """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
+        if gradient is None:
+            return None  # to JAX, zeros
+        gradient = call.lift(gradient)
+        if gradient.shape != shape:
+            if not _sums_to(gradient.shape, shape):
+                raise RuntimeError(
+                    f"Function {self._node.name()} returned an invalid gradient at index {place} - got "
+                    f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
+                )
+            gradient = gradient.sum_to_size(shape)
+        return conjugate(call.array_of(call.lift(gradient.to(dtype))))
+
+
+def _sums_to(shape, smaller) -> bool:
+    ends = zip(reversed(shape), reversed(smaller), strict=False)
+    return len(smaller) <= len(shape) and all(small in (size, 1) for size, small in ends)
+
+
+def _replaced(given, before: tuple) -> tuple:
+    """What a hook gave in place of gradients, if it gave anything."""
+    if given is None:
+        return before
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _is_primal(value) -> bool:
+    return isinstance(value, jax.custom_derivatives.CustomVJPPrimal)
+
+
+def _is_once(backward: Callable) -> bool:
+    """Whether a backward is marked as `torch.autograd.function.once_differentiable`."""
+    return getattr(backward, "__code__", None) is _ONCE
