@@ -117,8 +117,9 @@ APART = (
     ),
     Apart(
         "`make_fx`",
-        "a trace of PyTorch's operators, in place of JAX's",
+        "it records the operators of PyTorch's dispatcher; the tests look at that",
         source=r"\bmake_fx\(|def forward\(self, \w+_1",
+        calls=r"torch/fx/experimental/proxy_tensor\.py:make_fx",
     ),
     Apart("subprocesses", "a program of its own, not a function", calls=r"subprocess\.py:Popen\.__init__|fork"),
     Apart("CUDA and MPS", "devices of PyTorch's own", test=r"(?i)_(cuda|mps)(_|$)"),
@@ -134,11 +135,6 @@ APART = (
         test=r"(?i)dynamo|inductor|torch_?compile|aot_?autograd",
         calls=r"torch/__init__\.py:compile|torch/_dynamo/eval_frame\.py:_?(optimize|export)\w*|"
         r"torch/_inductor/compile_fx\.py:.*|torch/_functorch/aot_autograd\.py:aot_(function|module)\w*",
-    ),
-    Apart(
-        "`make_fx`",
-        "it records the operators of PyTorch's dispatcher, as its compilers want them",
-        calls=r"torch/fx/experimental/proxy_tensor\.py:make_fx",
     ),
     Apart(
         "TorchScript's compiler",

@@ -37,12 +37,10 @@ from ..transforms import (  # for what stands in
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
-from .constants import Constants
-from .kernels import Kernels, has_kernel
-from .pickled import Kept
+from .kernels import has_kernel
 from .rng import Stream
 from .selection import Selected, apply_elementwise
-from .settings import Settings
+from .session import Session
 from .uninitialized import Uninitialized, as_empty
 
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
@@ -73,26 +71,22 @@ class Translation(TorchFunctionMode, Call):
 
     def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
         super().__init__()
-        outer = current()
-        self.constants: Constants = outer.constants if isinstance(outer, Translation) else Constants()
-        self._owns_stream = rng is not None or not isinstance(outer, Translation)
-        self.stream = Stream(rng) if self._owns_stream else outer.stream
+        outer = current() if isinstance(current(), Translation) else None
+        attempt = attempt or Attempt()
+        session = self._session = Session(attempt) if outer is None else outer._session
+        self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
+        self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
+        self.levels, self.passes = session.levels, session.passes
+        self._is_outermost = outer is None
+        self._owns_stream = rng is not None or outer is None
+        self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
         self.casts = {}
-        self.settings = outer.settings if isinstance(outer, Translation) else Settings()
-        self._owns_settings = not isinstance(outer, Translation)
-        self.levels = outer.levels if isinstance(outer, Translation) else []
-        self.passes = outer.passes if isinstance(outer, Translation) else []
         self._reports = last_resort is not None
-        inherits = last_resort is None and isinstance(outer, Translation)
-        self.last_resort: Any = outer.last_resort if inherits else last_resort
+        self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
         self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = AtenMode(self)
         self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
-        self.own: dict[int, Any] = outer.own if isinstance(outer, Translation) else {}
-        """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
-        self.kept: Kept = outer.kept if isinstance(outer, Translation) else Kept()
-        self.kernels: Kernels = outer.kernels if isinstance(outer, Translation) else Kernels()
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None
@@ -102,23 +96,19 @@ class Translation(TorchFunctionMode, Call):
         self.compiles = False
         """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
         self._observer = _observer.get()
-        self.tape: Tape | None = outer.tape if isinstance(outer, Translation) else None
-        self.on_result: Callable | None = outer.on_result if isinstance(outer, Translation) else None
-        attempt = attempt or Attempt()
+        self.on_result: Callable | None = None if outer is None else outer.on_result
+        self.tape: Tape | None = None if outer is None else outer.tape
         self._depth = attempt.depth if self.tape is None else self.tape.depth
-        self._is_outermost = not isinstance(outer, Translation)
-        self.attempt = outer.attempt if isinstance(outer, Translation) else attempt
         self._recording = contextlib.ExitStack()
         self._opened: list[Tape | None] = []
-        self._outermost: Any = outer.outermost if isinstance(outer, Translation) else None
 
     def __enter__(self) -> "Translation":
         open_seams()
         Call.__enter__(self)
         self._recording.enter_context(self.nested())
-        self.outermost = (current_trace(), self.tape) if self._outermost is None else self._outermost
         if self._is_outermost:
-            self.attempt.begin()
+            self._session.begin(current_trace(), self.tape)
+        self.outermost = self._session.outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self
@@ -127,13 +117,12 @@ class Translation(TorchFunctionMode, Call):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         if self._is_outermost and exc_info[0] is NeedsTape:
-            self.attempt.abandon()
-            self.kernels.undo()
+            self._session.abandon()
         self._recording.close()
         Call.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
-        if self._owns_settings:
+        if self._is_outermost:
             self.settings.restore()
         close_seams()
         if self._reports and exc_info[0] is None:
