@@ -14,6 +14,7 @@ from torch.amp import autocast_mode
 from torch.cuda.amp import common
 
 from ..seams import exchange, runs_instead_of, stands_in
+from ..tensors.dtypes import default_dtype
 from ..translation import current
 
 __all__ = ["Settings"]
@@ -150,12 +151,5 @@ def _set_default_tensor_type(t):
     torch.set_default_dtype((torch._import_dotted_name(t) if isinstance(t, str) else t).dtype)
 
 
-_get_default_dtype = torch.get_default_dtype
-
-
-def _default_dtype():
-    return current().settings.default_dtype or _get_default_dtype()
-
-
 for _owner in (torch, torch._C):
-    stands_in(_owner, "get_default_dtype")(_default_dtype)
+    stands_in(_owner, "get_default_dtype")(default_dtype)

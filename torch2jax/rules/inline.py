@@ -13,6 +13,7 @@ import jax
 import jax.core
 import torch
 
+from ..tensors.dtypes import default_dtype
 from ..tensors.storage import is_traced, noting_questions
 from ..translation import current
 
@@ -87,7 +88,7 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
         arrays = _without_history(arrays)
         traced = sum([is_traced(array) for array in arrays])
     try:
-        inlined = _inlined(call, torch.get_default_dtype()) if arrays else None
+        inlined = _inlined(call, default_dtype()) if arrays else None
     except TypeError:  # a constant that cannot be hashed
         inlined = None
     if not traced:

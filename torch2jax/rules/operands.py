@@ -14,12 +14,22 @@ from ..translation import current
 __all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift", "lifted"]
 
 
+_AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), torch.dtype))
+
+
 def lift(value) -> Torchish:
     return current().lift(value)
 
 
 def lifted(value) -> Any:
     """`value` with tensors of this call for all that stand for them."""
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if kind is tuple:
+        return tuple([lifted(item) for item in value])
+    if kind is dict:
+        return {key: lifted(item) for key, item in value.items()}
     return _map(lambda tensor: tensor, value)
 
 

@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from torch._prims_common import compute_elementwise_output_strides
 
-from ..tensors.dtypes import canonical
+from ..tensors.dtypes import canonical, default_dtype
 from ..tensors.scalars import held_number, wrapped
 from .promotion import Promotion, kind_of, promoted
 
@@ -49,7 +49,7 @@ def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
         RuntimeError: their shapes do not broadcast.
     """
     metadata = tuple([None if x is None else _metadata_of(x) for x in operands])
-    return _planned(kind, unpromoted, metadata, torch.get_default_dtype())
+    return _planned(kind, unpromoted, metadata, default_dtype())
 
 
 def _metadata_of(operand):

@@ -7,6 +7,7 @@ import math
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
+from ..tensors.dtypes import default_dtype
 from ..tensors.scalars import expect_integer
 
 __all__ = ["Promotion", "kind_of", "promoted"]
@@ -65,7 +66,7 @@ def _is_short(number) -> bool:
 
 def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]) -> tuple[torch.dtype, torch.dtype]:
     """The dtype to compute in and the dtype of the result, for operands of these kinds."""
-    compute, result = _promoted(_ROUNDED_ONCE.get(kind, kind), kinds, torch.get_default_dtype())
+    compute, result = _promoted(_ROUNDED_ONCE.get(kind, kind), kinds, default_dtype())
     if compute != result and kind in _ROUNDED_ONCE and all(short for of, short in kinds if isinstance(of, type)):
         compute = result
     return compute, result

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..translation import current
+
 __all__ = [
     "COMPLEX",
     "FACTORED",
@@ -20,6 +22,7 @@ __all__ = [
     "REALS_AND_BOOL",
     "Takes",
     "canonical",
+    "default_dtype",
     "dtype_j2t",
     "dtype_of_type",
     "dtype_t2j",
@@ -87,6 +90,15 @@ _TYPE_NAMES = {
     "complex128": "ComplexDouble",
 }
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
+
+
+_of_process = torch.get_default_dtype  # PyTorch's own, while something stands in for it
+
+
+def default_dtype() -> torch.dtype:
+    """The dtype of floating-point numbers that have none: the call's own, or that of the process."""
+    call = current()
+    return (None if call is None else call.settings.default_dtype) or _of_process()
 
 
 def dtype_of_type(kind: type) -> torch.dtype:
