@@ -120,3 +120,25 @@ class Answers:
 
 def test_what_overrides_pytorch_answers_itself():
     assert t2j(lambda x: (torch.add(Answers(), x), torch.sin(Answers())))(X) == ("add of 2", "sin of 1")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.func.grad(lambda x: x.sin().sum()),
+        torch.vmap(torch.sin),
+        lambda x: torch.autograd.grad(x.clone().requires_grad_().sin().sum(), x, allow_unused=True),
+        lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+    ],
+    ids=["grad", "vmap", "backward", "cond"],
+)
+def test_make_fx_of_what_jax_transforms_is_refused(function):
+    def recorded(x):
+        return torch.fx.experimental.proxy_tensor.make_fx(function)(x)(x * 2)
+
+    with pytest.raises(NotImplementedError) as raised:
+        jax.jit(t2j(recorded))(jnp.ones((2, 3)))
+    chain = [raised.value]
+    while chain[-1].__context__ is not None:  # PyTorch, which describes what it has so far, meets another
+        chain.append(chain[-1].__context__)
+    assert any("within make_fx" in str(error) for error in chain)

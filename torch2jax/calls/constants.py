@@ -132,13 +132,21 @@ def _expect_data(tensor: torch.Tensor) -> None:
     """
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return
-    try:
-        tensor.untyped_storage().data_ptr()
-    except RuntimeError as error:
+    if not _has_memory(tensor.untyped_storage()):
         raise NotImplementedError(
             f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: "
             "give the tensors that it wraps"
-        ) from error
+        )
+
+
+def _has_memory(storage: torch.UntypedStorage) -> bool:
+    if storage.device.type == "meta":  # that of a fake tensor, which warns of the question below
+        return False
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:

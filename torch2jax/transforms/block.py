@@ -15,6 +15,7 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Held, Storage, is_traced
 from ..translation import current
 from .form import Form
+from .recorders import expect_unrecorded
 
 __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
 
@@ -124,6 +125,7 @@ class Block:
     """
 
     def __init__(self, function: Callable, effects: Effects, *, repeats: bool = False, may_write: bool = True):
+        expect_unrecorded("control flow")
         self._call: Any = current()
         self._function, self._effects = function, effects
         self._repeats, self._may_write = repeats, may_write

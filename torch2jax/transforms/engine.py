@@ -19,6 +19,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 from .form import Form, conjugate
 from .linearization import Var
+from .recorders import expect_unrecorded
 from .tape import Tape
 
 __all__ = ["run_backward"]
@@ -50,6 +51,7 @@ def run_backward(
         RuntimeError: an output or input requires no grad; an input is not used; or the graph was used before.
     """
     call: Any = current()
+    expect_unrecorded("a backward pass")
     if call.tape is None:
         raise NeedsTape(1)
     outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]

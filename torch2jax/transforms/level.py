@@ -14,6 +14,7 @@ from ..tensors.storage import next_number
 from ..tensors.tensor import Torchish, wrap
 from ..translation import Call, current
 from .form import Form
+from .recorders import expect_unrecorded
 from .traces import current_trace, running
 
 __all__ = ["Level"]
@@ -33,6 +34,7 @@ class Level(ABC):
     """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
 
     def __init__(self, call: Call):
+        expect_unrecorded("a transformation")
         self.call: Any = call
         self._since = next_number()
         self._tag: Any = None

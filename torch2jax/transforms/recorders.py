@@ -1,0 +1,20 @@
+"""PyTorch's recorders of operators, as `make_fx`: they do not see what JAX transforms."""
+
+import torch
+
+__all__ = ["expect_unrecorded"]
+
+_KEY = torch._C._TorchDispatchModeKey.PROXY  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def expect_unrecorded(what: str) -> None:
+    """Refuses what a recorder would take the result of for a constant.
+
+    Raises:
+        NotImplementedError: one is at work.
+    """
+    if torch._C._get_dispatch_mode(_KEY) is not None:
+        raise NotImplementedError(
+            f"got {what} within make_fx, which would record its result as a constant; wanted operators alone. Call "
+            "make_fx in PyTorch, outside of the translated call, and translate the module that it gives"
+        )
