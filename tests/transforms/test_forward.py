@@ -218,3 +218,19 @@ def test_tangents_that_are_not_what_the_function_does(function, message):
     for run in (tangent, t2j(tangent)):
         with pytest.raises(RuntimeError, match=message):
             run("wrong")
+
+
+def test_several_duals_of_one_tensor():
+    def function(x, v, of_dual=False):
+        x = x.clone().requires_grad_()
+        with fwAD.dual_level():
+            first, second = fwAD.make_dual(x, v), fwAD.make_dual(x, 2 * v)
+            (gradient,) = torch.autograd.grad((first.sin() * second).sum(), first if of_dual else x)
+            return tuple(fwAD.unpack_dual(gradient))
+
+    x, v = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1.0, 0.5, -2.0])
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for got, wanted in zip(run(t2j(x), t2j(v)), function(x, v), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="one of several duals"):
+        t2j(function)(t2j(x), t2j(v), of_dual=True)

@@ -14,7 +14,17 @@ from torch.utils.hooks import RemovableHandle
 
 from ..translation import current
 
-__all__ = ["UNRECORDED", "NeedsTape", "Node", "Source", "added", "reaches", "sources_among", "used_beside"]
+__all__ = [
+    "UNRECORDED",
+    "NeedsTape",
+    "Node",
+    "Source",
+    "added",
+    "made_beside",
+    "reaches",
+    "sources_among",
+    "used_beside",
+]
 
 
 class NeedsTape(BaseException):
@@ -177,6 +187,14 @@ def used_beside(ends: Iterable[Node | None], wanted: Node, operation: str) -> bo
         return True
     return any(
         node._operation != operation and any(x is wanted for x in node.inputs) for node in _leading_to(ends).values()
+    )
+
+
+def made_beside(ends: Iterable[Node | None], wanted: Node) -> bool:
+    """Whether another node that leads to some is of the same operation on the same inputs."""
+    return any(
+        node is not wanted and node._operation == wanted._operation and list(node.inputs) == list(wanted.inputs)
+        for node in _leading_to(ends).values()
     )
 
 

@@ -43,13 +43,12 @@ class DualLevel:
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
-        arrays = [self._lowered(storage.held.array) for storage in kept]
+        held = [(self._lowered(storage.held.array), storage.held.layout, storage.known) for storage in kept]
         self._call.dual = None
         self._exits.close()
-        for storage, array in zip(kept, arrays, strict=True):
-            if self._tangents.has(array):
-                held = Held(self._tangents.values(array), storage.held.layout)
-                storage.replace(held, storage.known, is_written=True)
+        for storage, (array, layout, known) in zip(kept, held, strict=True):
+            if self._tangents.has(array):  # which nothing may read again: others may share the memory
+                storage.replace(Held(self._tangents.values(array), layout), known, is_written=True)
 
     def note(self, storage: Storage) -> None:
         """Keeps in mind a storage that may hold an array with a tangent."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Source, sources_among, used_beside
+from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
 from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
@@ -180,10 +180,15 @@ class Tape:
         """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
 
         Raises:
-            NotImplementedError: it did, and the tape around knows that part.
+            NotImplementedError: it did, and the tape around knows that part; or `tensor` is one of several duals.
         """
-        history = tensor.history
-        if history in self._adopted and used_beside([x.history for x in outputs], history, "MakeDual"):
+        history, ends = tensor.history, [x.history for x in outputs]
+        if history is not None and history.name() == "MakeDualBackward0" and made_beside(ends, history):
+            raise NotImplementedError(
+                "got a gradient to take with respect to one of several duals of a tensor; wanted one dual of it, or "
+                "the gradient with respect to the tensor itself"
+            )
+        if history in self._adopted and used_beside(ends, history, "MakeDual"):
             raise NotImplementedError(
                 "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
                 "wanted the tensor not to be used within the dual level: use its dual alone"
