@@ -188,7 +188,7 @@ def _deepcopy(self, memo):
     if isinstance(self, Torchish):
         if self.history is not None:
             result.start_history()
-        result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in _attributes(self).items()})
+        result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.attributes.items()})
     memo[id(self)] = result
     return result
 
@@ -203,11 +203,6 @@ def _copied_with_its_memory(tensor: Torchish, memo) -> Torchish:
         if root is tensor:
             return copies[id(memory)][1]
     return make_region(copies[id(memory)][1], tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
-
-
-def _attributes(tensor: Torchish) -> dict:
-    own = {"_node", "_label", "_warned", "_viewed", "_writes"}
-    return {key: value for key, value in tensor.__dict__.items() if key not in own}
 
 
 @implements_tensors(torch.equal, Tensor.equal, aten.equal.default)

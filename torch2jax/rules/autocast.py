@@ -54,8 +54,6 @@ _FLOAT32_ON_CPU = _names("binary_cross_entropy grid_sampler prod")
 _AS = {"cross_entropy_loss": "nll_loss", "nll_loss_nd": "nll_loss", "square": "pow"}
 # Functions made of operators with policies that a rule for the whole would hide, where they have none themselves.
 _DIVIDED = _names("__rdiv__ einsum gru_cell inner lstm_cell pad rnn_relu_cell rnn_tanh_cell tensordot")
-# Operators whose kernels call others that have policies.
-_OPEN = _names("linalg_pinv")
 # Layers for which PyTorch calls libraries that have a policy.
 _RECURRENT = _names("gru lstm rnn_relu rnn_tanh")
 # Devices whose lists come with an extension of PyTorch's are taken for CUDA.
@@ -138,7 +136,7 @@ def of_operator(operator: OpOverload, device: str) -> Treatment:
     policy = _policy(name, overload, device)
     if policy is not None:
         return Treatment(policy, device, is_operator=True)
-    is_open = _is_composite(name, overload) or name in _OPEN
+    is_open = _is_composite(name, overload)
     return Treatment(is_operator=not is_open, is_divided=name in _DIVIDED)
 
 
@@ -223,11 +221,8 @@ def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
     key, array = (id(tensor), dtype, torch.is_grad_enabled()), tensor.read()
     kept = call.casts.get(key)
     if kept is None or kept[0] is not array:  # it was written to
-        kept = call.casts[key] = (
-            array,
-            call.dispatch(torch.Tensor.to, (tensor, dtype), {}),
-            tensor,
-        )  # which keeps its id
+        cast = call.dispatch(torch.Tensor.to, (tensor, dtype), {})
+        kept = call.casts[key] = (array, cast, tensor)  # the tensor, so that its id stays its own
     return kept[1]
 
 

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _CPU = torch.device("cpu")
+_NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
 
 class Torchish(torch.Tensor):
@@ -66,9 +67,13 @@ class Torchish(torch.Tensor):
 
     def __copy__(self) -> "Torchish":
         copied = make_view(self, self._node, self)
-        own = {"_node", "_label", "_warned", "_viewed", "_writes"}
-        vars(copied).update({key: value for key, value in vars(self).items() if key not in own})
+        vars(copied).update(self.attributes)
         return copied
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What a copy takes over: the gradient, and what code has set."""
+        return {key: value for key, value in vars(self).items() if key not in _NOT_COPIED}
 
     def change(self, name: str, value) -> None:
         """Sets an attribute, so that a journal may undo it."""
