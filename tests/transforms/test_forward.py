@@ -234,3 +234,48 @@ def test_several_duals_of_one_tensor():
             np.testing.assert_allclose(got, wanted, rtol=1e-5)
     with pytest.raises(NotImplementedError, match="one of several duals"):
         t2j(function)(t2j(x), t2j(v), of_dual=True)
+
+
+def test_detach_has_no_tangent():
+    def function(x, v):
+        with fwAD.dual_level():
+            dual = fwAD.make_dual(x, v) * 2
+            return [fwAD.unpack_dual(y).tangent is None for y in (dual.detach(), dual.data, dual.detach().sin())]
+
+    assert function(X, V) == t2j(function)(t2j(X), t2j(V)) == [True] * 3
+    assert all(jax.jit(t2j(function))(t2j(X), t2j(V)))
+
+
+def switched_off(x, v):
+    def inside(x):
+        with fwAD._set_fwd_grad_enabled(False):
+            constant, view = x**2, x.reshape(3, 1)
+        return x**2 - constant + view[0]
+
+    def outside(x):
+        with fwAD._set_fwd_grad_enabled(False):
+            return torch.func.jvp(torch.sin, (x,), (v,))[1]
+
+    first = torch.func.jvp(inside, (x,), (v,))
+    second = torch.func.jvp(lambda x: torch.func.jvp(inside, (x,), (v,))[1], (x,), (v,))
+    return *first, *second, *torch.func.jvp(outside, (x,), (v,))
+
+
+def switched_off_in_a_dual_level(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        y = dual * 3
+        with fwAD._set_fwd_grad_enabled(False):
+            y.mul_(dual)  # keeps the tangent that it had
+            constant, made = dual.exp(), fwAD.make_dual(torch.ones(3), v)
+        assert fwAD.unpack_dual(constant).tangent is None
+        (gradient,) = torch.autograd.grad((y * constant).sum(), x)
+        return gradient, fwAD.unpack_dual(y * constant).tangent, fwAD.unpack_dual(made * 2).tangent
+
+
+@pytest.mark.parametrize("function", [switched_off, switched_off_in_a_dual_level])
+def test_derivatives_forwards_that_are_switched_off(function):
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for got, wanted in zip(run(t2j(X), t2j(V)), function(X, V), strict=True):
+            np.testing.assert_allclose(got, wanted.detach(), rtol=1e-5)

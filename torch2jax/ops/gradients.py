@@ -161,7 +161,7 @@ def _retains_grad(self):
 @implements_tensors(torch._C._set_grad_enabled)
 def _set_grad_enabled(mode):
     levels = current().levels
-    if not levels or levels[-1].follows_no_grad:
+    if not levels or not levels[-1].is_forward:
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(mode)
 

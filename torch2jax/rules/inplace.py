@@ -12,7 +12,7 @@ from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import Held, known_result, with_derivatives_of
+from ..tensors.storage import Held, known_result, with_derivatives_of, with_tangents_of
 from ..tensors.tensor import Torchish, resize
 from .operands import lift
 from .pointwise import cast
@@ -105,6 +105,8 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         to_dtype = functools.partial(cast, dtype=dtype)
         array = to_dtype(array)
         known = known_result(array, to_dtype, (known,), {}, [known])
+    if not torch._C._is_fwd_grad_enabled() and array.dtype.kind in "fcV":  # pyright: ignore
+        array = with_tangents_of(tensor.held.arranged(layout), array)
     if torch.is_grad_enabled():
         if tensor.history is not None or value.history is not None:
             _expect_unrestricted(tensor)

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _CPU = torch.device("cpu")
+_takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
 
@@ -201,6 +202,8 @@ def wrap(
         array: the values, with their dimensions in the order `layout`.
         known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
     """
+    if not _takes_tangents():
+        array = current().without_tangents(array)
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
     storage = Storage(held, known, order)
     storage.memory.is_inference = torch.is_inference_mode_enabled()

@@ -54,6 +54,15 @@ class DualLevel:
         """Keeps in mind a storage that may hold an array with a tangent."""
         self._storages.append(weakref.ref(storage))
 
+    @property
+    def tag(self):
+        """What JAX tells its tangents by."""
+        return self._tangents.tag
+
+    def has(self, array) -> bool:
+        """Whether an array has a tangent."""
+        return self._tangents.has(self._lowered(array))
+
     def _lowered(self, array):
         return self._call.leaving(array)
 
@@ -98,7 +107,7 @@ class DualLevel:
 
     def has_tangent(self, tensor: Torchish) -> bool:
         """Whether a tensor is dual."""
-        return self._tangents.has(self._lowered(tensor.held.array))
+        return self.has(tensor.held.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
         """The array of the tangent as it is now, None for zero."""

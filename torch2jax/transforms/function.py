@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils.hooks import RemovableHandle
 
 from ..seams import runs_instead_of
@@ -87,7 +88,7 @@ class _Application:
             )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
         ctx = Context(self.function, self.needed)
-        with torch.no_grad():
+        with torch.no_grad(), _set_fwd_grad_enabled(False):
             if _has_context_of_its_own(self.function):
                 output = self._output(batch)
                 self.function.setup_context(ctx, self.args, output)
