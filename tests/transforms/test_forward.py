@@ -93,6 +93,27 @@ def gradients_of_tangents(x, v):
 
 
 @case
+def gradients_of_what_is_used_beside_a_dual(x, v):
+    x, weight = x.clone().requires_grad_(), torch.ones(3, requires_grad=True)
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        (dual * x.exp() * weight[:]).sum().backward()
+        y = weight * 2
+    return x.grad, weight.grad, *torch.autograd.grad(y.sum(), weight)
+
+
+@case
+def gradients_of_unpacked_parts(x, v):
+    with fwAD.dual_level():
+        x, v = x.clone().requires_grad_(), v.clone().requires_grad_()
+        value, tangent = fwAD.unpack_dual(fwAD.make_dual(x, v))
+        of_value = torch.autograd.grad(value.sin().sum(), (x, v), allow_unused=True)
+        of_tangent = torch.autograd.grad(tangent.sin().sum(), (x, v), allow_unused=True)
+    assert of_value[1] is None and of_tangent[0] is None
+    return of_value[0], of_tangent[1]
+
+
+@case
 def tangents_written_to(x, v):
     x, v = x.clone(), v.clone()
     with fwAD.dual_level():
@@ -167,13 +188,6 @@ def test_errors():
         with fwAD.dual_level():
             return fwAD.make_dual(x, v[:2])
 
-    def beside_its_dual(x, v):
-        x = x.clone().requires_grad_()
-        with fwAD.dual_level():
-            return torch.autograd.grad((fwAD.make_dual(x, v) * x).sum(), x)
-
-    with pytest.raises(NotImplementedError, match="use its dual alone"):
-        t2j(beside_its_dual)(t2j(X), t2j(V))
     for function, message in (
         (without_level, "no level exists"),
         (nested, "Nested forward mode AD is not supported"),
