@@ -109,7 +109,8 @@ def gradients_of_unpacked_parts(x, v):
         value, tangent = fwAD.unpack_dual(fwAD.make_dual(x, v))
         of_value = torch.autograd.grad(value.sin().sum(), (x, v), allow_unused=True)
         of_tangent = torch.autograd.grad(tangent.sin().sum(), (x, v), allow_unused=True)
-    assert of_value[1] is None and of_tangent[0] is None
+    assert of_value[1] is None
+    assert of_tangent[0] is None
     return of_value[0], of_tangent[1]
 
 
