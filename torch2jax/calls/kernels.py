@@ -1,13 +1,14 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
-from ..errors import TracedValueError
+from ..errors import NoRuleError, TracedValueError
 from ..seams import stands_in
 from ..translation import current
 
@@ -26,8 +27,10 @@ _BELOW = (
 _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "higher_order"))
 
 
-def has_kernel(operator: OpOverload) -> bool:
+def has_kernel(operator: OpOverload | HigherOrderOperator) -> bool:
     """Whether an operator, of a library of somebody else's, has a kernel that Python code registered."""
+    if isinstance(operator, HigherOrderOperator):
+        return bool(_kernels_of(operator))
     return operator.namespace not in _NAMESPACES and next(_keys(operator, (*_ABOVE, *_BELOW)), None) is not None
 
 
@@ -37,17 +40,38 @@ def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
     return (key for key in keys if f"{name}/{key}" in registered)
 
 
+def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
+    """What an operator on functions may run, in the order of PyTorch's dispatcher."""
+    keys = [getattr(torch._C.DispatchKey, key) for key in (*_ABOVE, *_BELOW) if key]
+    return [operator.py_kernels[key] for key in keys if key in operator.py_kernels]
+
+
 class Kernels:
     """The kernels that a call is running, and the libraries that its code makes."""
 
     def __init__(self):
         self._above: list[OpOverload] = []
+        self._higher: list[tuple] = []
         self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
 
     def undo(self) -> None:
         """Forgets the operators that the code has defined, since it is to run again and define them again."""
         for library in list(self.libraries):
             library._destroy()
+
+    def run_higher(self, operator: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
+        """Runs the kernel of an operator on functions; called within that, the operator runs the next one."""
+        given = (operator, *args)
+        depth = sum(len(x) == len(given) and all(map(is_, x, given)) for x in self._higher)
+        kernels = _kernels_of(operator)
+        if depth == len(kernels):
+            raise NoRuleError(f"torch.ops.higher_order.{operator.name()}")
+        self._higher.append(given)
+        try:
+            with current().inside():
+                return kernels[depth](*args, **kwargs)
+        finally:
+            self._higher.pop()
 
     def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         """Runs the kernel of an operator that PyTorch would: its derivative's, which runs the other, if there is one.
