@@ -218,3 +218,14 @@ def test_checkpoints_of_gradients_of_checkpoints():
 
     for a, b in zip(t2j(nested)(X.numpy()), nested(X), strict=True):
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)
+
+
+def test_gradient_of_a_view_of_a_leaf_that_leads_nowhere():
+    def function(x):
+        leaf = x.detach().requires_grad_()
+        first, second = leaf.split([1, 2])
+        return torch.autograd.grad(first.sin().sum(), (second, leaf), allow_unused=True, retain_graph=True)[1]
+
+    x = torch.tensor([0.3, -1.2, 2.0])
+    for run in (t2j(function), jax.jit(t2j(function))):
+        np.testing.assert_allclose(run(t2j(x)), function(x), rtol=1e-6)
