@@ -5,9 +5,10 @@ import torch
 
 from ..rules.inplace import expect_no_source, write_in_place
 from ..rules.registry import implements_tensors
+from ..seams import runs_instead_of
 from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
-from ..tensors.tensor import Torchish, become, resize, strides_of_shape
+from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap
 from ..translation import current
 from .creation import filled
 
@@ -122,3 +123,9 @@ def set_data(self, value):
             array = tape.leaf(array, history)
         self.change("_node", self._node.grafted(Held(array, layout)))
     self._node.storage.history = history
+
+
+@runs_instead_of(torch.utils.swap_tensors)
+def swap_tensors(t1, t2):
+    """Puts each of two tensors where the other is; those who hold weak references to them see that as others do."""
+    swap(_lift(t1), _lift(t2))
