@@ -116,7 +116,8 @@ def set_data(self, value):
     become(self, value)
     array, layout = value.held
     if differentiable:
-        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout)))
+        array, layout = value.held.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
+        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
         if tape is not None and isinstance(history, Source) and history.variable is self:
