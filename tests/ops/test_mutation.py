@@ -218,9 +218,9 @@ def test_tensors_that_are_swapped():
         torch.utils.swap_tensors(parameter, other)
         view.mul_(2)
         (other * parameter.sum()).sum().backward()
-        assert isinstance(other, torch.nn.Parameter) and not isinstance(parameter, torch.nn.Parameter)
-        assert parameter.stride() == (1, 3) and parameter.note == "other" and not hasattr(other, "note")
-        assert other.is_leaf and other.requires_grad and not parameter.requires_grad
+        assert [isinstance(x, torch.nn.Parameter) for x in (parameter, other)] == [False, True]
+        assert (parameter.stride(), parameter.note, hasattr(other, "note")) == ((1, 3), "other", False)
+        assert (other.is_leaf, other.requires_grad, parameter.requires_grad) == (True, True, False)
         return parameter, other, other.grad
 
     x = torch.tensor([1.0, 2.0, 3.0])
