@@ -56,6 +56,10 @@ class Call(ABC):
     def at(self, tape: Any) -> contextlib.AbstractContextManager:
         """A context for code of this call that runs outside of a transformation it is inside of, on the tape there."""
 
+    @abstractmethod
+    def without_tangents(self, array):
+        """An array without what its code is computing of derivatives forwards."""
+
     @property
     def is_running(self) -> bool:
         """Whether this thread is within the call."""

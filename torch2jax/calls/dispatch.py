@@ -35,7 +35,7 @@ from ..transforms import (  # for what stands in
     vmap as vmap,
 )
 from ..transforms.tape import Attempt, Tape
-from ..transforms.traces import current_trace
+from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, current
 from .kernels import has_kernel
 from .rng import Stream
@@ -163,6 +163,12 @@ class Translation(TorchFunctionMode, Call):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.lowered(array)
+
+    def without_tangents(self, array):
+        tags = [level.tag for level in self.levels if level.is_forward]
+        if self.dual is not None:
+            tags.append(self.dual.tag)
+        return without_tangents(array, tags) if tags else array
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""

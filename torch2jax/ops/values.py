@@ -106,7 +106,7 @@ def tolist(self):
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        if self.requires_grad:
+        if self.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
