@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import OnMetaError
 from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
@@ -17,6 +18,7 @@ __all__ = [
     "EndedCallError",
     "Torchish",
     "become",
+    "expect_values",
     "geometry",
     "is_foreign",
     "keep_geometry",
@@ -56,7 +58,8 @@ class Torchish(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        del types
+        if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
+            return NotImplemented  # what wraps others knows what to do
         return _call(func).dispatch_aten(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents=None) -> str:
@@ -201,10 +204,22 @@ def wrap(
         array: the values, with their dimensions in the order `layout`.
         known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
     """
+    if device is not _CPU:
+        expect_values(device, dtype)
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
     storage = Storage(held, known, order)
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return _make(storage, held.shape, dtype, strides, None, device)
+
+
+def expect_values(device: torch.device, dtype: torch.dtype) -> None:
+    """Refuses to make a tensor of a dtype on a device that has no memory.
+
+    Raises:
+        OnMetaError: it is meta.
+    """
+    if device.type == "meta":
+        raise OnMetaError(dtype)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
