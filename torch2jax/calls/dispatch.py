@@ -119,15 +119,17 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
-        if self._is_outermost and exc_info[0] is NeedsTape:
-            self._session.abandon()
-        self._recording.close()
-        Call.__exit__(self, *exc_info)
-        if self._owns_stream:
-            self.stream.close()
-        if self._is_outermost:
-            self.settings.restore()
-        close_seams()
+        try:
+            if self._is_outermost and exc_info[0] is NeedsTape:
+                self._session.abandon()
+        finally:
+            self._recording.close()
+            Call.__exit__(self, *exc_info)
+            if self._owns_stream:
+                self.stream.close()
+            if self._is_outermost:
+                self.settings.restore()
+            close_seams()
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
 

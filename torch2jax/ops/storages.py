@@ -11,6 +11,7 @@ from ..tensors.dtypes import canonical
 from ..tensors.storage import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
+from .mutation import set_data
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -254,6 +255,8 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
         place = storage.region(self.dtype, storage_offset, size, stride)
     if torch.is_grad_enabled():
         expect_no_source(self)
-    become(self, place.detach())
+        become(self, place.detach())
+    else:  # it goes on to require grad
+        set_data(self, place)
     self.count_write()
     return self

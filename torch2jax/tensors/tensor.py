@@ -28,6 +28,7 @@ __all__ = [
     "resize",
     "strides_of_copy",
     "strides_of_shape",
+    "swap",
     "wrap",
 ]
 
@@ -290,14 +291,40 @@ def become(tensor: Torchish, other: Torchish) -> None:
     tensor.change("_node", other._node)
 
 
+def swap(tensor: Torchish, other: Torchish) -> None:
+    """Puts each of two tensors, with all that is known of it, where the other is."""
+    sources = [_own_source(tensor), _own_source(other)]
+    before = _at_the_place_of(tensor)
+    before.__dict__ = dict(vars(tensor))
+    for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
+        keep_geometry(place)
+        _set_geometry(place, like)
+        kept = journal()
+        if kept is not None:
+            kept.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
+        place.__dict__ = dict(vars(like))
+        if source is not None:
+            source.variable = place
+
+
+def _own_source(tensor: Torchish) -> Source | None:
+    """The history that begins with `tensor` itself."""
+    history = tensor.history
+    return history if isinstance(history, Source) and history.variable is tensor else None
+
+
 def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
     kept = journal()
     if kept is not None:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-            before = _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
-        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, before))
+        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, _at_the_place_of(tensor)))
+
+
+def _at_the_place_of(tensor: Torchish) -> Torchish:
+    """Another tensor with the geometry and the values of `tensor`."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        return _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
 
 
 def _set_geometry(tensor: Torchish, other: Torchish) -> None:
