@@ -5,9 +5,10 @@ import torch
 
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
+from ..seams import runs_instead_of
 from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
-from ..tensors.tensor import Torchish, become, resize, strides_of_shape
+from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap
 from ..translation import current
 from .creation import filled
 
@@ -117,7 +118,8 @@ def set_data(self, value):
     become(self, value)
     array, layout = value.held
     if differentiable:
-        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout)))
+        array, layout = value.held.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
+        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
         if tape is not None and isinstance(history, Source) and history.variable is self:
@@ -126,3 +128,9 @@ def set_data(self, value):
     self._node.storage.history = history
     if isinstance(history, Source) and history.end is not None:
         history.end = current().tape.end_of(self)
+
+
+@runs_instead_of(torch.utils.swap_tensors)
+def swap_tensors(t1, t2):
+    """Puts each of two tensors where the other is; those who hold weak references to them see that as others do."""
+    swap(_lift(t1), _lift(t2))

@@ -12,6 +12,7 @@ from ..tensors.dtypes import canonical
 from ..tensors.storage import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
+from .mutation import set_data
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -261,9 +262,8 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
         place = storage.region(self.dtype, storage_offset, size, stride)
     if torch.is_grad_enabled():
         expect_writable(self)
-    was_source = self.is_leaf and self.history is not None
-    become(self, place.detach())
-    if was_source:
-        self.start_history()
+        become(self, place.detach())
+    else:  # it goes on to require grad
+        set_data(self, place)
     self.count_write()
     return self

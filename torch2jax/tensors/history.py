@@ -169,6 +169,10 @@ class Source(Node):
         """The tensor; None if nobody, and no graph, has it any longer."""
         return self._variable()
 
+    @variable.setter
+    def variable(self, variable) -> None:
+        self._variable = weakref.ref(variable)
+
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
 

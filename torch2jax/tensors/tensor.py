@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import OnMetaError
 from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
@@ -18,6 +19,7 @@ __all__ = [
     "Restriction",
     "Torchish",
     "become",
+    "expect_values",
     "geometry",
     "is_foreign",
     "keep_geometry",
@@ -27,6 +29,7 @@ __all__ = [
     "resize",
     "strides_of_copy",
     "strides_of_shape",
+    "swap",
     "wrap",
 ]
 
@@ -73,7 +76,8 @@ class Torchish(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        del types
+        if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
+            return NotImplemented  # what wraps others knows what to do
         return _call(func).dispatch_aten(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents=None) -> str:
@@ -227,10 +231,22 @@ def wrap(
     """
     if not _takes_tangents():
         array = current().without_tangents(array)
+    if device is not _CPU:
+        expect_values(device, dtype)
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
     storage = Storage(held, known, order)
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return _make(storage, held.shape, dtype, strides, None, device)
+
+
+def expect_values(device: torch.device, dtype: torch.dtype) -> None:
+    """Refuses to make a tensor of a dtype on a device that has no memory.
+
+    Raises:
+        OnMetaError: it is meta.
+    """
+    if device.type == "meta":
+        raise OnMetaError(dtype)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -309,14 +325,40 @@ def become(tensor: Torchish, other: Torchish) -> None:
     tensor.change("_node", other._node)
 
 
+def swap(tensor: Torchish, other: Torchish) -> None:
+    """Puts each of two tensors, with all that is known of it, where the other is."""
+    sources = [_own_source(tensor), _own_source(other)]
+    before = _at_the_place_of(tensor)
+    before.__dict__ = dict(vars(tensor))  # pyright: ignore[reportAttributeAccessIssue]
+    for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
+        keep_geometry(place)
+        _set_geometry(place, like)
+        kept = journal()
+        if kept is not None:
+            kept.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
+        place.__dict__ = dict(vars(like))  # pyright: ignore[reportAttributeAccessIssue]
+        if source is not None:
+            source.variable = place
+
+
+def _own_source(tensor: Torchish) -> Source | None:
+    """The history that begins with `tensor` itself."""
+    history = tensor.history
+    return history if isinstance(history, Source) and history.variable is tensor else None
+
+
 def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
     kept = journal()
     if kept is not None:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-            before = _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
-        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, before))
+        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, _at_the_place_of(tensor)))
+
+
+def _at_the_place_of(tensor: Torchish) -> Torchish:
+    """Another tensor with the geometry and the values of `tensor`."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        return _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
 
 
 def _set_geometry(tensor: Torchish, other: Torchish) -> None:

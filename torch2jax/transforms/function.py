@@ -39,7 +39,7 @@ def apply(cls: Any, *args, **kwargs):
     elif kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     call = current()
-    if any(level.is_functorchs for level in call.levels) and not _has_context_of_its_own(cls):
+    if any(level.is_functorchs for level in call.levels) and not (_has_context_of_its_own(cls) or _is_operators(cls)):
         raise RuntimeError(
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must "
             "override the setup_context staticmethod."
@@ -50,6 +50,11 @@ def apply(cls: Any, *args, **kwargs):
 
 def _has_context_of_its_own(cls) -> bool:
     return cls.setup_context is not _Function.setup_context
+
+
+def _is_operators(cls) -> bool:
+    """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
+    return cls.forward.__module__ == "torch._library.autograd"
 
 
 class _FunctionNode(Node):
@@ -80,9 +85,9 @@ class _Application:
         self.is_recorded = any(required)
 
     def run(self, call: Call):
-        batch = batch_of(self.function, self.args)
+        batch = None if _is_operators(self.function) else batch_of(self.function, self.args)
         if batch is not None and batch is call.levels[-1]:
-            return run_rule(self.function, self.args, batch)
+            return run_rule(self.function.vmap, self.args, batch)
         if self.function.jvp is _Function.jvp and any(map(_has_tangent, self.inputs.values())):
             raise NotImplementedError(
                 "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
@@ -145,7 +150,7 @@ class _Application:
     def _output(self, batch: Batch | None):
         if batch is None:
             return self.function.forward(*self.args)
-        return run_rule(self.function, self.args, batch)
+        return run_rule(self.function.vmap, self.args, batch)
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
         """A result that is a tensor of its own: an input that was not written to is given as a copy."""
