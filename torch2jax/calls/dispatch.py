@@ -34,6 +34,7 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.paths import Fork
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
@@ -76,7 +77,7 @@ class Translation(TorchFunctionMode, Call):
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
-        self.levels, self.passes = session.levels, session.passes
+        self.levels, self.passes, self.paths = session.levels, session.passes, session.paths
         self._is_outermost = outer is None
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
@@ -116,7 +117,7 @@ class Translation(TorchFunctionMode, Call):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
-        if self._is_outermost and exc_info[0] is NeedsTape:
+        if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
             self._session.abandon()
         self._recording.close()
         Call.__exit__(self, *exc_info)

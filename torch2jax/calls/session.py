@@ -22,6 +22,7 @@ class Session:
         self.attempt = attempt
         self.constants, self.settings, self.kept, self.kernels = Constants(), Settings(), Kept(), Kernels()
         self.levels: list = []
+        self.paths: list = [attempt.path]
         self.passes: list = []
         self.own: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
