@@ -1,5 +1,9 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
+import ast
+import functools
+import itertools
+import linecache
 import os
 import sys
 import sysconfig
@@ -96,6 +100,8 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
     Args:
         asked_in: the file that has asked for a value last.
     """
+    if _fails_while_raising(error):
+        return True
     raised: BaseException | None = error
     while raised is not None:
         frame = _innermost_of(raised)
@@ -110,6 +116,40 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
             return False
         raised = raised.__cause__ or raised.__context__
     return True
+
+
+def _fails_while_raising(error: BaseException) -> bool:
+    """Whether an exception comes while code makes the one that it is about to raise: a message that shows values."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            position = next(itertools.islice(code.co_positions(), traceback.tb_lasti // 2, None))
+            if any(_is_within(position, statement) for statement in _raising(code.co_filename)):
+                return True
+        traceback = traceback.tb_next
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _raising(filename: str) -> list[ast.expr]:
+    """What a file computes in order to raise it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return []
+    nodes = list(ast.walk(tree))
+    found = [node.exc for node in nodes if isinstance(node, ast.Raise)]
+    found += [node.msg for node in nodes if isinstance(node, ast.Assert)]
+    return [node for node in found if node is not None]
+
+
+def _is_within(position: tuple, node: ast.expr) -> bool:
+    line, end_line, column, end_column = position
+    if None in position:
+        return False
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno or line, node.end_col_offset or end_column)
+    return begin <= (line, column) and (end_line, end_column) <= end
 
 
 def _innermost_of(error: BaseException) -> tuple[str, str] | None:

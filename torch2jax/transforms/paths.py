@@ -418,7 +418,7 @@ class _Ways:
             message = f"t2j was told that the answer is {wanted}, at {question.place}"
             return side if isinstance(side, _Raised) else self._checked(node, side, wanted, message)
         yes, no = sides[True], sides[False]
-        for wanted, side, other in ((False, no, yes), (True, yes, no)):
+        for wanted, side, other in ((True, yes, no), (False, no, yes)):
             if isinstance(other, _Raised) and other.is_check:
                 if isinstance(side, _Raised):
                     return side

@@ -4,13 +4,17 @@ A path through some code leaves a list of equations. Two paths that part at a qu
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
+import functools
 import itertools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+import torch
 from jax import lax
-from jax._src import core
+from jax._src import core, linear_util
 from jax._src.interpreters import partial_eval as pe
 from jax.extend.core import Literal, Var
 
@@ -329,8 +333,20 @@ def _avals(atoms: Sequence[Atom]) -> list:
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    if type(one) is not type(other):
+    if type(one) is not type(other) or isinstance(one, (jax.Array, torch.Tensor)):
         return False
+    if isinstance(one, types.FunctionType):  # JAX makes the derivative of a function anew for each call
+        return one.__code__ is other.__code__ and _is_same(_closed_over(one), _closed_over(other))
+    if isinstance(one, linear_util.Store):
+        return _is_same(one._val, other._val)
+    if isinstance(one, linear_util.EqualStore):
+        return _is_same(one._store, other._store)
+    if type(one) is object:  # a mark
+        return True
+    if isinstance(one, functools.partial):
+        return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
+    if isinstance(one, linear_util.WrappedFun):
+        return _is_same((one.f, one.transforms, one.params), (other.f, other.transforms, other.params))
     if isinstance(one, core.ClosedJaxpr):
         consts = zip(one.consts, other.consts, strict=False)
         return _is_same_jaxpr(one.jaxpr, other.jaxpr) and all(x is y for x, y in consts)
@@ -346,6 +362,11 @@ def _is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:  # what cannot be compared is not the same
         return False
+
+
+def _closed_over(function: types.FunctionType) -> tuple:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__defaults__, [None if x is function else x for x in cells]
 
 
 def _is_same_jaxpr(one, other) -> bool:
