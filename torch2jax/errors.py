@@ -1,14 +1,10 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
-import ast
-import functools
-import itertools
-import linecache
+import dis
 import os
 import sys
 import sysconfig
 import types
-from opcode import opname
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,33 +119,23 @@ def _fails_while_raising(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not _is_library(code.co_filename):
-            position = next(itertools.islice(code.co_positions(), traceback.tb_lasti // 2, None))
-            if any(_is_within(position, statement) for statement in _raising(code.co_filename)):
-                return True
+        if not _is_library(code.co_filename) and _is_raising(code, traceback.tb_lasti):
+            return True
         traceback = traceback.tb_next
     return False
 
 
-@functools.lru_cache(maxsize=64)
-def _raising(filename: str) -> list[ast.expr]:
-    """What a file computes in order to raise it."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:
-        return []
-    nodes = list(ast.walk(tree))
-    found = [node.exc for node in nodes if isinstance(node, ast.Raise)]
-    found += [node.msg for node in nodes if isinstance(node, ast.Assert)]
-    return [node for node in found if node is not None]
-
-
-def _is_within(position: tuple, node: ast.expr) -> bool:
-    line, end_line, column, end_column = position
-    if None in position:
-        return False
-    begin, end = (node.lineno, node.col_offset), (node.end_lineno or line, node.end_col_offset or end_column)
-    return begin <= (line, column) and (end_line, end_column) <= end
+def _is_raising(code: types.CodeType, offset: int) -> bool:
+    """Whether all that comes from an instruction on is to be raised."""
+    for instruction in dis.get_instructions(code):
+        if instruction.offset < offset:
+            continue
+        name = instruction.opname
+        if name == "RAISE_VARARGS":
+            return instruction.offset > offset
+        if "JUMP" in name or name.startswith(("STORE", "RETURN", "YIELD", "POP_TOP", "RERAISE", "DELETE")):
+            return False
+    return False
 
 
 def _innermost_of(error: BaseException) -> tuple[str, str] | None:
@@ -160,7 +146,7 @@ def _innermost_of(error: BaseException) -> tuple[str, str] | None:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     code = traceback.tb_frame.f_code
-    return code.co_filename, opname[code.co_code[traceback.tb_lasti]]
+    return code.co_filename, dis.opname[code.co_code[traceback.tb_lasti]]
 
 
 class NoRuleError(NotImplementedError):

@@ -392,8 +392,9 @@ class _Ways:
             names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
 
     def _uneven(self, run: _Run) -> BranchError:
+        asked = run.asked[-1] if run.asked else self._root.question
         return BranchError(
-            f"bool(tensor) at {run.asked[-1].place}: to follow both answers the code runs several times, and it has "
+            f"bool(tensor) at {asked.place}: to follow both answers the code runs several times, and it has "
             "not done the same again up to there. Wanted code that does the same for the same arguments: no Python "
             "random numbers, no caches that the first run fills"
         )

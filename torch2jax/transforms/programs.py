@@ -341,7 +341,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return _is_same(one._val, other._val)
     if isinstance(one, linear_util.EqualStore):
         return _is_same(one._store, other._store)
-    if type(one) is object:  # a mark
+    if type(one) is object or isinstance(one, core.Trace):  # a mark, or where the derivative would be traced
         return True
     if isinstance(one, functools.partial):
         return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))

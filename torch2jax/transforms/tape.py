@@ -66,7 +66,10 @@ class Attempt:
         """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
         tape, self.left = current().tape, []
         for source in self.begun:
-            tensor, storage = source.variable, source.variable._node.storage
+            tensor = source.variable
+            if tensor is None:  # nobody has it any more
+                continue
+            storage = tensor._node.storage
             array, layout = storage.held
             values = array if tape is None else tape.lowered(array)
             if storage.history is source and not is_traced(values):
