@@ -16,9 +16,12 @@ __all__ = [
     "BatchedValueError",
     "BranchError",
     "NoRuleError",
+    "OnMetaError",
     "Place",
     "SparseLayoutError",
     "TracedValueError",
+    "WithoutValuesError",
+    "WrapsOthersError",
     "asking_place",
     "is_raised_by_code",
     "user_location",
@@ -202,6 +205,36 @@ class BranchError(TracedValueError):
     def __init__(self, message: str):
         self.what = "bool(tensor)"
         Exception.__init__(self, message)
+
+
+class WithoutValuesError(NotImplementedError):
+    """A tensor has no values that an array could hold."""
+
+
+class OnMetaError(WithoutValuesError):
+    """A tensor is on the meta device, or a fake one: PyTorch itself runs what is asked of it.
+
+    Args:
+        made: the dtype of what a function makes there, whatever it is given; None if it was given such a tensor.
+    """
+
+    def __init__(self, made: torch.dtype | None = None):
+        self.made = made
+        super().__init__("expected all tensors to be on one device, but got one on meta, which has no data")
+
+
+class WrapsOthersError(WithoutValuesError):
+    """A tensor wraps others, and computes with them in a ``__torch_dispatch__`` of its own.
+
+    Args:
+        kind: its class.
+    """
+
+    def __init__(self, kind: type):
+        super().__init__(
+            f"got a {kind.__name__}, which holds no values but wraps other tensors; wanted one with values: "
+            "give the tensors that it wraps"
+        )
 
 
 class BatchedValueError(TracedValueError, RuntimeError):
