@@ -155,6 +155,10 @@ def install(folder: Path) -> None:
     """Makes the files in PyTorch's folder ``test/`` importable in this process."""
     sys.path[:0] = [str(folder), str(folder / "functorch")]
     sys.meta_path.insert(0, _Finder(folder))  # type: ignore[arg-type]
+    from torch.testing._internal import common_utils
+
+    # What running a test file as a program does; tests of TorchScript ask for it.
+    common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
 
 
 def load(folder: Path, file: str) -> ModuleType:
