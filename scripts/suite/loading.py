@@ -164,6 +164,7 @@ def install(folder: Path) -> None:
 def load(folder: Path, file: str) -> ModuleType:
     """The module of a test file; what it lacks is in its ``__lost__.names``."""
     name, text = Path(file).stem, (folder / file).read_text()
+    sys.path.insert(0, str((folder / file).parent))  # as where it is run as a program
     if "use_subtests=True" in text and "skip_xfail" not in text:
         _give_one_context()
     loader = _Loader(name, str(folder / file))

@@ -12,6 +12,7 @@ from . import (
     creation as creation,
     distributions as distributions,
     elementwise as elementwise,
+    exporting as exporting,
     fft as fft,
     foreach as foreach,
     gradients as gradients,
