@@ -22,7 +22,7 @@ from ..tensors.tensor import Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, current, hidden
 
-__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively"]
+__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
 
 Values = Literal["none", "shapes", "all"]
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # pyright: ignore[reportAttributeAccessIssue]
@@ -52,6 +52,22 @@ def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, 
         if made is not None and isinstance(result, torch.Tensor) and result.dtype != made:
             result = result.to(made)  # PyTorch knows the default dtype of the process, not the call's own
     return stand_ins.undone(result)
+
+
+def run_on_values(call: Any, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+    """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
+
+    Raises:
+        TracedValueError: a value is traced.
+    """
+    stand_ins = StandIns("all")
+    given = stand_ins.of(args)
+    with natively(call):
+        result = func(*given, **kwargs)
+    for index in written:
+        args[index].copy_(call.lift_own(given[index]))
+    own = lambda leaf: call.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
+    return map_arguments(own, stand_ins.undone(result))
 
 
 def _takes_form_alone(func) -> bool:

@@ -33,6 +33,7 @@ from . import (
     segments as segments,
     selection as selection,
     shape as shape,
+    sobol as sobol,
     sorting as sorting,
     sparse as sparse,
     special as special,
