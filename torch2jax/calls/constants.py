@@ -14,6 +14,7 @@ from ..tensors.storage import View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
+from ..translation import current
 from .selection import Selected
 
 __all__ = ["Constants"]
@@ -104,12 +105,20 @@ class Constants:
         return self._is_graph[1]
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
-        array = tensor_to_array(tensor, copy=self._copies)
+        array = self._array_of(tensor)
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
+
+    def _array_of(self, tensor: torch.Tensor):
+        arrays = current().attempt.constants
+        if arrays is None:
+            return tensor_to_array(tensor, copy=self._copies)
+        if id(tensor) not in arrays:
+            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self._copies)
+        return arrays[id(tensor)][1]
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():

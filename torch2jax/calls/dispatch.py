@@ -34,8 +34,9 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.paths import Fork
 from ..transforms.tape import Attempt, Tape
-from ..transforms.traces import current_trace
+from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
 from .kernels import has_kernel
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -79,6 +80,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
         self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
+        self.paths = session.paths
         self._is_outermost = outer is None
         self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -120,7 +122,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self._is_outermost and exc_info[0] is NeedsTape:
+            if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
                 self._session.abandon()
         finally:
             self._recording.close()
@@ -166,6 +168,12 @@ class Translation(TorchFunctionMode, Call, CallMode):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.lowered(array)
+
+    def without_tangents(self, array):
+        tags = [level.tag for level in self.levels if level.is_forward]
+        if self.dual is not None:
+            tags.append(self.dual.tag)
+        return without_tangents(array, tags) if tags else array
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
