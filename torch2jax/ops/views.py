@@ -519,7 +519,7 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
     return self.clone(memory_format=memory_format)
 
 
-@_function(aten.clone.default, torch.clone, torch.Tensor.clone)
+@_function(aten.clone.default, aten.lift_fresh_copy.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
     (array, layout), strides = input.held, strides_of_copy(input, memory_format)
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
