@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -239,6 +240,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator) and has_kernel(func):
+                return self.kernels.run_higher(func, args, kwargs)
             return self.run_compiled(func, args, kwargs)
         except OnMetaError as error:
             return run_natively(self, func, args, kwargs, values="shapes", made=error.made)

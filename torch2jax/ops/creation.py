@@ -26,6 +26,7 @@ from ..tensors.scalars import expect_fits, held_number, held_values
 from ..tensors.storage import evaluating, known_result
 from ..tensors.tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -44,7 +45,7 @@ def constant(
     array = body(*args)
     result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=label_of(device))
     if requires_grad:
-        result.requires_grad_()
+        set_requires_grad(result, True)
     return result
 
 
@@ -334,7 +335,7 @@ def as_tensor(data, dtype=None, device=None):
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
-    return result.detach() if not requires_grad else result.requires_grad_()
+    return set_requires_grad(result, True) if requires_grad else result.detach()
 
 
 @factory(torch.from_numpy)

@@ -17,7 +17,7 @@ from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose
+from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -523,7 +523,7 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 def clone(input, *, memory_format=torch.preserve_format):
     (array, layout), strides = input.held, strides_of_copy(input, memory_format)
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)
     if torch.is_grad_enabled():
         copied.descend((input,), "Clone")
