@@ -26,6 +26,7 @@ from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
+from ..tensors.journal import journal
 from ..tensors.tensor import Torchish, is_foreign
 from ..transforms import (  # for what stands in
     engine as engine,
@@ -34,10 +35,12 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace
 from ..translation import Call, current
 from .kernels import has_kernel
+from .known import run_known
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -223,7 +226,7 @@ class Translation(TorchFunctionMode, Call):
             with torch._C.DisableTorchFunction():
                 return func(*map(self._lift_argument, args), **kwargs)
         if rule is not None:
-            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+            return self.run_rule(func, rule, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self.run_body(func, args, kwargs)
         return self.run_compiled(func, args, kwargs)
@@ -251,7 +254,7 @@ class Translation(TorchFunctionMode, Call):
             return written if func._schema.returns else None
         rule = None if is_divided else registry.lookup_aten(func)
         if rule is not None:
-            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+            return self.run_rule(func, rule, args, kwargs)
         if self._has_kernel(func):
             return self.kernels.run(func, args, kwargs)
         registry.check_decomposed(func, args)
@@ -267,13 +270,31 @@ class Translation(TorchFunctionMode, Call):
             return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
         return self.run_missing(func, args, kwargs)
 
+    def run_rule(self, func, rule, args: tuple, kwargs: dict):
+        if self.on_result is not None:
+            return self._run_seen(func, rule, args, kwargs)
+        return run_known(func, rule, args, kwargs) if rule.is_pure and self.stages else rule(args, kwargs)
+
+    @property
+    def stages(self) -> bool:
+        return self.constants.stages
+
+    @property
+    def is_lazy(self) -> bool:
+        if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
+            return False
+        return self.constants.stages and current_trace() is self.outermost[0]
+
+    def outside(self):
+        return outside()
+
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
         observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls
         try:
-            result = rule(args, kwargs)
+            result = self.run_rule(func, rule, args, kwargs)
             with torch._C.DisableTorchFunction():
                 observer(func, args, kwargs, result)  # pyright: ignore[reportOptionalCall]
         finally:
