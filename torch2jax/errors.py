@@ -9,7 +9,16 @@ import jax
 import optree
 import torch
 
-__all__ = ["BatchedValueError", "NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
+__all__ = [
+    "BatchedValueError",
+    "NoRuleError",
+    "OnMetaError",
+    "SparseLayoutError",
+    "TracedValueError",
+    "WithoutValuesError",
+    "WrapsOthersError",
+    "user_location",
+]
 
 _LIBRARIES = tuple(
     str(Path(path).resolve()) + os.sep  # torchvision is none of them
@@ -87,6 +96,36 @@ class TracedValueError(TypeError):
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data."
+        )
+
+
+class WithoutValuesError(NotImplementedError):
+    """A tensor has no values that an array could hold."""
+
+
+class OnMetaError(WithoutValuesError):
+    """A tensor is on the meta device, or a fake one: PyTorch itself runs what is asked of it.
+
+    Args:
+        made: the dtype of what a function makes there, whatever it is given; None if it was given such a tensor.
+    """
+
+    def __init__(self, made: torch.dtype | None = None):
+        self.made = made
+        super().__init__("expected all tensors to be on one device, but got one on meta, which has no data")
+
+
+class WrapsOthersError(WithoutValuesError):
+    """A tensor wraps others, and computes with them in a ``__torch_dispatch__`` of its own.
+
+    Args:
+        kind: its class.
+    """
+
+    def __init__(self, kind: type):
+        super().__init__(
+            f"got a {kind.__name__}, which holds no values but wraps other tensors; wanted one with values: "
+            "give the tensors that it wraps"
         )
 
 

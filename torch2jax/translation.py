@@ -5,9 +5,13 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
-__all__ = ["Call", "current"]
+__all__ = ["Call", "CallMode", "current", "hidden"]
 
 _active = threading.local()
+
+
+class CallMode:
+    """A mode of PyTorch's that belongs to a call."""
 
 
 class Call(ABC):
@@ -74,6 +78,10 @@ class Call(ABC):
     def at(self, tape: Any) -> contextlib.AbstractContextManager:
         """A context for code of this call that runs outside of a transformation it is inside of, on the tape there."""
 
+    @abstractmethod
+    def without_tangents(self, array):
+        """An array without what its code is computing of derivatives forwards."""
+
     @property
     def is_running(self) -> bool:
         """Whether this thread is within the call."""
@@ -92,3 +100,14 @@ def current() -> Any:
     """The innermost `Call` of this thread (in practice a `dispatch.Translation`), or None."""
     stack = _active.__dict__.get("stack")
     return stack[-1] if stack else None
+
+
+@contextlib.contextmanager
+def hidden():
+    """A context in which no call is in progress for the code within."""
+    stack = _active.__dict__.setdefault("stack", [])
+    stack.append(None)
+    try:
+        yield
+    finally:
+        stack.pop()

@@ -107,7 +107,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     if not operands.tensors:
         return rule(args, kwargs)
     error = None
-    may_wait = call.is_lazy and not rule.has_own_values and not (operands.want_grad and torch.is_grad_enabled())
+    by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
+    may_wait = call.is_lazy and not by_rule and not (operands.want_grad and torch.is_grad_enabled())
     if may_wait and operands.is_small(rule.elementwise):
         try:
             made = in_pytorch(function, *operands.args, **operands.kwargs)
@@ -122,8 +123,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             raise error from None
         return _with_known(result, defer(_by_rule, rule, operands.args, operands.kwargs), call)
     if rule.concrete:
-        return _concrete(function, rule, operands, kwargs)
-    if rule.has_own_values or call.settings.default_dtype is not None:
+        return _concrete(function, rule, operands, kwargs, by_rule)
+    if by_rule:
         known = defer(_by_rule, rule, operands.args, operands.kwargs)
     else:
         known = defer(function, *operands.args, **operands.kwargs)
@@ -174,14 +175,12 @@ def _note(tensor: Torchish, known: Deferred) -> None:
         storage.note_known(known)
 
 
-def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict) -> Any:
+def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
     """The result of a function whose shape depends on values, as a constant."""
     reals = [_real(x) for x in operands.args]
     options = {key: _real(x) for key, x in operands.kwargs.items()}
-    if rule.has_own_values:
-        made = in_pytorch(_by_rule, rule, tuple(reals), options)
-    else:
-        made = in_pytorch(function, *reals, **options)
+    computed = functools.partial(_by_rule, rule, tuple(reals), options) if by_rule else None
+    made = in_pytorch(function, *reals, **options) if computed is None else in_pytorch(computed)
     device = _device(operands, kwargs)
     if isinstance(made, torch.Tensor):
         return constant(made, device=device)

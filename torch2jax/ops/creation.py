@@ -56,8 +56,8 @@ def made_of(
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
             held = Lazy(functools.partial(_held, known, values), shape, canonical(dtype))
-            return _requiring_grad(wrap_held(held, dtype, known, strides, _label(device)), requires_grad)
-    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=_label(device)), requires_grad)
+            return _requiring_grad(wrap_held(held, dtype, known, strides, label_of(device)), requires_grad)
+    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
 
 
 def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
@@ -73,7 +73,7 @@ def _held(known: Tensor, values: Callable) -> Held:
 def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:
     """A tensor of given values, an array of numpy."""
     made = in_pytorch(torch.tensor, value, dtype=dtype)
-    return _requiring_grad(constant(made, device=_label(device)), requires_grad)
+    return _requiring_grad(constant(made, device=label_of(device)), requires_grad)
 
 
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
@@ -91,8 +91,8 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     return made_of(lax.full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
 
 
-def _label(device) -> torch.device:
-    # A label only: no such device needs to exist here.
+def label_of(device) -> torch.device:
+    """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
     lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
@@ -340,7 +340,7 @@ def _holds_tensor(data) -> bool:
 
 def _owned(made: Tensor) -> Torchish:
     """A tensor of this call with the values of a real one that PyTorch has just made."""
-    return constant(made)
+    return constant(made, device=label_of(None))
 
 
 @factory(torch.as_tensor)

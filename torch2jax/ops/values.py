@@ -113,19 +113,25 @@ def tolist(self):
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        if self.requires_grad:
+        if self.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
-    return values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
+    array = values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
+    current().kernels.lend(current().lift(self), array)
+    return array
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    return values(self, "numpy.asarray(tensor)").astype(dtype)
+    array = values(self, "numpy.asarray(tensor)").copy()  # JAX's own memory is not for writing
+    if dtype is not None and array.dtype != dtype:
+        return array.astype(dtype)
+    current().kernels.lend(current().lift(self), array)
+    return array
 
 
 @implements_tensors(Tensor.__dlpack__)

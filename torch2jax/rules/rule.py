@@ -19,7 +19,7 @@ from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.held import Held
 from ..tensors.known import defer, value_of_body
 from ..tensors.scalars import expect_fits
-from ..tensors.tensor import Torchish, geometry, wrap
+from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..tensors.traced import is_traced
 from ..translation import current
 from .inline import call_inlined
@@ -397,6 +397,7 @@ def as_result(
         if operand._label.type != "cpu":
             device = device or operand._label
     if device is not None:
+        expect_values(device, dtype)
         tensor._label = device
     return tensor
 

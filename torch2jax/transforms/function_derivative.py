@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -54,6 +55,11 @@ class Context(FunctionCtx):
     def name(self) -> str:
         return self._function.__name__ + "Backward"
 
+    @property
+    def saved_variables(self) -> tuple:
+        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
+
     def __getattr__(self, name: str):
         value = getattr(self._function, name)  # as PyTorch's contexts find the attributes of their class
         return functools.partial(value, self) if inspect.isfunction(value) else value
@@ -69,7 +75,8 @@ def _alias_of(result: Torchish, inputs: dict[int, Torchish]) -> tuple[int, str] 
         if result is x:
             return place, "itself"
         if result._viewed is not None and result._viewed is base_of(x):
-            return place, "view" if x._viewed is None else "view of its base"
+            is_view = x._viewed is not None and "_pair" not in vars(x)  # the dual of a tensor counts for it
+            return place, "view of its base" if is_view else "view"
     return None
 
 
@@ -280,7 +287,7 @@ class Derivative:
                 )
         for place, (origin, kind) in self._aliases.items():
             tangent, argument = found[place], given[origin]
-            if kind == "itself" and tangent is not argument:
+            if kind == "itself" and (tangent is not argument or tangent._writes[0] == 0):
                 raise RuntimeError(
                     "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is "
                     "modifying an input inplace, then the jvp function must modify the corresponding gradient inplace."

@@ -12,6 +12,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .form import Form
-from .linearization import Level, Var
+from .linearization import Level, Var, keep_with
 from .marks import Sealed, sealed
 from .traces import Bookmark, current_trace, running
 
@@ -56,7 +57,10 @@ class Attempt:
         """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
         tape, self.left = current().tape, []
         for source in self.begun:
-            tensor, storage = source.variable, source.variable._node.storage
+            tensor = source.variable
+            if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
+                continue
+            storage = tensor._node.storage
             array, layout = storage.held
             values = array if tape is None else tape.lowered(array)
             if storage.history is source and not is_traced(values):
@@ -109,13 +113,14 @@ class End(NamedTuple):
         return [tangent.val for tangent in self.tangents]
 
 
-class Hooked(NamedTuple):
+@dataclass(eq=False)
+class Hooked:
     """Hooks on the gradient of a tensor."""
 
-    hooks: OrderedDict[int, Callable]
-    nodes: list[Node]
-    """The operations that gave the tensor, whose hooks come after its own."""
     form: Form
+    hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    nodes: list[Node] = field(default_factory=list)
+    """The operations that gave the tensor, whose hooks come after its own."""
 
 
 class Tape:
@@ -129,10 +134,13 @@ class Tape:
     def __init__(self, depth: int, outer: "Tape | None" = None):
         self.depth, self.outer = depth, outer
         self.levels: list[Level] = []  # from the one that computes to the last
-        self.hooks: dict[Var, Hooked] = {}
+        self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
+        """They live as long as the program that leads to their places."""
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
+        self.refuses = False
+        """Whether there may be a `Node.refusal`."""
         self._adopted: dict[Source, Any] = {}
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
@@ -168,6 +176,8 @@ class Tape:
         source = tensor.history
         if not isinstance(source, Source) or source.variable is not tensor:
             return values
+        if self.has(tensor.held.array):
+            return self.with_values(tensor.held.array, values)
         if source not in self._adopted:
             array = self.lowered(values)
             for level in reversed(self.levels):
@@ -188,6 +198,8 @@ class Tape:
                 "got a gradient to take with respect to one of several duals of a tensor; wanted one dual of it, or "
                 "the gradient with respect to the tensor itself"
             )
+        if self.has(tensor.held.array):
+            return
         if history in self._adopted and used_beside(ends, history, "MakeDual"):
             raise NotImplementedError(
                 "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
@@ -278,18 +290,22 @@ class Tape:
         tensor._node.storage.history = history
         return tensor
 
-    def hooked(self, places: list[Var], form: Form) -> Hooked:
-        """The hooks on the gradient at some places of one tensor."""
+    def hooked(self, end: End, history: Node | None) -> Hooked:
+        """The hooks on the gradient at an end, which is of that history."""
         expect_no_journal("a hook on a gradient")
+        places = end.places
         hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
         if hooked is None:
-            hooked = Hooked(OrderedDict(), [], form)
+            hooked = Hooked(end.form)
             self.hooks.update(dict.fromkeys(places, hooked))
+            for tangent in end.tangents:
+                if not keep_with(tangent, hooked) and history is not None:
+                    history.hooked = hooked
         return hooked
 
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""
-        nodes = self.hooked(node.end.places, node.end.form).nodes
+        nodes = self.hooked(node.end, node).nodes
         if not any(node is other for other in nodes):
             nodes.append(node)
 

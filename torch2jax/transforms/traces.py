@@ -1,5 +1,6 @@
 """What JAX is tracing, and tangents of what it computes meanwhile."""
 
+from collections.abc import Collection
 from typing import Any
 
 from jax._src import core
@@ -14,6 +15,7 @@ __all__ = [
     "is_transforming",
     "is_zero",
     "running",
+    "without_tangents",
 ]
 
 
@@ -50,6 +52,22 @@ def examples_in(array, tag) -> tuple[Any, int | None]:
 def example_of(trace, array, dim: int):
     """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
     return batching.BatchTracer(trace, array, dim)
+
+
+def without_tangents(array, tags: Collection):
+    """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
+    if not isinstance(array, core.Tracer):
+        return array
+    trace: Any = array._trace
+    if isinstance(array, batching.BatchTracer):
+        below = without_tangents(array.val, tags)
+        return array if below is array.val else batching.BatchTracer(trace, below, array.batch_dim)
+    if not isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        return array
+    below = without_tangents(array.primal, tags)
+    if isinstance(array, ad.JVPTracer) and trace.tag in tags:
+        return below
+    return array if below is array.primal else type(array)(trace, below, array.tangent)
 
 
 class Bookmark:
