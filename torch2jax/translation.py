@@ -29,6 +29,8 @@ class Call(ABC):
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
+    paths: list
+    """The ways through code that runs again for each answer to a question, the innermost last; see `paths.Path`."""
     passes: list
     """The backward passes under way, the innermost last; see `transforms.engine`."""
     scalars: dict | None = None
@@ -47,6 +49,24 @@ class Call(ABC):
     @abstractmethod
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
         """Runs an operator that reached PyTorch's dispatcher on JAX."""
+
+    @abstractmethod
+    def run_rule(self, func, rule, args: tuple, kwargs: dict):
+        """Runs a rule; PyTorch computes what `func`, which it stands for, gives for known values."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> bool:
+        """Whether what JAX computes now becomes a graph, whatever it is computed from."""
+
+    @property
+    @abstractmethod
+    def is_lazy(self) -> bool:
+        """Whether known values may stay out of the graph until something there asks for them."""
+
+    @abstractmethod
+    def outside(self) -> contextlib.AbstractContextManager:
+        """A context for what is no part of the code in transformations that has been begun within the call."""
 
     @abstractmethod
     def lift(self, value) -> Any:

@@ -199,7 +199,14 @@ class Calls:
         return self._compiled | {f"{_below(code.co_filename)}:{code.co_qualname}" for code in self._codes}
 
 
-_COMPILING = ("_hop_compile_and_call", "materialize_as_graph", "create_fw_bw_graph", "flex_attention", "linearize")
+_COMPILING = (
+    "export",
+    "_hop_compile_and_call",
+    "materialize_as_graph",
+    "create_fw_bw_graph",
+    "flex_attention",
+    "linearize",
+)
 """PyTorch's functions that trace or compile what a test gives them, without the test asking for that."""
 _PLACES = [sysconfig.get_path(name) for name in ("purelib", "stdlib")]
 
