@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..errors import NoRuleError, TracedValueError
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
+from ..rules.keywords import by_schema
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
@@ -198,7 +199,7 @@ class Translation(TorchFunctionMode, Call):
                 return selected(*args, **kwargs)
         if rule is not None and rule.elementwise:
             with self.inside():
-                return apply_elementwise(rule, args, kwargs)
+                return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
         if rule is None and isinstance(func, types.FunctionType):
             return self.run_body(func, args, kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
@@ -225,6 +226,8 @@ class Translation(TorchFunctionMode, Call):
             with torch._C.DisableTorchFunction():
                 return func(*map(self._lift_argument, args), **kwargs)
         if rule is not None:
+            if kwargs:
+                args, kwargs = rule.names.placed(func, args, kwargs)
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
             return self.run_body(func, args, kwargs)
@@ -242,6 +245,8 @@ class Translation(TorchFunctionMode, Call):
             self._observer(func)
         if func in self._called_in_torch:
             return self.last_resort.run(func, args, kwargs)
+        if kwargs:
+            args, kwargs = by_schema(func, args, kwargs)
         args = tuple(self._lift_argument(x) for x in args)
         outputs = outputs_of(func) if kwargs else None
         if outputs is not None:
@@ -253,6 +258,8 @@ class Translation(TorchFunctionMode, Call):
             return written if func._schema.returns else None
         rule = None if is_divided else registry.lookup_aten(func)
         if rule is not None:
+            if kwargs:
+                args, kwargs = rule.names.placed(func, args, kwargs)
             return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
         if self._has_kernel(func):
             return self.kernels.run(func, args, kwargs)

@@ -25,10 +25,10 @@ class InPlace:
 
     def __init__(self, rule):
         self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
+        self.names = rule.names
 
     def __call__(self, args: tuple, kwargs: dict):
-        target: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        return write_in_place(target, self.rule(args, kwargs), (*args[1:], *kwargs.values()))
+        return write_in_place(args[0], self.rule(args, kwargs), (*args[1:], *kwargs.values()))
 
 
 class WithFlag:
@@ -37,6 +37,7 @@ class WithFlag:
     def __init__(self, rule, position: int):
         self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
         self._in_place = InPlace(rule)
+        self.names = rule.names.with_flag("inplace", position)
 
     def __call__(self, args: tuple, kwargs: dict):
         form, args, kwargs = self.form(args, kwargs)
