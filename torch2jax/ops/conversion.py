@@ -9,7 +9,7 @@ from jax import lax
 
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
-from ..tensors.storage import is_traced, known_result
+from ..tensors.storage import is_traced, known_result, without_gradient
 from ..tensors.tensor import strides_of_copy, wrap
 from ..translation import current
 
@@ -45,17 +45,12 @@ def converted(input, dtype=None, device=None, copy: bool = False, memory_format=
     known = known_result(result, body, (input.known,), {}, [input.known])
     grad = (dtype.is_floating_point or dtype.is_complex) and torch.is_grad_enabled()
     if is_traced(result) and not grad:
-        result = _without_gradient(result)
+        result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
     copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
     if grad:
         copied.descend((input,), "ToCopy")
     return copied
-
-
-def _without_gradient(array):
-    differentiable = jnp.issubdtype(array.dtype, jnp.inexact)
-    return lax.stop_gradient(array) if differentiable else array
 
 
 def _is_in(tensor: Tensor, memory_format) -> bool:
@@ -162,3 +157,10 @@ def type_(self, dtype=None, non_blocking=False, **kwargs):
     if (wanted := _LEGACY_TYPES.get(name.rpartition(".")[2])) is None:
         raise ValueError(f"invalid type: {name!r}; wanted a torch.dtype or one of {', '.join(_LEGACY_TYPES)}")
     return converted(self, wanted, device)
+
+
+@implements_tensors(torch.ops.higher_order.out_dtype)
+def out_dtype(op, output_dtype, *args):
+    """An operator whose result is of a given dtype, which its operands are promoted with."""
+    promoted = functools.reduce(torch.promote_types, (x.dtype for x in args if isinstance(x, Tensor)), output_dtype)
+    return op(*(converted(x, promoted) if isinstance(x, Tensor) else x for x in args)).to(output_dtype)

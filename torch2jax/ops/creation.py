@@ -26,6 +26,7 @@ from ..tensors.scalars import expect_fits, held_number, held_values
 from ..tensors.storage import evaluating, known_result
 from ..tensors.tensor import Torchish, strides_of_copy, wrap
 from ..translation import current
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -42,9 +43,9 @@ def constant(
 ) -> Torchish:
     """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values."""
     array = body(*args)
-    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=_label(device))
+    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=label_of(device))
     if requires_grad:
-        result.requires_grad_()
+        set_requires_grad(result, True)
     return result
 
 
@@ -66,8 +67,8 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     return constant(lax.full, tuple(shape), held_number(value, array_dtype), array_dtype, dtype=dtype, **options)
 
 
-def _label(device) -> torch.device:
-    # A label only: no such device needs to exist here.
+def label_of(device) -> torch.device:
+    """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
     lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
@@ -334,7 +335,7 @@ def as_tensor(data, dtype=None, device=None):
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
-    return result.detach() if not requires_grad else result.requires_grad_()
+    return set_requires_grad(result, True) if requires_grad else result.detach()
 
 
 @factory(torch.from_numpy)

@@ -13,11 +13,11 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
-from ..rules.inplace import expect_no_source
+from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose
+from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -293,8 +293,9 @@ def _begins_where_traced(node: Storage | View) -> bool:
 
 @implements_tensors(aten.as_strided_.default)
 def as_strided_(self, size, stride, storage_offset=None):
+    expect_in_its_mode(self)
     if torch.is_grad_enabled():
-        expect_no_source(current().lift(self))
+        expect_writable(self)
     with torch.enable_grad():
         become(self, as_strided(self, size, stride, storage_offset))
     self.count_write()
@@ -474,8 +475,9 @@ def _becomes(function_, view):
     """An in-place view operator: `self` turns into what `view` makes of it."""
 
     def rule(self, *args, **kwargs):
+        expect_in_its_mode(self)
         if torch.is_grad_enabled():
-            expect_no_source(current().lift(self))
+            expect_writable(self)
         with torch.enable_grad():
             node = view(self, *args, **kwargs)._node
         keep_geometry(self)
@@ -517,11 +519,11 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
     return self.clone(memory_format=memory_format)
 
 
-@_function(aten.clone.default, torch.clone, torch.Tensor.clone)
+@_function(aten.clone.default, aten.lift_fresh_copy.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
     (array, layout), strides = input.held, strides_of_copy(input, memory_format)
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)
     if torch.is_grad_enabled():
         copied.descend((input,), "Clone")

@@ -17,8 +17,8 @@ from jax import lax
 from ..errors import TracedValueError
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.scalars import expect_fits
-from ..tensors.storage import Held, evaluating, is_traced
-from ..tensors.tensor import Torchish, geometry, wrap
+from ..tensors.storage import Held, evaluating, is_traced, without_gradient
+from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
@@ -205,6 +205,10 @@ class ArrayRule:
                 f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                 "the arguments requires grad."
             )
+        if current().dual is not None and any(current().dual.has_tangent(lift(x)) for x in tensors):
+            raise NotImplementedError(
+                f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
+            )
 
     def _keywords(self, kwargs: dict):
         if not kwargs:
@@ -361,7 +365,7 @@ def as_result(
     differentiable = dtype.is_floating_point or dtype.is_complex
     known_value = known.find() if known is not None and is_traced(array) else None
     if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     if layout is not None and array.ndim != len(layout):
         layout = None
     if callable(strides):
@@ -375,6 +379,7 @@ def as_result(
         if operand._label.type != "cpu":
             device = device or operand._label
     if device is not None:
+        expect_values(device, dtype)
         tensor._label = device
     return tensor
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -39,7 +40,10 @@ __all__ = [
     "noting_questions",
     "reshape",
     "transpose",
+    "values_only",
     "with_derivatives_of",
+    "with_tangents_of",
+    "without_gradient",
 ]
 
 _MAX_DEPTH = 100
@@ -167,19 +171,36 @@ def with_derivatives_of(before, values):
     """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
     tape = _tape()
     if tape is None:
-        return _values_only(before, values)
-    return tape.with_values(before, _values_only(tape.lowered(before), tape.lowered(values)))
+        return values_only(before, values)
+    return tape.with_values(before, values_only(tape.lowered(before), tape.lowered(values)))
 
 
 @jax.custom_jvp
-def _values_only(before, after):
+def values_only(before, after):
+    """The values of `after` with the derivatives of `before`, on JAX's side."""
     del before
     return after
 
 
-@_values_only.defjvp
+@values_only.defjvp
 def _(primals, tangents):
-    return _values_only(*primals), tangents[0]
+    return values_only(*primals), tangents[0]
+
+
+def without_gradient(array):
+    """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
+    call = current()
+    return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
+
+
+def with_tangents_of(before, after):
+    """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
+    fixed = current().without_tangents(before)
+    if fixed is before:
+        return after
+    zeros = jnp.zeros_like(after)
+    tangents_alone = lax.sub(values_only(before, zeros), values_only(fixed, zeros))
+    return lax.add(after, tangents_alone)
 
 
 class ViewKind(NamedTuple):
@@ -348,13 +369,17 @@ class Storage(Journaled):
         """Whether the values are in another storage, since the memory has grown."""
         return self._larger is not None
 
-    def detached(self) -> "Storage | View":
-        """The same memory without derivatives, until something is written there that has one."""
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
+        """The same memory without derivatives, until something is written there that has one.
+
+        Args:
+            stop: takes these from an array.
+        """
         self._settle()
         if self._larger is not None:
-            return self._larger.detached()
+            return self._larger.detached(stop)
         array, layout = self._held
-        array = lax.stop_gradient(array) if self.differentiable else array
+        array = stop(array) if self.differentiable else array
         twin = Storage(Held(array, layout), self._known, self.order, self.memory)
         twin.differentiable = False
         return twin
@@ -445,9 +470,9 @@ class Storage(Journaled):
             self._array = held.array
 
     def _may_differ(self) -> bool:
-        array, tape = self._held.array, _tape()
+        array, call = self._held.array, current()
         if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
-            return tape is not None and tape.has(array)
+            return call is not None and any(x is not None and x.has(array) for x in (call.tape, call.dual))
         return array.dtype.kind not in "biu"
 
     def _publish(self) -> None:
@@ -596,9 +621,9 @@ class View(Journaled):
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
-    def detached(self) -> "View":
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "View":
         """The same view of detached memory."""
-        return View(self.parent.detached(), self.kind)
+        return View(self.parent.detached(stop), self.kind)
 
     def grafted(self, held: Held) -> "View":
         """The same view of memory with a history of its own, which begins with `held`: the same values."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jax import lax
 from torch._functorch import predispatch
 
 from ..rules.inplace import write_in_place
@@ -37,25 +38,59 @@ class DualLevel:
         self._exits.enter_context(self._call.nested())
         self._call.dual = self
         self.is_open = True
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Lets the histories of tensors that require grad by themselves go on here."""
+        tape = self._call.tape
+        if tape is None or tape.outer is None:
+            return
+        for source in set(tape.outer.sources.values()):
+            variable = source.variable
+            storage = None if variable is None else variable._node.storage
+            if storage is not None and storage.history is source:
+                array, layout = storage.held
+                storage.replace(Held(tape.adopted(variable, array), layout), storage.known, is_written=True)
 
     def leave(self) -> None:
         """Ends the level: what is left of it has values only."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
-        held = [(self._lowered(storage.held.array), storage.held.layout, storage.known) for storage in kept]
+        held = [(*storage.held, storage.known) for storage in kept]
+        lowered = [self._lowered(array) for array, _, _ in held]
         self._call.dual = None
         self._exits.close()
-        for storage, (array, layout, known) in zip(kept, held, strict=True):
-            if self._tangents.has(array):  # which nothing may read again: others may share the memory
+        for storage, (before, layout, known), array in zip(kept, held, lowered, strict=True):
+            if self._tangents.has(array) or array is not before:
+                # Nothing may read what was there again: others may share the memory.
                 storage.replace(Held(self._tangents.values(array), layout), known, is_written=True)
 
     def note(self, storage: Storage) -> None:
         """Keeps in mind a storage that may hold an array with a tangent."""
         self._storages.append(weakref.ref(storage))
 
+    @property
+    def tag(self):
+        """What JAX tells its tangents by."""
+        return self._tangents.tag
+
+    def has(self, array) -> bool:
+        """Whether an array has a tangent."""
+        return self._tangents.has(self._lowered(array))
+
     def _lowered(self, array):
         return self._call.leaving(array)
+
+    def without_gradient(self, array):
+        """An array that keeps its tangent, but is a constant to derivatives backwards."""
+        lowered = self._lowered(array)
+        if not self._tangents.has(lowered):
+            return lax.stop_gradient(array)
+        tangent = self._tangents.tangent(lowered)
+        with running(self._tangents.below):
+            values = lax.stop_gradient(self._tangents.values(lowered))
+            return values if tangent is None else self._tangents.dual(values, lax.stop_gradient(tangent))
 
     def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
         """A tensor on the same memory with a tangent, which follow what is written to each other.
@@ -73,6 +108,8 @@ class DualLevel:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
+        if not _lie_alike(tensor, given):
+            given = _like(given, form)
         array = self._tangents.dual(self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form)))
         if form.wants_grad and self._call.tape is not None:
             array = self._call.tape.adopted(tensor, array)
@@ -86,8 +123,9 @@ class DualLevel:
         """The values of a tensor, and its tangent if it has one."""
         if not self.has_tangent(tensor):
             return tensor, None
-        form, array = Form.of(tensor), self._lowered(tensor.held.array)
-        primal = _alias(tensor, self._tangents.values(array))
+        form, array, tape = Form.of(tensor), self._lowered(tensor.held.array), self._call.tape
+        values = self._tangents.values(array)
+        primal = _alias(tensor, values if tape is None else tape.with_values(tensor.held.array, values))
         primal._node.storage.history = tensor.history
         pair, tangent = vars(tensor).get("_pair"), self._tangents.tangent(array)
         if pair is not None and pair.level is self:
@@ -98,7 +136,7 @@ class DualLevel:
 
     def has_tangent(self, tensor: Torchish) -> bool:
         """Whether a tensor is dual."""
-        return self._tangents.has(self._lowered(tensor.held.array))
+        return self.has(tensor.held.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
         """The array of the tangent as it is now, None for zero."""
@@ -157,6 +195,26 @@ def _weakly(method: Any) -> Callable[[], None]:
             found()
 
     return call
+
+
+def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
+    """Whether a tangent may itself be that of a tensor: views of it are then at the same places."""
+    if tangent.shape != tensor.shape or not tensor.numel():
+        return True  # an error that others tell of, or nothing to view
+    node, other = tensor._node, tangent._node
+    with torch._C.DisableTorchFunction():
+        if (tensor.stride(), tensor.storage_offset()) != (tangent.stride(), tangent.storage_offset()):
+            return False
+    memories = node.storage.memory, other.storage.memory
+    return node.bits == other.bits and (bool(current().levels) or memories[0].size == memories[1].size)
+
+
+def _like(tangent: Torchish, form: Form) -> Torchish:
+    """A copy of a tangent that lies in memory as a tensor of that form."""
+    copied: Any = torch.empty(tangent.shape, dtype=tangent.dtype)
+    if form.strides is not None:
+        copied = torch.empty_strided(tangent.shape, form.strides, dtype=tangent.dtype)
+    return copied.copy_(tangent)
 
 
 def _alias(tensor: Torchish, array) -> Torchish:
