@@ -79,6 +79,8 @@ def _named(function: Callable, names: tuple[str, ...], given: int) -> Callable:
         named = dict(zip(names[given:], args[given:], strict=False))
         if named.keys() & kwargs:
             raise TypeError("an argument by place and by keyword")
+        if isinstance(named.get("dim", named.get("axis")), bool):
+            raise TypeError("what another overload has for unbiased")
         return function(*args[:given], **named, **kwargs)
 
     return call
