@@ -48,7 +48,7 @@ COLUMNS = {
     "forward": "`jax.jvp` against `jax.vjp`",
     "second": "the gradient of the gradient against PyTorch's",
     "vmap": "`jax.vmap` over two samples against PyTorch's results for each",
-    "forms": "methods, operators, in-place forms, `out=` and aliases; in one dtype",
+    "forms": "methods, operators, in-place forms, `out=`, aliases and arguments by keyword; in one dtype",
     "errors": "what PyTorch refuses, dtypes among it, is refused with its exception type",
 }
 SECONDS = 300  # a sample that takes longer hangs

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
+from ..rules.keywords import by_schema, run_named
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
@@ -213,7 +214,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return selected(*args, **kwargs)
         if rule is not None and rule.elementwise:
             with self.inside():
-                return apply_elementwise(rule, args, kwargs)
+                return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
         if rule is None and isinstance(func, types.FunctionType):
             return self.run_body(func, args, kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
@@ -267,6 +268,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 self._observer(func)
             if func in self._called_in_torch:
                 return self.last_resort.run(func, args, kwargs)
+            if kwargs:
+                args, kwargs = by_schema(func, args, kwargs)
             args = tuple(self._lift_argument(x) for x in args)
             outputs = outputs_of(func) if kwargs else None
             if outputs is not None:
@@ -304,7 +307,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             return self._run_seen(func, rule, args, kwargs)
         if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
             return run_known(func, rule, args, kwargs)
-        return rule(args, kwargs)
+        return run_named(func, rule, args, kwargs)
 
     @property
     def stages(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
@@ -103,9 +104,9 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     try:
         operands = _Operands(args, kwargs)
     except _Unknown:
-        return rule(args, kwargs)
+        return run_named(function, rule, args, kwargs)
     if not operands.tensors:
-        return rule(args, kwargs)
+        return run_named(function, rule, args, kwargs)
     error = None
     by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
     may_wait = call.is_lazy and not by_rule and not (operands.want_grad and torch.is_grad_enabled())
@@ -115,27 +116,27 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         except Exception as refused:
             error = refused
         else:
-            return _results(made, rule, operands, args, kwargs)
+            return _results(made, function, rule, operands, args, kwargs)
     if error is not None:
         try:
-            result = rule(args, kwargs)
+            result = run_named(function, rule, args, kwargs)
         except Exception:
             raise error from None
-        return _with_known(result, defer(_by_rule, rule, operands.args, operands.kwargs), call)
+        return _with_known(result, defer(_by_rule, function, rule, operands.args, operands.kwargs), call)
     if rule.concrete:
         return _concrete(function, rule, operands, kwargs, by_rule)
     if by_rule:
-        known = defer(_by_rule, rule, operands.args, operands.kwargs)
+        known = defer(_by_rule, function, rule, operands.args, operands.kwargs)
     else:
         known = defer(function, *operands.args, **operands.kwargs)
-    return _with_known(rule(args, kwargs), known, call)
+    return _with_known(run_named(function, rule, args, kwargs), known, call)
 
 
-def _by_rule(rule, args: tuple, kwargs: dict) -> Any:
+def _by_rule(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
     call: Any = current()
     with call.outside(), evaluating(), call.at(None):
-        result = rule(_tensors(args), _tensors(kwargs))
+        result = run_named(function, rule, _tensors(args), _tensors(kwargs))
         if isinstance(result, (list, tuple)):
             return [_value(part) for part in result]
         return _value(result)
@@ -179,7 +180,7 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
     """The result of a function whose shape depends on values, as a constant."""
     reals = [_real(x) for x in operands.args]
     options = {key: _real(x) for key, x in operands.kwargs.items()}
-    computed = functools.partial(_by_rule, rule, tuple(reals), options) if by_rule else None
+    computed = functools.partial(_by_rule, function, rule, tuple(reals), options) if by_rule else None
     made = in_pytorch(function, *reals, **options) if computed is None else in_pytorch(computed)
     device = _device(operands, kwargs)
     if isinstance(made, torch.Tensor):
@@ -304,7 +305,7 @@ def _replaced(value, operands: Iterator[_Kept]) -> Any:
     return {key: _replaced(item, operands) for key, item in value.items()} if kind is dict else value
 
 
-def _results(made, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:
+def _results(made, function: Callable, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:
     """Tensors of this call for what PyTorch has made."""
     device, operation = _device(operands, kwargs), None
 
@@ -313,7 +314,7 @@ def _results(made, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:
         if not isinstance(part, torch.Tensor):
             return part
         if part.ndim and not rule.concrete:
-            operation = operation or _Operation(rule, operands, args, kwargs)
+            operation = operation or _Operation(functools.partial(run_named, function, rule), operands, args, kwargs)
             emit = functools.partial(operation.result, index, part)
             lazy = Lazy(emit, tuple(part.shape), canonical(part.dtype), operation.depth)
             if not lazy.is_long:

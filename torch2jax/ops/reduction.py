@@ -230,10 +230,10 @@ def min_all(input):
 def _overloads(every, along, of_two):
     """Chooses among what PyTorch calls by one name: of everything, along a dimension, of two tensors."""
 
-    def choose(input, *args, **kwargs):
-        if isinstance(args[0] if args else kwargs.get("other"), torch.Tensor):
+    def choose(input, other=None, keepdim=False, *, dim=None, out=None):
+        if isinstance(other, torch.Tensor):
             return of_two
-        return along if args or "dim" in kwargs or "axis" in kwargs else every
+        return every if dim is None and other is None else along
 
     return choose
 

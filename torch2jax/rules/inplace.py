@@ -35,12 +35,12 @@ class InPlace:
 
     def __init__(self, rule, function: Callable):
         self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
+        self.names = rule.names
         self._functional = functools.partial(_on_copy, function)
 
     def __call__(self, args: tuple, kwargs: dict):
-        target: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
         value = current().run_rule(self._functional, self.rule, args, kwargs)
-        return write_in_place(target, value, (*args[1:], *kwargs.values()))
+        return write_in_place(args[0], value, (*args[1:], *kwargs.values()))
 
 
 def _on_copy(function: Callable, target: torch.Tensor, *args, **kwargs) -> torch.Tensor:
@@ -56,6 +56,7 @@ class WithFlag:
     def __init__(self, rule, function: Callable, position: int):
         self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
         self._function, self._in_place = function, InPlace(rule, function)
+        self.names = rule.names.with_flag("inplace", position)
 
     def __call__(self, args: tuple, kwargs: dict):
         form, args, kwargs = self.form(args, kwargs)

@@ -25,6 +25,7 @@ from ..tensors.traced import is_traced
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
+from .keywords import Names
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
@@ -45,8 +46,6 @@ __all__ = [
 
 # Keywords of every factory function that mean nothing to JAX.
 _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")
-# numpy's spellings, which PyTorch's argument parser takes everywhere.
-_ALIASES = {"axis": "dim", "keepdims": "keepdim", "self": "input", "x1": "input", "x2": "other"}
 
 # Parameters that PyTorch takes as integers or lists of integers, also from tensors of one element.
 _INTEGERS = frozenset(
@@ -75,11 +74,11 @@ class TensorRule:
 
     def __init__(self, body: Callable, name: str, takes: Takes | None = None):
         self.body, self.name, self.takes = body, name, takes
-        self.positional = () if takes is None else tuple(inspect.signature(body).parameters)
+        self.names = Names.of(body)
 
     def __call__(self, args: tuple, kwargs: dict):
         if self.takes is not None:
-            expect(self.name, _dtype_of_first(self.positional, args, kwargs), self.takes)
+            expect(self.name, _dtype_of_first(self.names.places, args, kwargs), self.takes)
         with current().inside():
             return self.body(*args, **kwargs)
 
@@ -98,6 +97,7 @@ class OverloadedRule:
 
     def __init__(self, choose: Callable[..., Any], find: Callable, name: str):
         self.choose, self.find, self.name = choose, find, name
+        self.names = Names.of(choose)
 
     def __call__(self, args: tuple, kwargs: dict):
         chosen = self.choose(*args, **kwargs)
@@ -109,12 +109,13 @@ class MetadataRule:
 
     elementwise = False
     is_pure = False
+    names = Names(("input",), (), frozenset(("input",)))
 
     def __init__(self, function: Callable, name: str):
         self.function, self.name = function, name
 
     def __call__(self, args: tuple, kwargs: dict):
-        tensor = args[0] if args else kwargs["input"]
+        tensor = args[0]
         if not isinstance(tensor, Torchish):
             args = (current().standing_for(tensor), *args[1:])
         return geometry(self.function, *args, **kwargs)
@@ -183,6 +184,7 @@ class ArrayRule:
         self._integers = tuple(
             (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
         )
+        self.names = Names.of(body, known=("out", *_PLACEMENT), skipped=1 if random else 0)
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -224,9 +226,7 @@ class ArrayRule:
     def _keywords(self, kwargs: dict):
         if not kwargs:
             return kwargs, None, None
-        kwargs = {
-            (_ALIASES.get(key, key) if key not in self.parameters else key): value for key, value in kwargs.items()
-        }
+        kwargs = dict(kwargs)
         out, device = kwargs.pop("out", None), kwargs.get("device")
         for key in _PLACEMENT:
             if key not in self.parameters:
@@ -450,6 +450,7 @@ class Reflected:
     def __init__(self, rule):
         self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise
         self.is_pure, self.has_own_values = rule.is_pure, rule.has_own_values
+        self.names = rule.names
 
     def __call__(self, args: tuple, kwargs: dict):
         this, other = args

@@ -1,0 +1,136 @@
+"""Arguments by keyword: PyTorch's names for them, where the body of a rule has others."""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+__all__ = ["Names", "by_schema", "run_named"]
+
+# numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
+_ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
+
+
+class Names(NamedTuple):
+    """The parameters of a rule's body."""
+
+    places: tuple[str, ...]
+    """Those that may be given by place, in order."""
+    options: tuple[str, ...]
+    """Those that may not, though PyTorch may take them so."""
+    known: frozenset[str]
+    """All that may be given by keyword."""
+    spreads: bool = False
+    """Whether the body takes any more by place."""
+    is_open: bool = False
+    """Whether it takes any more by keyword."""
+
+    @classmethod
+    def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "Names":
+        """Those of a function, after some that are skipped; and others that the rule itself takes by keyword."""
+        parameters = list(inspect.signature(body).parameters.values())[skipped:]
+        places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        kinds = {p.kind for p in parameters}
+        spreads, is_open = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
+        return cls(places, options, frozenset((*places, *options, *known)), spreads, is_open)
+
+    def with_flag(self, name: str, place: int) -> "Names":
+        """With one more, at a place among all of them."""
+        known = self.known | {name}
+        if place > len(self.places):
+            options = list(self.options)
+            options.insert(place - len(self.places), name)
+            return self._replace(options=tuple(options), known=known)
+        return self._replace(places=(*self.places[:place], name, *self.places[place:]), known=known)
+
+    def placed(self, function, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments of a call of PyTorch's `function`, by the names of the body, and by place as far as can be."""
+        if not self.known.issuperset(kwargs):
+            args, kwargs = self._named(function, args, kwargs)
+        if len(args) < len(self.places) and self.places[len(args)] in kwargs:
+            kwargs = dict(kwargs)
+            for name in self.places[len(args) :]:
+                if name not in kwargs:
+                    break
+                args = (*args, kwargs.pop(name))
+        return args, kwargs
+
+    def _named(self, function, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        named: dict[str, Any] = {}
+        own = self.places if self.spreads else self.places + self.options
+        for key, value in kwargs.items():
+            place = key if key in self.known else self._place(function, key, kwargs)
+            if self.spreads and place == len(args) >= len(self.places):
+                args = (*args, value)
+                continue
+            if isinstance(place, int):
+                place = own[place] if place < len(own) else key
+            if place in named:
+                raise TypeError(f"{_name(function)}() got multiple values for argument '{key}'")
+            named[place] = value
+        return args, named
+
+    def _place(self, function, key: str, kwargs: dict) -> int | str:
+        """Which place PyTorch's signature has an argument at, or what the body calls it."""
+        name = _ALIASES.get(key, key)
+        if name in self.known or (self.is_open and name != "input"):
+            return name
+        others = {_ALIASES.get(other, other) for other in kwargs} - self.known
+        signatures = [signature for signature in _signatures(function) if name in signature]
+        if signatures:
+            return min(signatures, key=lambda signature: len(others.difference(signature))).index(name)
+        return 0 if name == "input" else key
+
+
+def run_named(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
+    """``rule(args, kwargs)``, where the arguments are named as PyTorch's `function` names them."""
+    return rule(*rule.names.placed(function, args, kwargs)) if kwargs else rule(args, kwargs)
+
+
+@functools.cache
+def _signatures(function) -> list[tuple[str, ...]]:
+    """What PyTorch calls the arguments that may be given by place, of each overload; the first tensor is ``input``."""
+    if isinstance(function, types.FunctionType):
+        parameters = inspect.signature(function).parameters.values()
+        found = [tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)]
+    else:
+        found = [tuple(name for name, _ in _positional(schema)) for schema in _schemas(function)]
+    return [tuple("input" if name == "self" else name for name in names) for names in found]
+
+
+def _schemas(function) -> list:
+    if isinstance(function, OpOverload):
+        return [function._schema]
+    if isinstance(function, OpOverloadPacket):
+        return [getattr(function, name)._schema for name in function.overloads()]
+    return torch._C._jit_get_schemas_for_operator(f"aten::{_name(function)}")
+
+
+def _name(function) -> str:
+    return getattr(function, "__name__", "").rstrip("_")
+
+
+def _positional(schema) -> list[tuple[str, Any]]:
+    """The arguments that may be given by place, with their defaults."""
+    return [(x.name, x.default_value) for x in schema.arguments if not x.kwarg_only]
+
+
+def by_schema(overload: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of an operator with those by place that may be."""
+    places = _places(overload)
+    named = [i for i, (name, _) in enumerate(places) if name in kwargs]
+    if not named:
+        return args, kwargs
+    kwargs = dict(kwargs)
+    rest = [kwargs.pop(name, default) for name, default in places[len(args) : named[-1] + 1]]
+    return (*args, *rest), kwargs
+
+
+@functools.cache
+def _places(overload: OpOverload) -> list[tuple[str, Any]]:
+    return _positional(overload._schema)
