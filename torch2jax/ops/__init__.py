@@ -1,5 +1,6 @@
 """The rules, one file for each family of PyTorch's documentation. Importing this package registers them."""
 
+from ..rules.tables import PROVIDED
 from . import (
     arithmetic as arithmetic,
     aten as aten,
@@ -44,3 +45,5 @@ from . import (
     view_copies as view_copies,
     views as views,
 )
+
+PROVIDED.are_pytorchs = False  # what is declared from here on is the user's, and may be anything
