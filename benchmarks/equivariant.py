@@ -1,7 +1,8 @@
 """An interatomic potential of e3nn's modules, which are made of scripted and generated code, and the same in JAX.
 
 A network of messages between atoms whose features are scalars, vectors and tensors of second order (Batzner et al.,
-E(3)-equivariant graph neural networks, 2022), with random weights.
+E(3)-equivariant graph neural networks, 2022), and one whose features are products of what several neighbours sent
+(Batatia et al., MACE, 2022), with random weights.
 """
 
 from collections.abc import Callable
@@ -46,6 +47,7 @@ class Interaction(nn.Module):
         self.gate = Gate(scalars, [nn.functional.silu], gates, [torch.sigmoid] * len(gated), gated)
         self.gather = o3.Linear(products, self.gate.irreps_in)
         self.keep = o3.Linear(irreps, self.gate.irreps_in)
+        self.irreps_out = self.gate.irreps_out
 
     def forward(self, features, first, second, harmonics, basis):
         messages = self.product(self.mix(features)[second], harmonics, self.radial(basis))
@@ -56,14 +58,17 @@ class Interaction(nn.Module):
 class Equivariant(nn.Module):
     """The energy of atoms of one species, and the forces on them."""
 
+    INTERACTION: ClassVar[type[Interaction]] = Interaction
+    LAYERS: ClassVar[int] = LAYERS
+
     def __init__(self):
         super().__init__()
         irreps = o3.Irreps(f"{CHANNELS}x0e")
         self.start = nn.Parameter(torch.randn(CHANNELS))
         self.interactions = nn.ModuleList()
-        for _ in range(LAYERS):
-            self.interactions.append(Interaction(irreps))
-            irreps = self.interactions[-1].gate.irreps_out
+        for _ in range(self.LAYERS):
+            self.interactions.append(self.INTERACTION(irreps))
+            irreps = self.interactions[-1].irreps_out
         self.readout = o3.Linear(irreps, "1x0e")
         self.harmonics = o3.SphericalHarmonics(HARMONICS, normalize=True, normalization="component")
 
@@ -82,6 +87,42 @@ class Equivariant(nn.Module):
         energy = self.energy(positions, first, second)
         (slope,) = torch.autograd.grad(energy, positions)
         return energy, -slope
+
+
+class Contraction(Interaction):
+    """Features of atoms, from products of up to three of what the atoms around them sent."""
+
+    def __init__(self, irreps: o3.Irreps):
+        super().__init__(irreps)
+        hidden = o3.Irreps([(CHANNELS, (order, (-1) ** order)) for order in range(ORDER + 1)])
+        paths = [
+            (i, j, k, "uuu", True)
+            for i, (_, one) in enumerate(hidden)
+            for j, (_, other) in enumerate(hidden)
+            for k, (_, kind) in enumerate(hidden)
+            if kind in one * other
+        ]
+        del self.gate
+        self.gather = o3.Linear(self.product.irreps_out, hidden)
+        self.keep = o3.Linear(irreps, hidden)
+        self.irreps_out = hidden
+        self.pairs, self.triples = (o3.TensorProduct(hidden, hidden, hidden, paths) for _ in range(2))
+        self.sums = nn.ModuleList(o3.Linear(hidden, hidden) for _ in range(3))
+
+    def forward(self, features, first, second, harmonics, basis):
+        messages = self.product(self.mix(features)[second], harmonics, self.radial(basis))
+        received = torch.zeros(features.shape[0], messages.shape[1]).index_add(0, first, messages)
+        ones = self.gather(received / NEIGHBOURS**0.5)
+        pairs = self.pairs(ones, ones)
+        triples = self.triples(pairs, ones)
+        products = sum(weigh(x) for weigh, x in zip(self.sums, (ones, pairs, triples), strict=True))
+        return products + self.keep(features)
+
+
+class Contracted(Equivariant):
+    """The same potential, of contractions."""
+
+    INTERACTION, LAYERS = Contraction, 2
 
 
 def equivariant_in_jax(model: Any) -> Callable:
@@ -122,16 +163,25 @@ def _linear_in_jax(name: str, linear: Any) -> Callable:
 def _layer_in_jax(name: str, layer: Any) -> Callable:
     mix, gather, keep = (_linear_in_jax(f"{name}.{part}", getattr(layer, part)) for part in ("mix", "gather", "keep"))
     product = _Generated(layer.product._compiled_main_left_right).run
-    silu, sigmoid = normalize2mom(nn.functional.silu).cst, normalize2mom(torch.sigmoid).cst
-    kinds = [(count, kind.dim) for count, kind in layer.gate.irreps_gated]
+    silu = normalize2mom(nn.functional.silu).cst
+    finish = _contraction_in_jax(name, layer) if isinstance(layer, Contraction) else _gate_in_jax(layer)
 
     def apply(params, features, first, second, harmonics, basis):
         hidden = silu * jax.nn.silu(basis @ (params[f"{name}.radial.layer0.weight"] / BASIS**0.5))
         weights = hidden @ (params[f"{name}.radial.layer1.weight"] / HIDDEN**0.5)
         messages = product(mix(params, features)[second], harmonics, weights)
         received = jnp.zeros((features.shape[0], messages.shape[1])).at[first].add(messages)
-        mixed = gather(params, received / NEIGHBOURS**0.5) + keep(params, features)
-        scalars, gates, others = jnp.split(mixed, [CHANNELS, CHANNELS * (1 + len(kinds))], axis=1)
+        return finish(params, gather(params, received / NEIGHBOURS**0.5), keep(params, features))
+
+    return apply
+
+
+def _gate_in_jax(layer: Any) -> Callable:
+    silu, sigmoid = normalize2mom(nn.functional.silu).cst, normalize2mom(torch.sigmoid).cst
+    kinds = [(count, kind.dim) for count, kind in layer.gate.irreps_gated]
+
+    def finish(params, gathered, kept):
+        scalars, gates, others = jnp.split(gathered + kept, [CHANNELS, CHANNELS * (1 + len(kinds))], axis=1)
         gates, gated, start = sigmoid * jax.nn.sigmoid(gates), [silu * jax.nn.silu(scalars)], 0
         for i, (count, dim) in enumerate(kinds):
             values = others[:, start : start + count * dim].reshape(-1, count, dim)
@@ -139,7 +189,19 @@ def _layer_in_jax(name: str, layer: Any) -> Callable:
             start += count * dim
         return jnp.concatenate(gated, axis=1)
 
-    return apply
+    return finish
+
+
+def _contraction_in_jax(name: str, layer: Any) -> Callable:
+    pairs, triples = (_Generated(part._compiled_main_left_right).run for part in (layer.pairs, layer.triples))
+    sums = [_linear_in_jax(f"{name}.sums.{i}", part) for i, part in enumerate(layer.sums)]
+
+    def finish(params, ones, kept):
+        two = pairs(ones, ones, params[f"{name}.pairs.weight"])
+        three = triples(two, ones, params[f"{name}.triples.weight"])
+        return sum(weigh(params, x) for weigh, x in zip(sums, (ones, two, three), strict=True)) + kept
+
+    return finish
 
 
 class _Generated(torch.fx.Interpreter):

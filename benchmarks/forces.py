@@ -1,6 +1,6 @@
 """Forces that translated code takes with `torch.autograd.grad`, against `jax.grad` of the same model by hand.
 
-    python -m benchmarks.forces [pairs messages equivariant] [--atoms 64] [--rounds 200]
+    python -m benchmarks.forces [pairs messages equivariant contracted] [--atoms 64] [--rounds 200]
 
 For the energy and the forces on all atoms, and for the gradient of a loss on forces with respect to all weights: the
 time to trace and lower, to compile and to run, the number of StableHLO operations, flops and bytes accessed. The two
@@ -21,7 +21,7 @@ from torch import nn
 
 from torch2jax import t2j
 
-from .equivariant import Equivariant, equivariant_in_jax
+from .equivariant import Contracted, Equivariant, equivariant_in_jax
 from .models import assert_agree, compile_counted, fresh
 
 WIDTH = 64
@@ -103,6 +103,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Callable]
     "pairs": (Pairs, lambda _: pairs_in_jax),
     "messages": (Messages, lambda _: messages_in_jax),
     "equivariant": (Equivariant, equivariant_in_jax),
+    "contracted": (Contracted, equivariant_in_jax),
 }
 
 

@@ -44,6 +44,25 @@ def test_the_program_has_the_tensors_of_the_call(mode):
         np.testing.assert_allclose(actual, each.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_shapes_by_tensor_and_checks_of_values():
+    class Cut(torch.nn.Module):
+        def forward(self, x, y):
+            count = y.item()
+            torch._check(count >= 0)
+            torch._check(count <= 5)
+            return torch.cat([x, torch.ones(count, x.shape[1])])
+
+    def function(x):
+        shapes, y = torch.export.ShapesCollection(), torch.tensor(4)
+        shapes[x] = {0: torch.export.Dim.DYNAMIC}
+        module = torch.export.export(Cut(), (x, y), dynamic_shapes=shapes).module()
+        with pytest.raises(RuntimeError):
+            module(x, torch.tensor(7))
+        return module(torch.cat([x, x]), torch.tensor(3))
+
+    np.testing.assert_allclose(t2j(function)(X), function(torch.tensor(np.asarray(X))))
+
+
 def test_what_cannot_be_exported():
     class Branching(torch.nn.Module):
         def forward(self, x):

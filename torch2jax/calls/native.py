@@ -16,8 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..errors import TracedValueError
 from ..seams import runs_instead_of
 from ..tensors.dtypes import canonical, is_integral
-from ..tensors.interop import array_to_tensor
-from ..tensors.storage import Memory, evaluate
+from ..tensors.storage import Memory
 from ..tensors.tensor import Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, current, hidden
@@ -111,7 +110,8 @@ class StandIns:
         Raises:
             TracedValueError: it is to have values, and these are traced.
         """
-        reserved = self._reserved(tensor)
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # also within a fake mode
+            reserved = self._reserved(tensor)
         if id(tensor) not in self._made or self._made[id(tensor)][2] is not reserved:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 made = self._make(tensor, reserved.flat)
@@ -128,14 +128,15 @@ class StandIns:
 
     def _flat(self, tensor: Torchish) -> torch.Tensor:
         flat = make_region(tensor, (_elements(tensor),), (1,), 0)
-        if flat.known is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
+        values: Any = flat.real_values
+        if values is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
             raise TracedValueError("what runs in PyTorch")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if flat.known is None:
                 return torch.full(
                     (_elements(tensor),), 0 if is_integral(tensor.dtype) else torch.nan, dtype=tensor.dtype
                 )
-            return array_to_tensor(evaluate(flat.known)).to(tensor.dtype, copy=self._values != "none")
+            return values.clone() if self._values != "none" else values.detach()
 
     def _make(self, tensor: Torchish, flat: torch.Tensor) -> torch.Tensor:
         made = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -18,7 +18,7 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
-from ..tensors.tensor import Torchish, make_region
+from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..transforms.paths import answer
 from ..transforms.vmap import of_all_examples
@@ -263,6 +263,25 @@ def _is_any_true(input):
 def _assert_async(input, assert_msg="Expected Tensor with single nonzero value, but got zero"):
     if not _passes(input) and not input:
         raise RuntimeError(assert_msg)
+
+
+@implements_tensors(aten._assert_scalar.default)
+def _assert_scalar(self, assert_msg):
+    if isinstance(self, Tensor):
+        _assert_async(self, assert_msg)
+    elif not self:
+        raise RuntimeError(assert_msg)
+
+
+@implements_tensors(aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default)
+def _constrain_range(size, *, min=None, max=None):
+    if (min is not None and size < min) or (max is not None and size > max):
+        raise RuntimeError(f"Invalid value range for {size} between [{min}, {max}].")
+
+
+@implements_tensors(aten._assert_tensor_metadata.default)
+def _assert_tensor_metadata(a, *args, **kwargs):
+    geometry(aten._assert_tensor_metadata.default, current().lift(a), *args, **kwargs)
 
 
 @implements_tensors(Tensor.is_pinned, aten.is_pinned.default, Tensor.is_shared)
