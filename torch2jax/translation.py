@@ -29,6 +29,8 @@ class Call(ABC):
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
+    paths: list
+    """The ways through code that runs again for each answer to a question, the innermost last; see `paths.Path`."""
     passes: list
     """The backward passes under way, the innermost last; see `transforms.engine`."""
     scalars: dict | None = None

@@ -113,12 +113,20 @@ class Constants:
             canonical(tensor.dtype)  # says that JAX lacks it
             lifted = constant(values_of(tensor).clone(), strides=strides, device=tensor.device)
         else:
-            array = tensor_to_array(tensor, copy=self.stages)
+            array = self._array_of(tensor)
             known = values_of(tensor) if self.stages else None
             lifted = wrap(array, tensor.dtype, known, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
+
+    def _array_of(self, tensor: torch.Tensor):
+        arrays = current().attempt.constants
+        if arrays is None:
+            return tensor_to_array(tensor, copy=self.stages)
+        if id(tensor) not in arrays:
+            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self.stages)
+        return arrays[id(tensor)][1]
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():

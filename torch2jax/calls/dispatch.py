@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -35,6 +36,7 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.paths import Fork
 from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
@@ -82,6 +84,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
         self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
+        self.paths = session.paths
         self._is_outermost = outer is None
         self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -123,7 +126,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self._is_outermost and exc_info[0] is NeedsTape:
+            if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
                 self._session.abandon()
         finally:
             self._recording.close()
@@ -240,6 +243,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator) and has_kernel(func):
+                return self.kernels.run_higher(func, args, kwargs)
             return self.run_compiled(func, args, kwargs)
         except OnMetaError as error:
             return run_natively(self, func, args, kwargs, values="shapes", made=error.made)

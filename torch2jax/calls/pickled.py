@@ -154,7 +154,7 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
     if is_parameter:
         tensor = torch.nn.Parameter(tensor, requires_grad)
     elif requires_grad:
-        tensor.requires_grad_()
+        tensor.start_history()
     vars(tensor).update(attributes)
     return tensor
 

@@ -25,6 +25,7 @@ class Session:
         self.stand_ins = StandIns()
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         self.levels: list = []
+        self.paths: list = [attempt.path]
         self.passes: list = []
         self.own: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""

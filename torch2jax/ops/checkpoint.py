@@ -61,11 +61,10 @@ class _Checkpointed:
         def checkpointed():
             return scope.trace(_without_choices, function, *args, **kwargs)
 
-        try:
+        arrays = None
+        with contextlib.suppress(*UNSUITED):
             arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
-        except UNSUITED:
-            return self.function(*args, **kwargs)
-        return scope.close(arrays)
+        return self.function(*args, **kwargs) if arrays is None else scope.close(arrays)
 
 
 def _without_choices(function: Callable, *args, **kwargs):

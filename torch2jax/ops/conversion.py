@@ -12,6 +12,7 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
 from ..tensors.known import defer, in_pytorch, is_small
+from ..tensors.storage import without_gradient
 from ..tensors.tensor import strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_traced
 from ..translation import current
@@ -58,17 +59,12 @@ def _converted(input, dtype, device, copy: bool, memory_format):
     if known is not None:
         known = defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
-        result = _without_gradient(result)
+        result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
     copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
     if grad:
         copied.descend((input,), "ToCopy")
     return copied
-
-
-def _without_gradient(array):
-    differentiable = jnp.issubdtype(array.dtype, jnp.inexact)
-    return lax.stop_gradient(array) if differentiable else array
 
 
 def _is_in(tensor: Tensor, memory_format) -> bool:

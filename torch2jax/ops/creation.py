@@ -28,6 +28,7 @@ from ..tensors.known import defer, evaluate, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
 from ..translation import current
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -62,7 +63,7 @@ def made_of(
 
 def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     if requires_grad:
-        tensor.requires_grad_()
+        set_requires_grad(tensor, True)
     return tensor
 
 
@@ -357,7 +358,7 @@ def as_tensor(data, dtype=None, device=None):
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
-    return result.detach() if not requires_grad else result.requires_grad_()
+    return set_requires_grad(result, True) if requires_grad else result.detach()
 
 
 @factory(torch.from_numpy)

@@ -23,6 +23,7 @@ from ..transforms.mapped_draws import check_operands, check_target, draw_for_eac
 from ..translation import current
 from .arrays import like
 from .creation import factory, label_of, like_options, new_shape
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -64,7 +65,7 @@ def sample(
     result = wrap(array, dtype, known, strides=strides, device=label)
     if differentiable and torch.is_grad_enabled():
         result.descend(tensors, "Sample")
-    return result.requires_grad_() if requires_grad else result
+    return set_requires_grad(result, True) if requires_grad else result
 
 
 # Distributions, as functions of a key. Those of floating-point type also take the integer dtypes that PyTorch allows.

@@ -17,7 +17,7 @@ from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose
+from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -559,14 +559,14 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
     return self.clone(memory_format=memory_format)
 
 
-@_function(aten.clone.default, torch.clone, torch.Tensor.clone)
+@_function(aten.clone.default, aten.lift_fresh_copy.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
     strides = strides_of_copy(input, memory_format)
     if isinstance(input.known, torch.Tensor) and input.history is None and current().is_lazy:
         return wrap_held(input.lazy, input.dtype, input.known, strides, input._label)
     array, layout = input.held
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)
     if torch.is_grad_enabled():
         copied.descend((input,), "Clone")

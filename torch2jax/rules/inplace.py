@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jax import lax
 
 from ..errors import user_location
 from ..tensors.dtypes import canonical, type_name
@@ -15,7 +14,7 @@ from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.known import defer
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import with_derivatives_of, with_tangents_of
+from ..tensors.storage import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.tensor import Torchish, resize
 from ..translation import current
 from .operands import lift
@@ -131,9 +130,12 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
-        array, known = with_derivatives_of(tensor.held.arranged(layout), array), None
+        written, known = array, None
+        array = with_derivatives_of(tensor.held.arranged(layout), array)
+        if current().dual is not None:  # but those forwards follow
+            array = with_tangents_of(written, current().without_tangents(array))
     elif value._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     tensor.write(Held(array, layout), known, in_place_of_itself=True)
     storage.differentiable = differentiable
 

@@ -19,6 +19,7 @@ from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.held import Held
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.scalars import expect_fits
+from ..tensors.storage import without_gradient
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..tensors.traced import is_traced
 from ..translation import current
@@ -215,6 +216,10 @@ class ArrayRule:
                 f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                 "the arguments requires grad."
             )
+        if current().dual is not None and any(current().dual.has_tangent(lift(x)) for x in tensors):
+            raise NotImplementedError(
+                f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
+            )
 
     def _keywords(self, kwargs: dict):
         if not kwargs:
@@ -383,7 +388,7 @@ def as_result(
     grad = torch.is_grad_enabled()
     differentiable = dtype.is_floating_point or dtype.is_complex
     if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     if layout is not None and array.ndim != len(layout):
         layout = None
     if callable(strides):

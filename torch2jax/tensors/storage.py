@@ -42,8 +42,10 @@ __all__ = [
     "noting_questions",
     "reshape",
     "transpose",
+    "values_only",
     "with_derivatives_of",
     "with_tangents_of",
+    "without_gradient",
 ]
 
 
@@ -66,19 +68,26 @@ def with_derivatives_of(before, values):
     """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
     tape = _tape()
     if tape is None:
-        return _values_only(before, values)
-    return tape.with_values(before, _values_only(tape.lowered(before), tape.lowered(values)))
+        return values_only(before, values)
+    return tape.with_values(before, values_only(tape.lowered(before), tape.lowered(values)))
 
 
 @jax.custom_jvp
-def _values_only(before, after):
+def values_only(before, after):
+    """The values of `after` with the derivatives of `before`, on JAX's side."""
     del before
     return after
 
 
-@_values_only.defjvp
+@values_only.defjvp
 def _(primals, tangents):
-    return _values_only(*primals), tangents[0]
+    return values_only(*primals), tangents[0]
+
+
+def without_gradient(array):
+    """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
+    call = current()
+    return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
 
 
 def with_tangents_of(before, after):
@@ -87,7 +96,7 @@ def with_tangents_of(before, after):
     if fixed is before:
         return after
     zeros = jnp.zeros_like(after)
-    tangents_alone = lax.sub(_values_only(before, zeros), _values_only(fixed, zeros))
+    tangents_alone = lax.sub(values_only(before, zeros), values_only(fixed, zeros))
     return lax.add(after, tangents_alone)
 
 
@@ -291,14 +300,18 @@ class Storage(Journaled):
         """Whether the values are in another storage, since the memory has grown."""
         return self._larger is not None
 
-    def detached(self) -> "Storage | View":
-        """The same memory without derivatives, until something is written there that has one."""
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
+        """The same memory without derivatives, until something is written there that has one.
+
+        Args:
+            stop: takes these from an array.
+        """
         self._settle()
         if self._larger is not None:
-            return self._larger.detached()
+            return self._larger.detached(stop)
         held = self._held
         if self.differentiable:
-            held = Held(lax.stop_gradient(self.held.array), self.held.layout)
+            held = Held(stop(self.held.array), self.held.layout)
         twin = Storage(held, self._known, self.order, self.memory)
         twin.differentiable = False
         return twin
@@ -638,9 +651,9 @@ class View(Journaled):
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
-    def detached(self) -> "View":
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "View":
         """The same view of detached memory."""
-        return self._again(self.parent.detached())
+        return self._again(self.parent.detached(stop))
 
     def _again(self, parent: "Storage | View") -> "View":
         view = View(parent, self.kind)

@@ -14,7 +14,7 @@ from .history import UNRECORDED, Node, Source
 from .journal import expect_contained, journal
 from .known import Place, evaluate, in_pytorch, real
 from .regions import region
-from .storage import Storage, View, all_of
+from .storage import Storage, View, all_of, without_gradient
 
 __all__ = [
     "EndedCallError",
@@ -350,7 +350,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     elif not grad:
         restriction = Restriction("inference" if is_inference else "no_grad", writes=base._writes[0])
         if (storage.differentiable or storage.history is not None) and not is_inference:
-            node = node.detached()
+            node = node.detached(without_gradient)
     elif restriction is not None and restriction.kind in ("no_grad", "inference"):
         restriction = restriction._replace(is_inherited=True)
     if isinstance(node, View) and node.place is None:

@@ -21,7 +21,7 @@ from ..translation import current
 from .form import conjugate
 from .linear_call import linear_call
 from .marks import once
-from .tape import Attempt, Depth
+from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
 
@@ -124,7 +124,7 @@ class Derivative:
         self._outputs = outputs
         self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
-        self._depth = Depth()
+        self._runs = Runs(call.attempt.path.policy)
         origins = {id(x): ("input", i) for i, x in enumerate(inputs.values())}
         origins |= {id(results[place]): ("output", i) for i, place in enumerate(outputs)}
         for dirty in ctx.dirty_tensors:  # what they held before is gone
@@ -230,7 +230,7 @@ class Derivative:
             with new_call(attempt=attempt) as call, torch.enable_grad():
                 return body(call)
 
-        return self._depth.run(run)
+        return self._runs.run(run)
 
     def _pull(self, held: list, wanted: tuple[bool, ...], cotangents) -> list:
         """JAX's cotangents of the inputs."""
@@ -250,6 +250,11 @@ class Derivative:
                 self._cotangent(call, found[place], place, dtype, shape)
                 for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
             ]
+            if call.paths[-1].is_one_of_several:  # others may have a gradient there
+                arrays = [
+                    jnp.zeros(shape, canonical(dtype)) if x is None else x
+                    for x, (dtype, shape) in zip(arrays, self._inputs, strict=True)
+                ]
             if not _is_once(backward):
                 return arrays
             origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]

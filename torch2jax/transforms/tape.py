@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,11 @@ from ..translation import current
 from .form import Form
 from .linearization import Level, Var, keep_with
 from .marks import Sealed, sealed
+from .paths import Fork, Path, Policy, followed
+from .saved import Packing
 from .traces import Bookmark, current_trace, running
 
-__all__ = ["Attempt", "Depth", "End", "Hooked", "Tape"]
+__all__ = ["Attempt", "End", "Hooked", "Runs", "Tape"]
 
 T = TypeVar("T")
 
@@ -41,10 +43,19 @@ class Attempt:
         depth: how deep a tape it keeps.
         left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
             have put them aside, and find them there.
+        path: how questions about traced values are answered.
+        constants: the arrays of tensors from outside, that runs have in common.
     """
 
-    def __init__(self, depth: int = 0, left: Iterable[Torchish] = ()):
-        self.depth, self.left = depth, list(left)
+    def __init__(
+        self,
+        depth: int = 0,
+        left: Iterable[Torchish] = (),
+        path: Path | None = None,
+        constants: dict[int, tuple[torch.Tensor, Any]] | None = None,
+    ):
+        self.depth, self.left, self.constants = depth, list(left), constants
+        self.path = path or Path(Policy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""
 
@@ -70,24 +81,50 @@ class Attempt:
                 self.left.append(tensor)
 
 
-class Depth:
-    """How deep a tape a function needs; its first runs find out."""
+class Runs:
+    """The runs of a function: how deep a tape it needs, and whether it asks for traced values, its first runs find out.
 
-    def __init__(self):
-        self._depth = 0
+    Args:
+        policy: how questions about traced values are answered.
+    """
+
+    def __init__(self, policy: Policy):
+        self._policy, self._depth = policy, 0
 
     def run(self, body: Callable[[Attempt], T]) -> T:
-        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed."""
-        attempt = Attempt(self._depth)
-        while True:
-            bookmark = Bookmark()
+        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
+
+        Where it asks for a traced value it is called for each way that the answers lead.
+        """
+        if current() is not None:  # the whole outer call has to run again
+            return body(Attempt())
+        left: list[Torchish] = []
+        constants: dict[int, tuple[torch.Tensor, Any]] = {}
+
+        def attempt(path: Path) -> T:
+            nonlocal left
+            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None)
             try:
                 return body(attempt)
+            finally:
+                left = attempt.left
+
+        while True:
+            bookmark = Bookmark()
+            path = Path(self._policy, current_trace())
+            try:
+                try:
+                    result = attempt(path)
+                    if not path.is_abandoned:
+                        return result
+                except Fork:
+                    pass
+                bookmark.return_to()
+                return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
             except NeedsTape as need:
-                if current() is not None or need.depth <= attempt.depth:  # the whole outer call has to run again
+                if need.depth <= self._depth:
                     raise
                 self._depth = need.depth
-                attempt = Attempt(need.depth, attempt.left)
             bookmark.return_to()
 
 
@@ -147,9 +184,9 @@ class Tape:
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> "Tape":
-        trace: Any = current_trace()
+        trace, pack = cast(Any, current_trace()), Packing()
         for _ in range(self.depth):
-            self.levels.insert(0, Level(trace))
+            self.levels.insert(0, Level(trace, pack))
             trace = self.levels[0].trace
         self._exits.enter_context(running(trace))
         return self

@@ -10,11 +10,13 @@ __all__ = [
     "Bookmark",
     "Tangents",
     "current_trace",
+    "decides",
     "example_of",
     "examples_in",
     "is_transforming",
     "is_zero",
     "running",
+    "without_derivatives",
     "without_tangents",
 ]
 
@@ -47,6 +49,25 @@ def examples_in(array, tag) -> tuple[Any, int | None]:
     if isinstance(array, batching.BatchTracer) and array._trace.tag is tag:
         return array.val, array.batch_dim
     return array, None
+
+
+def without_derivatives(array):
+    """The values of an array, whatever derivatives are taken of it."""
+    while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        array = array.primal
+    return array
+
+
+def decides(array, trace) -> bool:
+    """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
+    now: Any = current_trace()
+    while now is not trace:
+        if now is None or isinstance(now, pe.DynamicJaxprTrace):
+            return False
+        if isinstance(array, core.Tracer) and getattr(array._trace, "tag", array) is getattr(now, "tag", now):
+            return False
+        now = getattr(now, "parent_trace", None)
+    return True
 
 
 def example_of(trace, array, dim: int):
@@ -96,7 +117,7 @@ class Tangents:
     """
 
     def __init__(self, below):
-        self.tag = core.TraceTag()
+        self.below, self.tag = below, core.TraceTag()
         self.trace = ad.JVPTrace(below, self.tag)
 
     def has(self, array) -> bool:
