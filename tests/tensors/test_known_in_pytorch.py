@@ -135,6 +135,19 @@ def test_an_array_is_in_the_graph_once():
     agree(jax.jit(t2j(f))(X), f(torch.arange(4.0)))
 
 
+def test_a_view_is_in_the_graph_once():
+    def f(x):
+        rows = (torch.arange(8).float() * 2).view(2, 4).t()
+        other = rows[1:3] + 1
+        copied = rows.clone()
+        return x * rows + rows * other.sum(0) + copied
+
+    x = jnp.ones((4, 2))
+    counts = operations(f, x)
+    assert counts["iota"] == counts.get("reshape", 1) == 1
+    agree(jax.jit(t2j(f))(x), f(torch.ones(4, 2)))
+
+
 def test_arrays_keep_their_compact_form():
     def f(x):
         mask = torch.ones(64, 64).tril()

@@ -18,7 +18,7 @@ from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
-from ..tensors.known import Deferred, defer, evaluate, in_pytorch, is_small, real
+from ..tensors.known import Deferred, defer, defer_body, evaluate, in_pytorch, is_small, real
 from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
@@ -109,7 +109,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         return run_named(function, rule, args, kwargs)
     error = None
     by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
-    may_wait = call.is_lazy and not by_rule and not (operands.want_grad and torch.is_grad_enabled())
+    may_wait = call.is_lazy and not by_rule and not torch._C._is_any_autocast_enabled()
+    may_wait = may_wait and not (operands.want_grad and torch.is_grad_enabled())
     if may_wait and operands.is_small(rule.elementwise):
         try:
             made = in_pytorch(function, *operands.args, **operands.kwargs)
@@ -122,20 +123,26 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             result = run_named(function, rule, args, kwargs)
         except Exception:
             raise error from None
-        return _with_known(result, defer(_by_rule, function, rule, operands.args, operands.kwargs), call)
+        return _with_known(result, defer_body(_by_rule, function, rule, operands.args, operands.kwargs))
     if rule.concrete:
         return _concrete(function, rule, operands, kwargs, by_rule)
-    if by_rule:
-        known = defer(_by_rule, function, rule, operands.args, operands.kwargs)
-    else:
-        known = defer(function, *operands.args, **operands.kwargs)
-    return _with_known(run_named(function, rule, args, kwargs), known, call)
+    known = defer_body(_by_rule if by_rule else _by_either, function, rule, operands.args, operands.kwargs)
+    return _with_known(run_named(function, rule, args, kwargs), known)
+
+
+def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
+    """What PyTorch gives; or the rule, which takes dtypes that PyTorch's CPU does not."""
+    try:
+        with torch._C._DisableAutocast():
+            return in_pytorch(function, *args, **kwargs)
+    except Exception:
+        return _by_rule(function, rule, args, kwargs)
 
 
 def _by_rule(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
     call: Any = current()
-    with call.outside(), evaluating(), call.at(None):
+    with call.inside(), call.outside(), evaluating(), call.at(None):
         result = run_named(function, rule, _tensors(args), _tensors(kwargs))
         if isinstance(result, (list, tuple)):
             return [_value(part) for part in result]
@@ -156,7 +163,7 @@ def _tensors(value) -> Any:
     return value
 
 
-def _with_known(result, known: Deferred, call) -> Any:
+def _with_known(result, known: Deferred) -> Any:
     if isinstance(result, Torchish):
         _note(result, known)
     elif isinstance(result, (list, tuple)):
@@ -180,12 +187,14 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
     """The result of a function whose shape depends on values, as a constant."""
     reals = [_real(x) for x in operands.args]
     options = {key: _real(x) for key, x in operands.kwargs.items()}
-    computed = functools.partial(_by_rule, function, rule, tuple(reals), options) if by_rule else None
-    made = in_pytorch(function, *reals, **options) if computed is None else in_pytorch(computed)
+    if by_rule:
+        made = _by_rule(function, rule, tuple(reals), options)
+    else:
+        made = in_pytorch(function, *reals, **options)
     device = _device(operands, kwargs)
     if isinstance(made, torch.Tensor):
         return constant(made, device=device)
-    return type(made)([constant(part, device=device) for part in made])
+    return (rule.result_type or type(made))([constant(part, device=device) for part in made])
 
 
 def _real(value) -> Any:
@@ -322,5 +331,5 @@ def _results(made, function: Callable, rule, operands: _Operands, args: tuple, k
         return _waiting(part, _strides(part), device)
 
     if isinstance(made, (list, tuple)):
-        return type(made)([result(part, index) for index, part in enumerate(made)])
+        return (rule.result_type or type(made))([result(part, index) for index, part in enumerate(made)])
     return result(made, 0)

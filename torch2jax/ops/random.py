@@ -16,7 +16,7 @@ from jax import lax
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
-from ..tensors.known import defer, value_of_body
+from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_traced
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
@@ -61,7 +61,7 @@ def sample(
     known = None
     if not (is_traced(key) or differing) and all(x.known is not None for x in tensors):
         values = [x.known if isinstance(x, Torchish) else x for x in lifted]
-        known = defer(value_of_body, body, key, *given, *values)
+        known = defer_body(value_of_body, body, key, *given, *values)
     result = wrap(array, dtype, known, strides=strides, device=label)
     if differentiable and torch.is_grad_enabled():
         result.descend(tensors, "Sample")

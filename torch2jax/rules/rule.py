@@ -17,7 +17,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.held import Held
-from ..tensors.known import defer, value_of_body
+from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.scalars import expect_fits
 from ..tensors.storage import without_gradient
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
@@ -92,8 +92,8 @@ class OverloadedRule:
         name: the name.
     """
 
-    elementwise = concrete = has_own_values = False
-    is_pure = True
+    elementwise = False
+    is_pure = False  # the rule that it finds may be
 
     def __init__(self, choose: Callable[..., Any], find: Callable, name: str):
         self.choose, self.find, self.name = choose, find, name
@@ -292,7 +292,7 @@ class ArrayRule:
         knowns = knowns_of(args[1:]), knowns_of(kwargs)
         if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
             return None
-        return defer(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
+        return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
     def _apply_elementwise(self, args, kwargs):
         count = len(self.positional)
@@ -445,7 +445,7 @@ def _dtype_of_first(names, args, kwargs) -> torch.dtype:
 class Reflected:
     """The operator form with its operands swapped: ``__radd__`` of ``add``."""
 
-    concrete = False
+    concrete, result_type = False, None
 
     def __init__(self, rule):
         self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise

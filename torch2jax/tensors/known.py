@@ -18,7 +18,18 @@ from .interop import array_to_tensor, to_numpy, values_of
 from .scalars import held_values
 from .traced import evaluating
 
-__all__ = ["Deferred", "Frame", "Place", "defer", "evaluate", "in_pytorch", "is_small", "real", "value_of_body"]
+__all__ = [
+    "Deferred",
+    "Frame",
+    "Place",
+    "defer",
+    "defer_body",
+    "evaluate",
+    "in_pytorch",
+    "is_small",
+    "real",
+    "value_of_body",
+]
 
 _MAX_DEPTH = 100
 _SMALL = 4096
@@ -48,15 +59,28 @@ class Deferred:
         """The value, computed at most once."""
         if self._function is not None:
             args, kwargs = _forced(self._args), _forced(self._kwargs)
-            with torch._C._DisableAutocast():
-                self._value = in_pytorch(self._function, *args, **kwargs)
+            self._value = self._function(*args, **kwargs)
             self._function = self._args = self._kwargs = None
         return self._value
 
 
 def defer(function: Callable, *args, **kwargs) -> Deferred:
     """What `function` gives, in PyTorch itself, for arguments that hold known values in place of tensors."""
-    return Deferred(function, args, kwargs, 1 + max(_depths((*args, *kwargs.values())), default=0))
+    return Deferred(_later, (function, *args), kwargs, _depth(args, kwargs))
+
+
+def _later(function: Callable, *args, **kwargs) -> Any:
+    with torch._C._DisableAutocast():
+        return in_pytorch(function, *args, **kwargs)
+
+
+def defer_body(function: Callable, *args, **kwargs) -> Deferred:
+    """What a function that gives tensors by other means than PyTorch's gives for such arguments."""
+    return Deferred(function, args, kwargs, _depth(args, kwargs))
+
+
+def _depth(args: tuple, kwargs: dict) -> int:
+    return 1 + max(_depths((*args, *kwargs.values())), default=0)
 
 
 def _depths(values):
@@ -112,7 +136,7 @@ def evaluate(known) -> jax.Array:
 
 
 def value_of_body(body: Callable, *args, **kwargs) -> Any:
-    """What a function of arrays gives for known values, as tensors: for `defer`, where PyTorch has no such function."""
+    """What a function of arrays gives for known values, as tensors: for `defer_body`."""
     args, kwargs = _as_arrays(args), _as_arrays(kwargs)
     with evaluating():
         result = body(*args, **kwargs)

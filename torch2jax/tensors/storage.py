@@ -23,7 +23,7 @@ from .dtypes import canonical
 from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
-from .known import Deferred, Frame, Place, defer, evaluate, in_pytorch, is_small, value_of_body
+from .known import Deferred, Frame, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
 from .traced import evaluating, is_traced, noting_questions
 
 __all__ = [
@@ -487,10 +487,10 @@ class View(Journaled):
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
     __slots__ = (
-        *("_array", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent", "place"),
+        *("_array", "_lazy", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent", "place"),
         "storage",
     )
-    changing = ("_array", "_root", "_version")
+    changing = ("_array", "_lazy", "_root", "_version")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
         self._begin()
@@ -502,11 +502,12 @@ class View(Journaled):
         self.covers: bool = kind.covers and parent.covers  # whether it has all elements
         self.place: Place | None = None  # which part of memory it is, where PyTorch has said so
         self._array = None
+        self._lazy: tuple[int, Lazy] | None = None  # of which version, where it is not in the graph yet
         self._root: Held | None = None  # what is held, where that has a place on a tape
         self._version = -1
 
     def forget(self) -> None:
-        self._array, self._root, self._version = None, None, -1
+        self._array, self._lazy, self._root, self._version = None, None, None, -1
 
     @property
     def layout(self) -> tuple[int, ...] | None:
@@ -550,6 +551,8 @@ class View(Journaled):
         is_number = self.place is not None and not self.place.shape and not self.is_chosen
         if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)):
             return evaluate(self.known)
+        if self._lazy is not None and self._lazy[0] == self.storage.memory.version:
+            return self._lazy[1].held.array
         return self._read()
 
     def lazy(self, shape, dtype) -> Held | Lazy:
@@ -559,7 +562,15 @@ class View(Journaled):
         parent, kind = self.parent.lazy(None, None), self.kind
         if isinstance(parent, Held):
             return self.held
-        return parent.then(lambda held: Held(kind.read(held.arranged(None)), None), shape, dtype)
+        version = self.storage.memory.version
+        if self._lazy is None or self._lazy[0] != version:
+            self._touch()
+            lazy = parent.then(lambda held: Held(kind.read(held.arranged(None)), None), shape, dtype)
+            self._lazy = version, lazy
+        lazy = self._lazy[1]
+        if shape is not None:  # whoever asked before, for the sake of another view, need not know
+            lazy.shape, lazy.dtype = shape, dtype
+        return lazy
 
     @property
     def known(self):
@@ -572,7 +583,7 @@ class View(Journaled):
             return array
         if self.place is None:
             known = self.parent.known
-            return None if known is None else defer(value_of_body, self.kind.read, known)
+            return None if known is None else defer_body(value_of_body, self.kind.read, known)
         place = self.place._replace(bits=self.bits) if self.bits else self.place
         if isinstance(known, torch.Tensor):
             return in_pytorch(place.read, known, root.frame)
