@@ -36,6 +36,7 @@ def _write_rows(chosen, others):
     chosen[..., 0] = 2.0
     chosen[:, -1] += others[..., -1]
     chosen[..., 1:] *= 3
+    chosen[chosen > 4] = 1.5
     return chosen.sum(0), chosen.exp().mean()
 
 
@@ -66,6 +67,7 @@ FUNCTIONS = {
         (x[m].squeeze() * y[m]).sum(),
     ),
     "written rows": lambda x, y, m, r: _write_rows(x[r, :], y[r, :]),
+    "of two": lambda x, y, m, r: (torch.min(x[m], y[m]).sum(), x[r].max(other=y[r]).mean(0)),
     "views": lambda x, y, m, r: (
         x[r].view(-1).exp().sum(),
         x[r].unsqueeze(1).squeeze(-2).mean(0),

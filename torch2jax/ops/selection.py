@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -247,6 +248,10 @@ def setitem(self, index, value):
 
 
 def _write_rows(chosen: Selected, index, value) -> None:
+    if isinstance(index, Selected) and index.dtype == torch.bool and not isinstance(value, Selected):
+        written: Any = torch.where(index, value, chosen)
+        chosen.rows, chosen.is_safe = written.rows.to(chosen.dtype), written.is_safe
+        return
     at = _of_each_row(chosen, index)
     if at is None:
         raise TracedValueError("writing by this subscript to what a boolean mask chose")
@@ -339,8 +344,20 @@ def amin(input, dim=None, keepdim=False):
     return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, highest(input.rows.read()))
 
 
-implements_selected(torch.max, Tensor.max)(lambda input: amax(input))
-implements_selected(torch.min, Tensor.min)(lambda input: amin(input))
+def _extreme(of_all, of_two, name: str):
+    def extreme(input, dim=None, *_, other=None, **__):
+        other = dim if isinstance(dim, torch.Tensor) else other
+        if other is not None:
+            return of_two(input, other)
+        if dim is not None:
+            raise TracedValueError(f"torch.{name} with the places of what a boolean mask chose")
+        return of_all(input)
+
+    return extreme
+
+
+implements_selected(torch.max, Tensor.max)(_extreme(amax, torch.maximum, "max"))
+implements_selected(torch.min, Tensor.min)(_extreme(amin, torch.minimum, "min"))
 
 
 @implements_selected(torch.any, Tensor.any)
