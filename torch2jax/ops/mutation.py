@@ -60,6 +60,9 @@ def fill(self, value):
     value = _lift(value)
     if value.ndim:
         raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+    known = value.known
+    if isinstance(known, torch.Tensor) and value.history is None and known.is_complex() <= self.is_complex():
+        return filled(self.shape, known.item(), self.dtype)
     if is_traced(value.read()) or (value.is_complex() and not self.is_complex()):
         return value.to(self.dtype).expand(self.shape)
     return filled(self.shape, np.asarray(value.read()).item(), self.dtype)
