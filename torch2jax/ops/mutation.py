@@ -125,12 +125,12 @@ def set_data(self, value):
         self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
-        if tape is not None and isinstance(history, Source) and history.variable is self:
-            array = tape.leaf(array, history)
+        is_leaf = tape is not None and isinstance(history, Source) and history.variable is self
+        array = tape.leaf(array, history) if is_leaf else array
         self.change("_node", self._node.grafted(Held(array, layout)))
+        if is_leaf:
+            history.end = tape.end_of(self)
     self._node.storage.history = history
-    if isinstance(history, Source) and history.end is not None:
-        history.end = current().tape.end_of(self)
 
 
 @runs_instead_of(torch.utils.swap_tensors)
