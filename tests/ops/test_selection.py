@@ -32,6 +32,14 @@ def _in_place(x, y, m):
     return _written(x, _assign(x > 0.1, chosen))
 
 
+def _write_rows(chosen, others):
+    chosen[..., 0] = 2.0
+    chosen[:, -1] += others[..., -1]
+    chosen[..., 1:] *= 3
+    chosen[chosen > 4] = 1.5
+    return chosen.sum(0), chosen.exp().mean()
+
+
 # Of a matrix, another one, a mask over both, and a mask over their rows.
 FUNCTIONS = {
     "add in place": lambda x, y, m, r: _written(x, lambda x: x.__setitem__(m, x[m].__iadd__(1))),
@@ -51,6 +59,15 @@ FUNCTIONS = {
     "tests": lambda x, y, m, r: ((x[m] > y[m]).all(), (x[m] > 1).any(), (x[r] > 0).any(0)),
     "subscripts": lambda x, y, m, r: (x[r][:, 0].sum(), x[m][y[m] > 0.3].sum(), x[r][:, 1:].exp().mean()),
     "as index": lambda x, y, m, r: x[CLASSES.add((0 * y[:, 0]).long())[r]].sum(),
+    "rows by subscript": lambda x, y, m, r: (x[r, :].sum(0), x[r, ...].mean(), x[m][..., None].sum()),
+    "along rows": lambda x, y, m, r: (
+        (x[r, :].softmax(-1) * F.pad(x[r].cumsum(dim=1), (1, 0))[..., :-1] / x[r].shape[-1]).sum(0),
+        x[r].gather(1, (y[r][:, :1] > 0).long()).sum(),
+        torch.cat([x[r], y[r] * 2], dim=-1).log_softmax(1).mean(0),
+        (x[m].squeeze() * y[m]).sum(),
+    ),
+    "written rows": lambda x, y, m, r: _write_rows(x[r, :], y[r, :]),
+    "of two": lambda x, y, m, r: (torch.min(x[m], y[m]).sum(), x[r].max(other=y[r]).mean(0)),
     "views": lambda x, y, m, r: (
         x[r].view(-1).exp().sum(),
         x[r].unsqueeze(1).squeeze(-2).mean(0),
@@ -137,7 +154,10 @@ def test_graph():
     ("function", "what"),
     [
         (lambda x, m: x[m], "what a boolean mask chose"),
-        (lambda x, m: x[m].shape, "torch.shape"),
+        (lambda x, m: x[m].shape[0], "the length of what a boolean mask chose"),
+        (lambda x, m: tuple(x[m[0]].shape), "the length of what a boolean mask chose"),
+        (lambda x, m: x[m].size(0), "the length of what a boolean mask chose"),
+        (lambda x, m: x[m[0]].cumsum(0), "torch.cumsum along what a boolean mask chose"),
         (lambda x, m: len(x[m]), "torch.__len__"),
         (lambda x, m: x[m].tolist(), "torch.tolist"),
         (lambda x, m: torch.cat([x[m], x]), "torch.cat"),

@@ -148,6 +148,12 @@ def from_mask(x):
     return torch.nonzero(x > 1)
 
 
+def from_number(x):
+    if x.max().item() > 1:
+        return x
+    return -x
+
+
 def from_key(x):
     return torch.rand(2).tolist()
 
@@ -160,7 +166,7 @@ def from_numpy(x):
     return x.numpy()
 
 
-@pytest.mark.parametrize("ask", [from_input, from_written_input, from_mask, from_shape, from_numpy])
+@pytest.mark.parametrize("ask", [from_input, from_written_input, from_mask, from_number, from_shape, from_numpy])
 def test_traced_values_raise_one_error_at_the_users_line(ask):
     with pytest.raises(TracedValueError, match=r"depends on a traced input, at .*\.py:\d+ in from_") as error:
         jax.jit(t2j(ask))(X)
@@ -174,7 +180,7 @@ def test_traced_values_raise_one_error_at_the_users_line(ask):
 def test_a_library_named_like_torch_is_not_taken_for_it():
     place = f"{Path(torch.__file__).parent}vision/boxes.py"
     scope = {}
-    exec(compile("def f(x):\n    return bool(x)", place, "exec"), scope)
+    exec(compile("def f(x):\n    return x.item()", place, "exec"), scope)
     with pytest.raises(TracedValueError, match=rf"{re.escape(place)}:2 in f"):
         jax.jit(t2j(scope["f"]))(jnp.zeros(()))
 

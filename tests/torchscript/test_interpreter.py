@@ -199,6 +199,10 @@ def _unserved(x):
 
 
 def _asks(x):
+    return x * 2 if float(x.sum()) > 0 else x
+
+
+def _branches(x):
     return x * 2 if bool(x.sum() > 0) else x
 
 
@@ -212,6 +216,12 @@ def test_errors():
     assert "test_interpreter.py" in error.value.__notes__[0]
     with pytest.raises(TracedValueError):
         jax.jit(t2j(torch.jit.script(_asks)))(X)
+
+
+def test_questions_are_followed():
+    branches = jax.jit(t2j(torch.jit.script(_branches)))
+    for x in (abs(X) + 1, -abs(X) - 1):
+        np.testing.assert_array_equal(branches(x), x * 2 if x.sum() > 0 else x)
 
 
 @torch.jit.script

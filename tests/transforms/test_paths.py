@@ -427,6 +427,14 @@ def test_loops_on_data_are_too_many_ways():
     with pytest.raises(TracedValueError, match=r"more than 8 ways.*torch\.while_loop") as caught:
         jax.jit(t2j(halved, max_paths=8))(INPUTS[0])
     assert f"{__file__}:{halved.__code__.co_firstlineno + 1}" in str(caught.value)
+
+    def tried(x):
+        while x.sum() > 1:
+            x = x / 2 if x.max() > x.min() else x - 1
+        return x
+
+    with pytest.raises(TracedValueError, match="more than 8 ways"):
+        jax.jit(t2j(tried, max_paths=8))(INPUTS[0])
     with pytest.raises(TracedValueError, match=r"bool\(tensor\) needs the value"):
         jax.jit(t2j(halved, max_paths=1))(INPUTS[0])
 

@@ -187,10 +187,7 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
     """The result of a function whose shape depends on values, as a constant."""
     reals = [_real(x) for x in operands.args]
     options = {key: _real(x) for key, x in operands.kwargs.items()}
-    if by_rule:
-        made = _by_rule(function, rule, tuple(reals), options)
-    else:
-        made = in_pytorch(function, *reals, **options)
+    made = _by_rule(function, rule, tuple(reals), options) if by_rule else in_pytorch(function, *reals, **options)
     device = _device(operands, kwargs)
     if isinstance(made, torch.Tensor):
         return constant(made, device=device)

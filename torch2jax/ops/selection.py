@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +82,37 @@ def dim(self):
     return self.row_ndim + 1
 
 
+class _Shape:
+    """A shape whose first size is unknown. No tuple, since PyTorch's C++ would read that."""
+
+    def __init__(self, of_row: tuple[int, ...]):
+        self._of_row = of_row
+
+    def __len__(self) -> int:
+        return len(self._of_row) + 1
+
+    def __getitem__(self, at):
+        sizes = (None, *self._of_row)[at]
+        if sizes is None or (isinstance(sizes, tuple) and None in sizes):
+            raise TracedValueError("the length of what a boolean mask chose")
+        return torch.Size(sizes) if isinstance(sizes, tuple) else sizes
+
+    def __iter__(self):
+        raise TracedValueError("the length of what a boolean mask chose")
+
+    __eq__ = __hash__ = __iter__
+
+
+@implements_selected(Tensor.shape.__get__)
+def shape(self):
+    return _Shape(tuple(self.rows.shape[self.mask.ndim :]))
+
+
+@implements_selected(Tensor.size)
+def size(self, dim=None):
+    return shape(self) if dim is None else shape(self)[dim]
+
+
 # Shapes.
 
 
@@ -108,8 +140,50 @@ def unsqueeze(input, dim):
 
 
 @implements_selected(torch.squeeze, Tensor.squeeze)
-def squeeze(input, dim):
+def squeeze(input, dim=None):
+    if dim is None:  # the dimension of those that were chosen stays, though it may be one
+        of_row = [size for size in input.rows.shape[input.mask.ndim :] if size != 1]
+        return map_rows(lambda rows: rows.reshape(*input.mask.shape, *of_row), (input,), {}, "a view", safe=False)
     return _changed_row(torch.squeeze, input, dim, input.row_ndim + 1)
+
+
+def _along_row(function):
+    def along(input, dim, *args, **kwargs):
+        ndim = input.row_ndim + 1
+        dim = canonicalize_dim(ndim, dim)
+        if dim == 0:
+            raise TracedValueError(f"torch.{function.__name__} along what a boolean mask chose")
+        what = f"torch.{function.__name__}"
+        return map_rows(
+            lambda rows, *args, **kwargs: function(rows, dim - ndim, *args, **kwargs), (input, *args), kwargs, what
+        )
+
+    return along
+
+
+for _functions in (
+    (torch.softmax, Tensor.softmax, F.softmax),
+    (torch.log_softmax, Tensor.log_softmax, F.log_softmax),
+    (torch.cumsum, Tensor.cumsum),
+    (torch.gather, Tensor.gather),
+):
+    implements_selected(*_functions)(_along_row(_functions[-1]))
+
+
+@implements_selected(torch.cat, torch.concat, torch.concatenate)
+def cat(tensors, dim=0):
+    ndim = len(tensors[0].shape)
+    dim = canonicalize_dim(ndim, dim)
+    if dim == 0:
+        raise TracedValueError("torch.cat of what a boolean mask chose")
+    return map_rows(lambda *rows: torch.cat(rows, dim - ndim), tuple(tensors), {}, "torch.cat", safe=False)
+
+
+@implements_selected(F.pad)
+def pad(input, pad, mode="constant", value=None):
+    if len(pad) > 2 * input.row_ndim:
+        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask chose")
+    return map_rows(lambda rows: F.pad(rows, pad, mode, value), (input,), {}, "torch.nn.functional.pad")
 
 
 def _changed_row(function, input: Selected, dim: int, ndim: int):
@@ -130,10 +204,23 @@ def getitem(self, index):
             return select(self[index.safe()], index.mask, True)
         if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool and index.row_ndim == 0:
             return select(self.rows, self.mask & index.rows)
-    elif isinstance(index, tuple) and index[0] == slice(None) and not any(isinstance(x, Selected) for x in index):
-        whole = (slice(None),) * self.mask.ndim
-        return map_rows(lambda rows: rows[(*whole, *index[1:])], (self,), {}, "a subscript", safe=False)
+    elif _of_each_row(self, index) is not None:
+        index = _of_each_row(self, index)
+        return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
     raise TracedValueError("this subscript of, or by, what a boolean mask chose")
+
+
+def _of_each_row(chosen: Selected, index) -> tuple | None:
+    """The subscript of all rows that a subscript of those that were chosen stands for, if it is one of each row."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if any(not isinstance(item, (int, slice, type(None), type(Ellipsis))) for item in items):
+        return None
+    if Ellipsis in items:
+        at, taken = items.index(Ellipsis), [item for item in items if item is not None and item is not Ellipsis]
+        items[at : at + 1] = [slice(None)] * (chosen.row_ndim + 1 - len(taken))
+    if not items or items[0] != slice(None):
+        return None
+    return (*[slice(None)] * chosen.mask.ndim, *items[1:])
 
 
 def _compact(chosen: Selected) -> torch.Tensor:
@@ -144,7 +231,10 @@ def _compact(chosen: Selected) -> torch.Tensor:
 
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
-    if isinstance(self, Selected) or isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
+    if isinstance(self, Selected):
+        _write_rows(self, index, value)
+        return
+    if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
         raise TracedValueError("writing by this subscript what a boolean mask chose")
     if value.dtype != self.dtype:
         raise RuntimeError(
@@ -155,6 +245,21 @@ def setitem(self, index, value):
         self.copy_(torch.where(value.spread_mask(), value.rows, self))
     else:
         self[index] = _compact(value)
+
+
+def _write_rows(chosen: Selected, index, value) -> None:
+    if isinstance(index, Selected) and index.dtype == torch.bool and not isinstance(value, Selected):
+        written: Any = torch.where(index, value, chosen)
+        chosen.rows, chosen.is_safe = written.rows.to(chosen.dtype), written.is_safe
+        return
+    at = _of_each_row(chosen, index)
+    if at is None:
+        raise TracedValueError("writing by this subscript to what a boolean mask chose")
+    if isinstance(value, Selected) and not value.is_like(chosen):
+        raise TracedValueError("writing what another boolean mask chose to what one chose")
+    rows = chosen.rows.clone()
+    rows[at] = value.rows if isinstance(value, Selected) else value
+    chosen.rows, chosen.is_safe = rows, chosen.is_safe and (not isinstance(value, Selected) or value.is_safe)
 
 
 @implements_selected(torch.masked_scatter, Tensor.masked_scatter)
@@ -239,8 +344,20 @@ def amin(input, dim=None, keepdim=False):
     return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, highest(input.rows.read()))
 
 
-implements_selected(torch.max, Tensor.max)(lambda input: amax(input))
-implements_selected(torch.min, Tensor.min)(lambda input: amin(input))
+def _extreme(of_all, of_two, name: str):
+    def extreme(input, dim=None, *_, other=None, **__):
+        other = dim if isinstance(dim, torch.Tensor) else other
+        if other is not None:
+            return of_two(input, other)
+        if dim is not None:
+            raise TracedValueError(f"torch.{name} with the places of what a boolean mask chose")
+        return of_all(input)
+
+    return extreme
+
+
+implements_selected(torch.max, Tensor.max)(_extreme(amax, torch.maximum, "max"))
+implements_selected(torch.min, Tensor.min)(_extreme(amin, torch.minimum, "min"))
 
 
 @implements_selected(torch.any, Tensor.any)

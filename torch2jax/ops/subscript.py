@@ -50,9 +50,15 @@ def _getitem(self, index):
     element = known_element(self, index)
     if element is not None:
         return element
+    if isinstance(index, tuple) and index and all(_is_all(item) for item in index[1:]):
+        index = index[0] if _is_unknown_mask(self, index[0]) else index
     if _is_unknown_mask(self, index):
         return select(current().lift(self).clone(), current().lift(index).clone())
     return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
+
+
+def _is_all(item) -> bool:
+    return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
 
 
 @implements_tensors(Tensor.__setitem__)

@@ -431,7 +431,10 @@ class _Ways:
             if isinstance(other, _Raised) and other.is_check:
                 if isinstance(side, _Raised):
                     return side
-                message = f"{type(other.error).__name__}: {other.error} (at {question.place})"
+                text = f"{type(other.error).__name__}: {other.error}"
+                if isinstance(other.error, TracedValueError):  # of the values in its message
+                    text = "an exception with traced values in its message"
+                message = f"{text} (at {question.place})"
                 return self._checked(node, side, wanted, message)
         if isinstance(yes, _Raised) and isinstance(no, _Raised) and _is_same_error(yes.error, no.error):
             return yes
