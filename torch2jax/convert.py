@@ -12,6 +12,7 @@ import torch
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.originals import original
+from .calls.parts import parts_of
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .tensors.dtypes import canonical, dtype_j2t
@@ -30,6 +31,7 @@ def t2j(
     on_missing: str = "error",
     call_torch: Sequence[Any] = (),
     vmap_method: str = "sequential",
+    compile: Sequence[Any] = (),
 ) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
 
@@ -85,17 +87,20 @@ def t2j(
     if isinstance(thing, torch.dtype):
         return canonical(thing)
     if isinstance(thing, torch.nn.Module):
-        return TranslatedModule(thing, None, last_resort(thing, **options))
+        return TranslatedModule(thing, None, last_resort(thing, **options), parts_of(thing, compile))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
-        return TranslatedModule(thing.__self__, thing, last_resort(thing.__self__, **options))
+        module = thing.__self__
+        return TranslatedModule(module, thing, last_resort(module, **options), parts_of(module, compile))
     if isinstance(thing, JaxFunction):
         return thing.function
+    if compile and callable(thing) and not isinstance(thing, type):
+        parts_of(None, compile)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
         return StatefulFunction(thing, objects, last_resort(None, **options))
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options))
-    return _map_leaves(functools.partial(t2j, **options), thing)
+    return _map_leaves(functools.partial(t2j, **options, compile=compile), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:

@@ -1,5 +1,6 @@
 """Tensors and arrays from outside a call, as tensors of the call: constants, and what arrays stand for."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from ..errors import TracedValueError
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import View, evaluating, is_traced, next_number
+from ..tensors.storage import Storage, View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
@@ -40,6 +41,14 @@ class Constants:
         memory = lifted._node.storage.memory
         memory.foreign, memory.number = False, next_number()
         return lifted
+
+    def known_tensors(self, since: int = 0) -> list[torch.Tensor]:
+        """The tensors from outside that others stand for, in the order in which they came."""
+        return [tensor for tensor, _ in itertools.islice(self._tensors.values(), since, None)]
+
+    def storages(self) -> list[Storage]:
+        """Those of all that stands for tensors from outside."""
+        return [lifted._node.storage for _, lifted in self._tensors.values()]
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of this call that stands for one from outside, if there is one already, or else that one."""

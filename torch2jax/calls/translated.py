@@ -17,6 +17,7 @@ from ..transforms.tape import Attempt, Depth
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
+from .parts import Parts
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "run_on_arrays"]
 
@@ -65,8 +66,15 @@ class TranslatedModule:
 
     __signature__ = _Signature(state_dict=None, rng=None, return_state_dict=False)
 
-    def __init__(self, module: torch.nn.Module, method: types.MethodType | None = None, last_resort: Any = None):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        method: types.MethodType | None = None,
+        last_resort: Any = None,
+        parts: Parts | None = None,
+    ):
         self._module, self._method, self._last_resort, self._depth = module, method, last_resort, Depth()
+        self._parts = parts
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -80,7 +88,7 @@ class TranslatedModule:
 
         def run(attempt: Attempt):
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
-                skeleton = Skeleton(self._module, state_dict, call)
+                skeleton = Skeleton(self._module, state_dict, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)
                 return (result, skeleton.state_dict()) if return_state_dict else result

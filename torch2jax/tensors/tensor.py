@@ -21,6 +21,7 @@ __all__ = [
     "is_foreign",
     "keep_geometry",
     "make_region",
+    "make_tensor",
     "make_view",
     "make_view_of_shape",
     "resize",
@@ -204,7 +205,7 @@ def wrap(
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
     storage = Storage(held, known, order)
     storage.memory.is_inference = torch.is_inference_mode_enabled()
-    return _make(storage, held.shape, dtype, strides, None, device)
+    return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -212,7 +213,8 @@ def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(strides))) else order
 
 
-def _make(node, shape, dtype, strides, offset, device) -> Torchish:
+def make_tensor(node, shape, dtype: torch.dtype, strides, offset, device: torch.device) -> Torchish:
+    """The tensor that reads `node`, with this geometry."""
     tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
         Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype
     )
@@ -260,7 +262,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
         restriction = "inference" if torch.is_inference_mode_enabled() else "no_grad"
         if (storage.differentiable or storage.history is not None) and restriction == "no_grad":
             node = node.detached()
-    tensor = _make(node, shape, dtype, strides, offset, base._label)
+    tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     tensor._viewed = base if base._viewed is None else base._viewed
     tensor._writes = base._writes
     if restriction is not None:
@@ -281,7 +283,7 @@ def keep_geometry(tensor: Torchish) -> None:
     if kept is not None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-            before = _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
+            before = make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
         kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, before))
 
 

@@ -158,7 +158,7 @@ class Block:
             RuntimeError: it does what PyTorch does not allow there.
         """
         call, stream = self._call, self._call.stream.state
-        start = stream if key is None else stream._replace(key=key, taken=taken)
+        start = stream if key is None else stream._replace(key=key, taken=taken, before=0)
         kept = Journal(repeats=self._repeats)
         try:
             with kept, call.nested():
