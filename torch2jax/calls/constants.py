@@ -1,5 +1,6 @@
 """Tensors and arrays from outside a call, as tensors of the call: constants, and what arrays stand for."""
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -26,6 +27,8 @@ class Constants:
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, Torchish] = {}
+        self.around: Any = None
+        """What runs around compiled parts (`around.Around`), None where there are none."""
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
@@ -34,6 +37,13 @@ class Constants:
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
+
+    def lifting(self, reached: Any) -> contextlib.AbstractContextManager:
+        """A context in which tensors stand for those of PyTorch's own (`around.Around`) that they were made for."""
+        if self.around is None:
+            return contextlib.nullcontext()
+        pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
+        return self.around.lifting({id(x): (x, tensor) for x, tensor in pairs if x is not tensor})
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
@@ -63,6 +73,8 @@ class Constants:
             entry = self._tensors.get(id(value))
             if entry is not None:
                 return entry[1]
+            if self.around is not None and self.around.owns(value):
+                return self.around.lift(value)
             with outside():
                 return self._lift_constant(value)
         if not isinstance(value, jax.Array):

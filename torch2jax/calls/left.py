@@ -14,6 +14,7 @@ from ..tensors.history import UNRECORDED, Source
 from ..tensors.journal import Uncontained
 from ..tensors.storage import Held, Memory, Storage, View
 from ..tensors.tensor import Torchish, make_tensor
+from ..translation import current
 from .objects import Codec, codec_of
 from .reached import Reached
 from .selection import Selected
@@ -50,8 +51,9 @@ def _holds(opened: tuple, head, items: list) -> bool:
 class Made:
     """What is being made again from what was described."""
 
-    def __init__(self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence):
+    def __init__(self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict):
         self.objects, self.tensors, self.storages, self.arrays = objects, tensors, storages, arrays
+        self.around = around
         self.memo: dict[int, Any] = {}
 
 
@@ -156,6 +158,9 @@ class _Tensor:
         return made.memo[key]
 
     def _made(self, made: Made) -> Torchish:
+        if isinstance(self._storage, int) and self._storage in made.around:
+            shape, _, strides, offset, _ = self._geometry
+            return current().constants.around.view(made.around[self._storage], shape, strides, offset)
         node: Any = made.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(made)
         for kind in self._kinds:
             node = View(node, kind)

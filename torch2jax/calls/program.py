@@ -108,7 +108,7 @@ class Program:
                     kept.written.clear()
                     if key is not None:
                         call.stream.state = stream._replace(key=key, taken=0, before=before)
-                    with call.inside():
+                    with call.inside(), constants.lifting(reached):
                         result = function(*args, **kwargs)
                     if kept.changes_older:
                         raise Uncontained("a change of a tensor from outside itself, not of its values")
@@ -222,7 +222,7 @@ class Program:
             array, arrays[place] = arrays[place], None
             given.append(spare.given(storages[place], array))
             del array
-        stream = call.stream.state
+        stream, around = call.stream.state, reached.all_around
         results = self._run(given, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
         del given
         if self._stream is not None:
@@ -232,13 +232,16 @@ class Program:
         for (place, layout, has_history), array in zip(self._written, results, strict=False):
             storage = storages[place]
             storage.write(Held(array, layout), None)
+            if place in around:
+                call.constants.around.write_back(around[place], array)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
             spare.add(array)
         objects, tensors = reached.all_objects if self._left.needs_objects else (), reached.all_tensors
         for place, count in self._writes:
             tensors[place]._writes[0] += count
-        return self._left.make(Made(objects, tensors, storages, results[len(self._written) :]))
+        made = Made(objects, reached.all_originals, storages, results[len(self._written) :], around)
+        return self._left.make(made)
 
     def _rng(self, stream: Any) -> tuple:
         if not self._uses_stream:

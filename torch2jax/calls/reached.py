@@ -40,7 +40,10 @@ class Reached:
         self.storages: list[Storage] = []
         self.places: dict[int, int] = {} if beyond is None else beyond.places.copy()
         """The number of each object, tensor and storage, by id."""
-        self._raw: list = []  # which keep their ids
+        self.originals: list[torch.Tensor] = []
+        """What the tensors stand for, themselves if for nothing."""
+        self.around: dict[int, torch.Tensor] = {}
+        """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
         self._shape: list = []
         for root in roots:
             self._visit(root)
@@ -53,6 +56,14 @@ class Reached:
     @property
     def all_tensors(self) -> list[Torchish]:
         return self.tensors if self._beyond is None else self._beyond.all_tensors + self.tensors
+
+    @property
+    def all_originals(self) -> list[torch.Tensor]:
+        return self.originals if self._beyond is None else self._beyond.all_originals + self.originals
+
+    @property
+    def all_around(self) -> dict[int, torch.Tensor]:
+        return self.around if self._beyond is None else {**self._beyond.all_around, **self.around}
 
     @property
     def all_storages(self) -> list[Storage]:
@@ -88,26 +99,32 @@ class Reached:
         if place is not None:
             self._shape.append((_SEEN, place, "tensor"))
             return
-        tensor = value
+        tensor: Any = value
         if not isinstance(value, Torchish):
             try:
-                tensor = current().lift(value)
+                tensor = self._standing_for(value)
             except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
                 self._shape.append(leaf_of(object)(value))
                 return
             place = self.places.get(id(tensor))
-            self._raw.append(value)
         if place is None:
             place = self.places[id(tensor)] = self.first_tensor + len(self.tensors)
-            self.tensors.append(tensor)  # pyright: ignore[reportArgumentType]
+            self.tensors.append(tensor)
+            self.originals.append(value)
         self.places[id(value)] = place
         storage = tensor._node.storage
         at = self.places.get(id(storage))
         if at is None:
             at = self.places[id(storage)] = self.first_storage + len(self.storages)
             self.storages.append(storage)
+            if tensor is not value and not storage.memory.foreign:
+                self.around[at] = value
         geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, tensor._restriction))
+
+    def _standing_for(self, value: torch.Tensor) -> Torchish:
+        around = current().constants.around
+        return around.standing_for(value) if around is not None and around.owns(value) else current().lift(value)
 
     def described(self) -> tuple:
         """What the trace depends on of the storages."""
@@ -141,7 +158,8 @@ class World(Reached):
     def is_current(self) -> bool:
         """Whether the objects hold what they did."""
         return (
-            [*map(len, self._views)] == self._sizes
+            not self.around
+            and [*map(len, self._views)] == self._sizes
             and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
             and all(map(is_, map(_node_of, self.tensors), self._nodes))
         )

@@ -15,6 +15,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
 from ..transforms.tape import Attempt, Depth
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
+from .around import Around
 from .dispatch import Translation
 from .module import Skeleton
 from .parts import Parts
@@ -88,6 +89,8 @@ class TranslatedModule:
 
         def run(attempt: Attempt):
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
+                if self._parts is not None:
+                    call.constants.around = Around(call)
                 skeleton = Skeleton(self._module, state_dict, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)
