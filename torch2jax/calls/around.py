@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -23,11 +22,11 @@ from ..rules.inplace import InPlace, WithFlag
 from ..rules.rule import ArrayRule, Reflected
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, is_integral
-from ..tensors.interop import array_to_tensor, to_numpy
+from ..tensors.interop import array_to_tensor, tensor_to_array, to_numpy
+from ..tensors.journal import Uncontained, journal
 from ..tensors.scalars import held_values
-from ..tensors.journal import expect_no_journal, journal
-from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
+from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 
 __all__ = ["Around"]
@@ -53,18 +52,24 @@ class _Sort(Enum):
 @functools.cache
 def _sort_of(function) -> _Sort:
     name = getattr(function, "__name__", "")
-    if name == "__get__" or name == "__set__":
-        return _Sort.OTHER if name == "__get__" and function.__self__.__name__ != "grad" else _Sort.NONE
+    if name in ("__get__", "__set__"):
+        is_gradients = "grad" in function.__self__.__name__
+        return _Sort.NONE if is_gradients else _Sort.OTHER if name == "__get__" else _Sort.WRITES
     rule = registry.lookup(function)
     if _RANDOM.search(name) or (rule is None and isinstance(function, types.FunctionType)):
         return _Sort.NONE  # what a function in Python calls comes by itself
     if isinstance(rule, (Reflected, WithFlag)):
         rule = rule.rule
     if isinstance(rule, ArrayRule):
-        return _Sort.NONE if rule.random else _Sort.PURE
+        return _Sort.NONE if rule.random or not _is_provided(rule) else _Sort.PURE
     if isinstance(rule, InPlace) or name in ("__setitem__", "copy_", "fill_", "zero_"):
         return _Sort.WRITES
     return _Sort.NONE if name.startswith("_set_") or "grad" in name else _Sort.OTHER
+
+
+def _is_provided(rule: ArrayRule) -> bool:
+    """Whether a rule is the package's, and does what PyTorch does."""
+    return rule.body.__module__.startswith(__name__.partition(".")[0] + ".")
 
 
 @functools.cache
@@ -83,6 +88,7 @@ class Around:
     def __init__(self, call: Any):
         self._call = call
         self._lifted: list[dict[int, tuple[torch.Tensor, Torchish]]] = []
+        self._is_closed = False
 
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
@@ -98,7 +104,7 @@ class Around:
             if not _gather(value, tensors):
                 return NOT_RUN
         for key, value in kwargs.items():
-            if key == "generator" and value is not None or not _gather(value, tensors):
+            if (key == "generator" and value is not None) or not _gather(value, tensors):
                 return NOT_RUN
         if not tensors:
             return self._make(function, args, kwargs) if function in _MAKERS else NOT_RUN
@@ -121,7 +127,7 @@ class Around:
             return NOT_RUN
         if dtype is not None and not _is_integral(dtype):
             return NOT_RUN
-        if kwargs.get("requires_grad") or function is torch.full and dtype is None and not _is_number(args, kwargs):
+        if kwargs.get("requires_grad") or (function is torch.full and dtype is None and not _is_number(args, kwargs)):
             return NOT_RUN
         with torch._C.DisableTorchFunction():
             made = function(*args, **kwargs)
@@ -180,21 +186,28 @@ class Around:
         """
         lifted = self._lifted[-1] if self._lifted else {}
         if id(value) not in lifted:
-            expect_no_journal("a tensor that is in neither its module nor its arguments")
-            tensor = self.standing_for(value)
-            tensor.write(Held(jnp.asarray(tensor.read()), None))
-            tensor._writes[0] = 0
+            if self._is_closed:
+                raise Uncontained("a tensor that is in neither its module nor its arguments")
+            with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                tensor = wrap(tensor_to_array(value, copy=True), value.dtype)
+            tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]
 
     @contextlib.contextmanager
-    def lifting(self, lifted: dict[int, tuple[torch.Tensor, Torchish]]):
-        """A context in which tensors of the call stand for PyTorch's own, given by the ids of these."""
+    def lifting(self, lifted: dict[int, tuple[torch.Tensor, Torchish]], *, is_closed: bool = False):
+        """A context in which tensors of the call stand for PyTorch's own, given by the ids of these.
+
+        Args:
+            is_closed: for no others.
+        """
+        before, self._is_closed = self._is_closed, is_closed
         self._lifted.append(lifted)
         try:
             yield
         finally:
             self._lifted.pop()
+            self._is_closed = before
 
     def standing_for(self, value: torch.Tensor) -> Torchish:
         """A new tensor of the call of the same values, in an array of numpy's: for a program."""
@@ -249,7 +262,7 @@ def _gather(value, tensors: list) -> bool:
         tensors.append(value)
         return True
     if isinstance(value, (tuple, list)):
-        return all([_gather(x, tensors) for x in value])
+        return all(_gather(x, tensors) for x in value)
     if isinstance(value, _DEVICES):
         return torch.device(value).type == "cpu" if isinstance(value, torch.device) else value in ("cpu", "mean", "sum")
     return not isinstance(value, (jax.Array, np.ndarray))

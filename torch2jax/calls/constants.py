@@ -38,12 +38,17 @@ class Constants:
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
 
+    def is_around(self, value) -> bool:
+        """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
+        return self.around is not None and self.around.owns(value)
+
     def lifting(self, reached: Any) -> contextlib.AbstractContextManager:
         """A context in which tensors stand for those of PyTorch's own (`around.Around`) that they were made for."""
         if self.around is None:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
-        return self.around.lifting({id(x): (x, tensor) for x, tensor in pairs if x is not tensor})
+        lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
+        return self.around.lifting(lifted, is_closed=True)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
@@ -73,7 +78,7 @@ class Constants:
             entry = self._tensors.get(id(value))
             if entry is not None:
                 return entry[1]
-            if self.around is not None and self.around.owns(value):
+            if self.is_around(value):
                 return self.around.lift(value)
             with outside():
                 return self._lift_constant(value)

@@ -282,4 +282,3 @@ class Left:
             if storage.memory is memory:
                 return number
         raise Uncontained("a tensor that is in neither its module nor its arguments")
-

@@ -91,7 +91,6 @@ _SET = Codec(lambda x: (len(x), tuple(x)), lambda kind, *_: set.__new__(kind), _
 _FROZEN = Codec(lambda x: (len(x), tuple(x)), lambda kind, _head, items: frozenset.__new__(kind, items))
 
 
-
 def _fill_deque(value: deque, _head, items) -> None:
     value.clear()
     value.extend(items)
@@ -138,15 +137,12 @@ _DICT_WITH_ATTRIBUTES = Codec(
 )
 
 
-
 def _fill_default_dict(value: defaultdict, keys, items) -> None:
     *items, value.default_factory = items
     _fill_dict(value, keys, items)
 
 
-_DEFAULT_DICT = _DICT._replace(
-    open=lambda x: (_keys(x), (*x.values(), x.default_factory)), fill=_fill_default_dict
-)
+_DEFAULT_DICT = _DICT._replace(open=lambda x: (_keys(x), (*x.values(), x.default_factory)), fill=_fill_default_dict)
 
 # Objects.
 
@@ -179,7 +175,6 @@ def _fill_module(module, names, items) -> None:
 
 
 _MODULE = _OBJECT._replace(open=_open_module, fill=_fill_module)
-
 
 
 @functools.cache

@@ -3,9 +3,10 @@
 import copy
 import difflib
 import functools
+import itertools
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from ..errors import TracedValueError
 from ..rules import autocast
 from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
-from ..tensors.journal import Uncontained, journal
-from ..transforms.traces import is_transforming
+from ..tensors.journal import Uncontained
 from ..translation import Call, current
+from .differences import difference, listed
 from .objects import Hidden, Identity
 from .program import Program, Spare
 from .reached import Reached, World
@@ -26,6 +27,7 @@ from .reached import Reached, World
 __all__ = ["Parts", "parts_of"]
 
 _MANY = 16
+_NOT_COMPILED: Any = object()
 
 
 def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
@@ -64,7 +66,9 @@ def _found(module: torch.nn.Module, thing: Any) -> Iterator[tuple[str, str | Non
     elif isinstance(owner, torch.nn.Module):
         found = [path for path, part in parts.items() if part is owner][:1]
     else:
-        raise TypeError(f"compile has {thing!r}; wanted the name of a part or method, a module, its method or its class")
+        raise TypeError(
+            f"compile has {thing!r}; wanted a part or method, by name or as itself, or a class of modules"
+        )
     if not found:
         raise ValueError(f"compile has {thing!r}, which is no part of the module")
     yield from ((path, method) for path in found)
@@ -110,26 +114,31 @@ class _Part:
         self.name = ".".join(x for x in (path, method) if x) or "the forward pass"
         self.programs: dict[tuple, Program | None] = {}
         self._numbers: dict[tuple, int] = {}
+        self._next = itertools.count()
         self._has_warned = False
+        self._last: dict[str, str] = {}
 
     def numbered(self, signature: tuple) -> int:
         """A number that stands for a signature."""
-        return self._numbers.setdefault(signature, len(self._numbers))
+        number = self._numbers.get(signature)
+        return self._numbers.setdefault(signature, next(self._next)) if number is None else number
 
-    def note(self, key: tuple, program: Program | None) -> None:
-        before = next(reversed(self.programs), None)
+    def note(self, key: tuple, program: Program | None, listed: dict[str, str]) -> None:
+        """Keeps a program.
+
+        Args:
+            program: None if the part runs as it is.
+            listed: what the call gets for which it was compiled.
+        """
+        before, self._last = self._last, listed
         self.programs[key] = program
         if len(self.programs) > _MANY and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"{self.name} has been compiled {len(self.programs)} times by now. What differed the last time: "
-                f"{_difference(before, key)}. Wanted the same shapes, dtypes and Python values each time",
+                f"{difference(before, listed)}. Wanted the same shapes, dtypes and Python values each time",
                 stacklevel=4,
             )
-
-
-def _difference(before, now) -> str:
-    return f"{before} {now}"
 
 
 class _Running(Hidden):
@@ -151,24 +160,29 @@ class _Running(Hidden):
             world.refresh(self._part.numbered)
             reached = Reached((args, kwargs), world)
             key = world.number, reached.signature, reached.described(), _settings(call)
-            programs = self._part.programs
-            if key not in programs:
-                self._part.note(key, self._compiled(args, kwargs, world, reached))
-            program = programs[key]
+            program = self._part.programs.get(key, _NOT_COMPILED)
+            if program is _NOT_COMPILED:
+                program = self._compiled(key, args, kwargs, world, reached)
             if program is not None:
                 return program.run(call, world, reached, self._spare)
         return self._function(*args, **kwargs)
 
-    def _compiled(self, args: tuple, kwargs: dict, world: World, reached: Reached) -> Program | None:
+    def _compiled(self, key: tuple, args: tuple, kwargs: dict, world: World, reached: Reached) -> Program | None:
+        """The program for a signature; None if the part is to run as it is, which shows what is the matter."""
         name = self._part.name
+        listing = listed(self._function, self._module, args, kwargs)
         try:
-            return Program(name, self._function, args, kwargs, world, reached)
+            program = Program(name, self._function, args, kwargs, world, reached)
         except (TracedValueError, jax.errors.JAXTypeError) as error:
             error.add_note(f"{name} is a part that is compiled (compile=...), so that it has no values of tensors.")
             raise
         except Uncontained as reason:
-            warnings.warn(f"{name} is not compiled but runs as it is, for there is {reason}", stacklevel=4)
+            warnings.warn(f"{name} is not compiled but runs as it is, because of {reason}", stacklevel=4)
+            program = None
+        except Exception:  # the code's own, which comes again, after all that the code has done before
             return None
+        self._part.note(key, program, listing)
+        return program
 
     def __deepcopy__(self, memo):
         module, function = copy.deepcopy(self._module, memo), copy.deepcopy(self._function, memo)
@@ -177,15 +191,10 @@ class _Running(Hidden):
 
 def _may_compile(call: Any) -> bool:
     """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
-    return not (
-        is_transforming()
-        or call.tape is not None
-        or call.dual is not None
-        or call.on_result is not None
-        or journal() is not None
-        or torch._C._len_torch_dispatch_stack()
-        or any(not isinstance(mode, Call) for mode in _get_current_function_mode_stack())
-    )
+    around = call.constants.around
+    if around is None or not around.is_active:
+        return False
+    return all(isinstance(mode, Call) for mode in _get_current_function_mode_stack())
 
 
 def _settings(call: Any) -> tuple:

@@ -1,4 +1,4 @@
-"""One compiled form of a part: its trace for one signature, as a program of arrays, and what is left when it has run."""
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and what it leaves behind."""
 
 import gc
 import sys
@@ -82,6 +82,8 @@ class Program:
         self._stream: Any = None
         self._outer: list[torch.Tensor] = []
         self._left: Any = None
+        self._program: Any = None
+        self._made_within: set[int] = set()
         while not self._trace(function, args, kwargs, reached):
             pass
         self._finish(name, world, reached)
@@ -121,6 +123,7 @@ class Program:
                 raise
             finally:
                 call.stream.state = stream
+                self._made_within = {id(node) for node in kept.survivors()}
                 for node in kept.survivors():
                     if isinstance(node, Storage) and isinstance(node.held.array, jax.core.Tracer):
                         node.lose()
@@ -170,11 +173,12 @@ class Program:
     # Running.
 
     def _finish(self, name: str, world: World, reached: Reached) -> None:
-        closed, donated = self._program, {x.place for x in self._written}
+        closed = self._program
         self._check_constants(closed.consts, reached)
         inputs = len(closed.jaxpr.invars) - 1 - (self._call.stream.state.key is not None)
-        kept = [i for i in range(inputs) if i not in donated]
-        given = [x.place for x in self._written]
+        before, after = closed.in_avals, closed.out_avals
+        given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
+        kept = [i for i in range(inputs) if i not in given]
         self._uses_stream = self._draws > 0 or self._stream is not None
         jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
 
@@ -192,7 +196,7 @@ class Program:
             return eval_jaxpr(jaxpr, constants, *arrays, before)
 
         evaluate.__name__ = evaluate.__qualname__ = name
-        self._kept, self._constants = kept, list(closed.consts)
+        self._kept, self._given, self._constants = kept, given, list(closed.consts)
         self._run = jax.jit(evaluate, donate_argnums=0)
         self._program = None
 
@@ -201,9 +205,9 @@ class Program:
         arrays = [array for array in constants if isinstance(array, jax.Array)]
         if not arrays:
             return
-        outer = {id(x) for x in self._call.constants.storages()}
+        known = {*map(id, self._call.constants.storages()), *self._made_within, *reached.places}
         for holder in gc.get_referrers(*arrays):
-            if isinstance(holder, Storage) and id(holder) not in reached.places and id(holder) not in outer:
+            if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
     def run(self, call: Any, world: World, reached: Reached, spare: Spare) -> Any:
@@ -216,7 +220,7 @@ class Program:
             storages = [*world.storages, *reached.storages]
             arrays = [*world.arrays, *[storage.held.array for storage in reached.storages]]
         given = []
-        for place, _, _ in self._written:
+        for place in self._given:
             if place < len(world.arrays):
                 world.arrays[place] = None
             array, arrays[place] = arrays[place], None

@@ -123,8 +123,8 @@ class Reached:
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, tensor._restriction))
 
     def _standing_for(self, value: torch.Tensor) -> Torchish:
-        around = current().constants.around
-        return around.standing_for(value) if around is not None and around.owns(value) else current().lift(value)
+        constants = current().constants
+        return constants.around.standing_for(value) if constants.is_around(value) else constants.lift(value)
 
     def described(self) -> tuple:
         """What the trace depends on of the storages."""
@@ -145,7 +145,7 @@ class World(Reached):
 
     def __init__(self, root):
         super().__init__((root,))
-        self._views = [view for x in self.objects for view in _views_of(x)]
+        self._views: list[Any] = [view for x in self.objects for view in _views_of(x)]
         self._sizes = [*map(len, self._views)]
         self._items = [*itertools.chain.from_iterable(self._views)]
         self._nodes = [*map(_node_of, self.tensors)]

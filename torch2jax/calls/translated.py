@@ -111,7 +111,7 @@ def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: di
 
     def enter(value):
         nonlocal is_inner
-        is_inner = is_inner or isinstance(value, Torchish)
+        is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_around(value)
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):
