@@ -57,9 +57,15 @@ class Constants:
         memory.foreign, memory.number = False, next_number()
         return lifted
 
+    @property
+    def count(self) -> int:
+        """How many tensors from outside, or made by PyTorch, others stand for."""
+        return len(self._tensors)
+
     def known_tensors(self, since: int = 0) -> list[torch.Tensor]:
         """The tensors from outside that others stand for, in the order in which they came."""
-        return [tensor for tensor, _ in itertools.islice(self._tensors.values(), since, None)]
+        found = itertools.islice(self._tensors.values(), since, None)
+        return [tensor for tensor, lifted in found if lifted._node.storage.memory.number == 0]
 
     def storages(self) -> list[Storage]:
         """Those of all that stands for tensors from outside."""

@@ -51,9 +51,9 @@ def _holds(opened: tuple, head, items: list) -> bool:
 class Made:
     """What is being made again from what was described."""
 
-    def __init__(self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict):
+    def __init__(self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict, stands: dict):
         self.objects, self.tensors, self.storages, self.arrays = objects, tensors, storages, arrays
-        self.around = around
+        self.around, self.stands = around, stands
         self.memo: dict[int, Any] = {}
 
 
@@ -164,7 +164,10 @@ class _Tensor:
         node: Any = made.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(made)
         for kind in self._kinds:
             node = View(node, kind)
-        tensor = make_tensor(node, *self._geometry)
+        shape, dtype, strides, offset, label = self._geometry
+        if isinstance(self._storage, int) and self._storage in made.stands:
+            offset += made.stands[self._storage].storage_offset()
+        tensor = make_tensor(node, shape, dtype, strides, offset, label)
         if self._viewed is not None:
             viewed = self._viewed.make(made)
             tensor._viewed, tensor._writes = viewed, viewed._writes

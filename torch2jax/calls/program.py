@@ -14,7 +14,7 @@ from jax.core import eval_jaxpr
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Held, Storage
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, make_tensor, set_geometry
 from ..translation import current
 from .left import Left, Made, Restoration
 from .reached import Reached, World
@@ -60,6 +60,15 @@ class _Written(NamedTuple):
     has_history: bool
 
 
+def _standing(tensor: Torchish, storage: Storage) -> Torchish:
+    """Lets a view show a storage of its own; gives what is to be restored."""
+    shape, dtype, strides = tensor.shape, tensor.dtype, tensor.stride()
+    before = make_tensor(tensor._node, shape, dtype, strides, tensor.storage_offset(), tensor._label)
+    set_geometry(tensor, make_tensor(storage, shape, dtype, strides, 0, tensor._label))
+    tensor._node = storage
+    return before
+
+
 class Program:
     """The trace of a part.
 
@@ -96,7 +105,7 @@ class Program:
         call = self._call
         reached = Reached(self._outer, reached)
         stream, constants = call.stream.state, call.constants
-        known_before = len(constants.known_tensors())
+        known_before = constants.count
         restoration, tensors = Restoration(reached.all_objects), reached.all_tensors
         writes = [tensor._writes[0] for tensor in tensors]
         storages = reached.all_storages
@@ -128,12 +137,16 @@ class Program:
                     if isinstance(node, Storage) and isinstance(node.held.array, jax.core.Tracer):
                         node.lose()
 
+        stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in reached.all_stands.items()]
         try:
             arrays = [storage.held.array for storage in storages]
             key = stream.key if stream.key is not None else None
             self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
         finally:
             restoration.restore()
+            for tensor, before in stood:
+                set_geometry(tensor, before)
+                tensor._node = before._node
             for tensor, count in zip(tensors, writes, strict=True):
                 tensor._writes[0] = count
             call.casts = casts
@@ -226,7 +239,7 @@ class Program:
             array, arrays[place] = arrays[place], None
             given.append(spare.given(storages[place], array))
             del array
-        stream, around = call.stream.state, reached.all_around
+        stream, around, stands = call.stream.state, reached.all_around, reached.all_stands
         results = self._run(given, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
         del given
         if self._stream is not None:
@@ -235,6 +248,9 @@ class Program:
             call.stream.state = stream._replace(taken=stream.taken + self._draws)
         for (place, layout, has_history), array in zip(self._written, results, strict=False):
             storage = storages[place]
+            if place in stands:
+                stands[place].write(Held(array, layout))
+                continue
             storage.write(Held(array, layout), None)
             if place in around:
                 call.constants.around.write_back(around[place], array)
@@ -244,7 +260,9 @@ class Program:
         objects, tensors = reached.all_objects if self._left.needs_objects else (), reached.all_tensors
         for place, count in self._writes:
             tensors[place]._writes[0] += count
-        made = Made(objects, reached.all_originals, storages, results[len(self._written) :], around)
+        for place, tensor in stands.items():
+            storages[place] = tensor._node
+        made = Made(objects, reached.all_originals, storages, results[len(self._written) :], around, stands)
         return self._left.make(made)
 
     def _rng(self, stream: Any) -> tuple:

@@ -1,6 +1,7 @@
 """All that a compiled part can reach: the objects, tensors and storages, and what its trace depends on of them."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import attrgetter, is_
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 
 from ..tensors.history import Source
-from ..tensors.storage import Storage
+from ..tensors.storage import Held, Storage, View
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .objects import codec_of, leaf_of
@@ -45,8 +46,34 @@ class Reached:
         self.around: dict[int, torch.Tensor] = {}
         """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
         self._shape: list = []
+        self.stands: dict[int, Torchish] = {}
+        """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
+        self._at: list[int] = []  # where in the signature the tensors are
         for root in roots:
             self._visit(root)
+        if beyond is not None:
+            self._stand_alone()
+
+    def _stand_alone(self) -> None:
+        """Lets a row be the same, whatever matrix it is a row of, where only the row is reached."""
+        if all(type(tensor._node) is Storage for tensor in self.tensors):
+            return
+        counts = Counter(self._shape[at][1] for at in self._at)
+        for tensor, at in zip(self.tensors, self._at, strict=True):
+            entry, node = self._shape[at], tensor._node
+            place, storage = entry[1], node.storage
+            is_view = isinstance(node, View) and not node.overlaps and not node.bits and not node.kind.traced
+            if not is_view or counts[place] > 1 or place < self.first_storage or not tensor.is_contiguous():
+                continue
+            if storage.memory.is_shared or storage.is_outgrown or storage.memory.foreign:
+                continue
+            alone = Storage(Held(tensor.read(), None))
+            alone.differentiable, alone.history = storage.differentiable, storage.history
+            alone.memory.is_inference = storage.memory.is_inference
+            self.storages[place - self.first_storage] = alone
+            self.places[id(alone)] = place
+            self.stands[place] = tensor
+            self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
 
     @property
     def all_objects(self) -> list:
@@ -64,6 +91,10 @@ class Reached:
     @property
     def all_around(self) -> dict[int, torch.Tensor]:
         return self.around if self._beyond is None else {**self._beyond.all_around, **self.around}
+
+    @property
+    def all_stands(self) -> dict[int, Torchish]:
+        return self.stands if self._beyond is None else {**self._beyond.all_stands, **self.stands}
 
     @property
     def all_storages(self) -> list[Storage]:
@@ -120,7 +151,9 @@ class Reached:
             if tensor is not value and not storage.memory.foreign:
                 self.around[at] = value
         geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
-        self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, tensor._restriction))
+        restriction = tensor._restriction and tensor._restriction.partition(":")[0]
+        self._at.append(len(self._shape))
+        self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
 
     def _standing_for(self, value: torch.Tensor) -> Torchish:
         constants = current().constants

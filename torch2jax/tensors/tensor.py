@@ -25,6 +25,7 @@ __all__ = [
     "make_view",
     "make_view_of_shape",
     "resize",
+    "set_geometry",
     "strides_of_copy",
     "strides_of_shape",
     "wrap",
@@ -273,7 +274,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
 def become(tensor: Torchish, other: Torchish) -> None:
     """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
     keep_geometry(tensor)
-    _set_geometry(tensor, other)
+    set_geometry(tensor, other)
     tensor.change("_node", other._node)
 
 
@@ -284,10 +285,11 @@ def keep_geometry(tensor: Torchish) -> None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
             before = make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
-        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, before))
+        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, before))
 
 
-def _set_geometry(tensor: Torchish, other: Torchish) -> None:
+def set_geometry(tensor: Torchish, other: Torchish) -> None:
+    """Lets `tensor` itself have the dtype, shape and strides of another."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 
