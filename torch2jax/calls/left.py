@@ -51,7 +51,9 @@ def _holds(opened: tuple, head, items: list) -> bool:
 class Made:
     """What is being made again from what was described."""
 
-    def __init__(self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict, stands: dict):
+    def __init__(
+        self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict, stands: dict
+    ):
         self.objects, self.tensors, self.storages, self.arrays = objects, tensors, storages, arrays
         self.around, self.stands = around, stands
         self.memo: dict[int, Any] = {}

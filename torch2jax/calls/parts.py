@@ -66,9 +66,7 @@ def _found(module: torch.nn.Module, thing: Any) -> Iterator[tuple[str, str | Non
     elif isinstance(owner, torch.nn.Module):
         found = [path for path, part in parts.items() if part is owner][:1]
     else:
-        raise TypeError(
-            f"compile has {thing!r}; wanted a part or method, by name or as itself, or a class of modules"
-        )
+        raise TypeError(f"compile has {thing!r}; wanted a part or method, by name or as itself, or a class of modules")
     if not found:
         raise ValueError(f"compile has {thing!r}, which is no part of the module")
     yield from ((path, method) for path in found)

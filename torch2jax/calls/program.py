@@ -52,6 +52,15 @@ def _references_alone() -> int:
 _ALONE = _references_alone()
 
 
+def _held_elsewhere(tensors: list) -> list:
+    """Those that others have besides this list and what remembers them: the rest was made only just now."""
+    made: list[Any] = [object()]
+    remembered = (made[0],)
+    alone = sys.getrefcount(made[0])
+    del remembered
+    return [tensors[i] for i in range(len(tensors)) if sys.getrefcount(tensors[i]) > alone]
+
+
 class _Written(NamedTuple):
     """A storage that was there before, and is written."""
 
@@ -150,7 +159,7 @@ class Program:
             for tensor, count in zip(tensors, writes, strict=True):
                 tensor._writes[0] = count
             call.casts = casts
-        found = [tensor for tensor in constants.known_tensors(known_before) if id(tensor) not in reached.places]
+        found = [x for x in _held_elsewhere(constants.known_tensors(known_before)) if id(x) not in reached.places]
         self._outer.extend(found)
         if found:
             self._written, self._writes, self._stream = [], [], None
