@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from .tensors.dtypes import canonical, dtype_j2t
 from .tensors.interop import array_to_tensor, tensor_to_array
 from .tensors.tensor import Torchish
 from .tensors.trees import map_arguments
+from .transforms.paths import Policy
 from .translation import current
 
 __all__ = ["j2t", "t2j"]
@@ -32,6 +33,9 @@ def t2j(
     call_torch: Sequence[Any] = (),
     vmap_method: str = "sequential",
     compile: Sequence[Any] = (),
+    checks: str = "assume",
+    answers: Mapping[str, bool] | None = None,
+    max_paths: int = 64,
 ) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
 
@@ -62,6 +66,13 @@ def t2j(
             as themselves, or by class. Parameters of a part are inputs of the call, and have gradients; buffers that
             it writes to come back.
         vmap_method: how JAX batches what runs in PyTorch; see `torch2jax`.
+        checks: what becomes of a check of traced values, which raises an exception for some of them: ``"assume"`` that
+            it finds nothing; ``"checkify"``, an error for `jax.experimental.checkify`; or ``"raise"``, an error while
+            the compiled program runs.
+        answers: what to answer to a question about traced values instead of following both answers, by where it is
+            asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
+        max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
+            with 1 such a question is an error.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
     only by code that draws random numbers; what runs in PyTorch may draw none.
@@ -69,17 +80,19 @@ def t2j(
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
             of another kind.
-        ValueError: a tensor is on the meta device; `on_missing` or `vmap_method` is unknown; or `call_torch` has a
-            name that nothing bears.
+        ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
+            no positive integer; or `call_torch` has a name that nothing bears.
 
     The functions raise
 
         - NoRuleError: an operator has no rule; or, with ``on_missing="call_torch"``, it draws random numbers or gives a
           view of an argument.
-        - TracedValueError: Python, or the shape of a result, asks for values of traced arrays.
+        - TracedValueError: Python asks for numbers in traced arrays, the shape of a result depends on them, or both
+          answers to a question about them cannot be followed.
     """
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
+    policy = Policy.of(checks, answers, max_paths)
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")
     if isinstance(thing, torch.Tensor):
@@ -87,20 +100,21 @@ def t2j(
     if isinstance(thing, torch.dtype):
         return canonical(thing)
     if isinstance(thing, torch.nn.Module):
-        return TranslatedModule(thing, None, last_resort(thing, **options), parts_of(thing, compile))
+        return TranslatedModule(thing, None, last_resort(thing, **options), policy, parts_of(thing, compile))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         module = thing.__self__
-        return TranslatedModule(module, thing, last_resort(module, **options), parts_of(module, compile))
+        return TranslatedModule(module, thing, last_resort(module, **options), policy, parts_of(module, compile))
     if isinstance(thing, JaxFunction):
         return thing.function
     if compile and callable(thing) and not isinstance(thing, type):
         parts_of(None, compile)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-        return StatefulFunction(thing, objects, last_resort(None, **options))
+        return StatefulFunction(thing, objects, last_resort(None, **options), policy)
     if callable(thing) and not isinstance(thing, type):
-        return TranslatedFunction(thing, last_resort(None, **options))
-    return _map_leaves(functools.partial(t2j, **options, compile=compile), thing)
+        return TranslatedFunction(thing, last_resort(None, **options), policy)
+    others = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
+    return _map_leaves(functools.partial(t2j, **options, **others), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:

@@ -1,15 +1,32 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
+import dis
 import os
 import sys
 import sysconfig
+import types
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import optree
 import torch
 
-__all__ = ["BatchedValueError", "NoRuleError", "SparseLayoutError", "TracedValueError", "user_location"]
+__all__ = [
+    "BatchedValueError",
+    "BranchError",
+    "NoRuleError",
+    "OnMetaError",
+    "Place",
+    "SparseLayoutError",
+    "TracedValueError",
+    "WithoutValuesError",
+    "WrapsOthersError",
+    "asking_place",
+    "is_raised_by_code",
+    "user_location",
+    "user_place",
+]
 
 _LIBRARIES = tuple(
     str(Path(path).resolve()) + os.sep  # torchvision is none of them
@@ -21,6 +38,7 @@ _LIBRARIES = tuple(
         sysconfig.get_paths()["stdlib"],
     )
 )
+_TORCH, _TRANSLATORS = _LIBRARIES[1], (_LIBRARIES[0], _LIBRARIES[2], _LIBRARIES[3])
 # An installed package lives below the standard library's folder, yet is the user's model code.
 _SITE_PACKAGES = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
 
@@ -33,14 +51,105 @@ def _is_library(filename: str) -> bool:
     return filename.startswith(_LIBRARIES[-1]) and not filename.startswith(_SITE_PACKAGES)
 
 
+class Place(NamedTuple):
+    """A line of code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
+
+
+def _innermost(is_skipped) -> Place:
+    frame = sys._getframe(2)
+    while frame is not None:
+        if not is_skipped(frame.f_code.co_filename):
+            return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return Place("", 0, "")
+
+
+def user_place() -> Place:
+    """The innermost line on the stack outside torch, jax, the standard library and this package."""
+    return _innermost(_is_library)
+
+
+def asking_place() -> Place:
+    """The innermost line on the stack outside jax and this package."""
+    return _innermost(_is_translator)
+
+
 def user_location() -> str:
     """Names the innermost ``file:line`` on the stack outside torch, jax, the standard library and this package."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if not _is_library(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return "<unknown location>"
+    return str(user_place())
+
+
+def _is_translator(filename: str) -> bool:
+    return filename.startswith(_TRANSLATORS)
+
+
+def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
+    """Whether code raises an exception by itself, with a ``raise`` or ``assert`` of its own, as a check does.
+
+    It does not where an operation fails, or in answer to what PyTorch, JAX or this package raises. PyTorch's Python
+    code does where the same file has asked for a value before, as `torch.distributions` does, and in ``torch._check``.
+
+    Args:
+        asked_in: the file that has asked for a value last.
+    """
+    if _fails_while_raising(error):
+        return True
+    raised: BaseException | None = error
+    while raised is not None:
+        frame = _innermost_of(raised)
+        if frame is None:
+            return False
+        file, operation = frame
+        if isinstance(raised, (TracedValueError, NoRuleError)) or _is_translator(file):
+            return False
+        if file.startswith(_TORCH) and file not in (asked_in, str(torch.__file__)):
+            return False
+        if raised is error and operation != "RAISE_VARARGS":
+            return False
+        raised = raised.__cause__ or raised.__context__
+    return True
+
+
+def _fails_while_raising(error: BaseException) -> bool:
+    """Whether an exception comes while code makes the one that it is about to raise: a message that shows values."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not _is_library(code.co_filename) and _is_raising(code, traceback.tb_lasti):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _is_raising(code: types.CodeType, offset: int) -> bool:
+    """Whether all that comes from an instruction on is to be raised."""
+    for instruction in dis.get_instructions(code):
+        if instruction.offset < offset:
+            continue
+        name = instruction.opname
+        if name == "RAISE_VARARGS":
+            return instruction.offset > offset
+        if "JUMP" in name or name.startswith(("STORE", "RETURN", "YIELD", "POP_TOP", "RERAISE", "DELETE")):
+            return False
+    return False
+
+
+def _innermost_of(error: BaseException) -> tuple[str, str] | None:
+    """The file that an exception comes from, and what Python was doing there."""
+    traceback: types.TracebackType | None = error.__traceback__
+    if traceback is None:
+        return None
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return code.co_filename, dis.opname[code.co_code[traceback.tb_lasti]]
 
 
 class NoRuleError(NotImplementedError):
@@ -87,6 +196,44 @@ class TracedValueError(TypeError):
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data."
+        )
+
+
+class BranchError(TracedValueError):
+    """Both answers to a question about a traced value cannot be followed."""
+
+    def __init__(self, message: str):
+        self.what = "bool(tensor)"
+        Exception.__init__(self, message)
+
+
+class WithoutValuesError(NotImplementedError):
+    """A tensor has no values that an array could hold."""
+
+
+class OnMetaError(WithoutValuesError):
+    """A tensor is on the meta device, or a fake one: PyTorch itself runs what is asked of it.
+
+    Args:
+        made: the dtype of what a function makes there, whatever it is given; None if it was given such a tensor.
+    """
+
+    def __init__(self, made: torch.dtype | None = None):
+        self.made = made
+        super().__init__("expected all tensors to be on one device, but got one on meta, which has no data")
+
+
+class WrapsOthersError(WithoutValuesError):
+    """A tensor wraps others, and computes with them in a ``__torch_dispatch__`` of its own.
+
+    Args:
+        kind: its class.
+    """
+
+    def __init__(self, kind: type):
+        super().__init__(
+            f"got a {kind.__name__}, which holds no values but wraps other tensors; wanted one with values: "
+            "give the tensors that it wraps"
         )
 
 

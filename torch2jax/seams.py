@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from .translation import current
 __all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
 
 _ABSENT = object()
-_awaited: list[tuple[str, str, Callable]] = []
+_awaited: list[tuple[str, Callable]] = []
 _seams: list[tuple[Any, str, Any]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.RLock()
@@ -44,7 +45,7 @@ def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
 
     def register(body: Callable) -> Callable:
         if isinstance(owner, str):
-            _awaited.append((owner, name, body))
+            _awaited.append((owner, lambda module: stands_in(module, name)(body)))
             return body
         original = vars(owner).get(name)
         if isinstance(original, property):
@@ -66,38 +67,53 @@ def applies(owner, name: str) -> Callable[[Callable], Callable]:
     return register
 
 
-def runs_instead_of(function: types.FunctionType, *, with_original: bool = False) -> Callable[[Callable], Callable]:
+def runs_instead_of(
+    function: types.FunctionType | str, *, with_original: bool = False
+) -> Callable[[Callable], Callable]:
     """Declares the decorated function to run where `function` is called within translated calls, however it was bound.
 
     Its code is exchanged, since methods that were bound before keep the function itself.
 
     Args:
+        function: itself, or ``"module.name"``, which counts once the module has been imported.
         with_original: its first argument is what runs otherwise.
     """
 
     def register(body: Callable) -> Callable:
-        original = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-        )
-        original.__kwdefaults__ = function.__kwdefaults__
-        inside = functools.partial(body, original) if with_original else body
-        exchange(function, "__code__", _code_that_calls(_chosen(original, inside), function), may_lack=True)
+        if isinstance(function, str):
+            module, _, name = function.rpartition(".")
+            _awaited.append((module, lambda module: _run_instead(vars(module)[name], body, with_original)))
+        else:
+            _run_instead(function, body, with_original)
         return body
 
     return register
 
 
+def _run_instead(function: types.FunctionType, body: Callable, with_original: bool) -> None:
+    original = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    inside = functools.partial(body, original) if with_original else body
+    exchange(function, "__code__", _code_that_calls(_chosen(original, inside), function), may_lack=True)
+
+
 def _code_that_calls(target: Callable, function: types.FunctionType) -> types.CodeType:
-    """The code of a function with the free variables of another, that hands its arguments on to `target`."""
-    mark = "target"
-
-    def hand_on(*args, **kwargs):
-        target: Any = "target"
-        return target(*args, **kwargs)
-
-    code = hand_on.__code__
-    constants = tuple(target if constant == mark else constant for constant in code.co_consts)
-    return code.replace(co_consts=constants, co_freevars=function.__code__.co_freevars, co_name=function.__name__)
+    """The code of a function with as many free variables as another, that hands its arguments on to `target`."""
+    # Python must compile them in: who looks at the variables of a frame, as debuggers do, would end the process else.
+    free = [f"free_{number}" for number in range(len(function.__code__.co_freevars))]
+    lines = [f"def around({', '.join(free)}):"]
+    lines += ["    def hand_on(*args, **kwargs):"]
+    lines += [f"        if False: {', '.join(free)}"] if free else []
+    lines += ["        return 'target'(*args, **kwargs)", "    return hand_on"]
+    namespace: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # text is not callable; what comes in its place is
+        exec("\n".join(lines), namespace)
+    code = namespace["around"](*free).__code__
+    constants = tuple(target if constant == "target" else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_name=function.__name__)
 
 
 def _chosen(original, body: Callable) -> Callable:
@@ -126,9 +142,9 @@ def _put(owner, name: str, stand_in) -> None:
 
 def _meet_awaited() -> None:
     for awaited in [awaited for awaited in _awaited if awaited[0] in sys.modules]:
-        module, name, body = awaited
         _awaited.remove(awaited)
-        stands_in(sys.modules[module], name)(body)
+        module, declare = awaited
+        declare(sys.modules[module])
 
 
 def close_seams() -> None:

@@ -5,9 +5,13 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
-__all__ = ["Call", "current"]
+__all__ = ["Call", "CallMode", "current", "hidden"]
 
 _active = threading.local()
+
+
+class CallMode:
+    """A mode of PyTorch's that belongs to a call."""
 
 
 class Call(ABC):
@@ -25,6 +29,8 @@ class Call(ABC):
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
     levels: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
+    paths: list
+    """The ways through code that runs again for each answer to a question, the innermost last; see `paths.Path`."""
     passes: list
     """The backward passes under way, the innermost last; see `transforms.engine`."""
     scalars: dict | None = None
@@ -56,6 +62,10 @@ class Call(ABC):
     def at(self, tape: Any) -> contextlib.AbstractContextManager:
         """A context for code of this call that runs outside of a transformation it is inside of, on the tape there."""
 
+    @abstractmethod
+    def without_tangents(self, array):
+        """An array without what its code is computing of derivatives forwards."""
+
     @property
     def is_running(self) -> bool:
         """Whether this thread is within the call."""
@@ -74,3 +84,14 @@ def current() -> Any:
     """The innermost `Call` of this thread (in practice a `dispatch.Translation`), or None."""
     stack = _active.__dict__.get("stack")
     return stack[-1] if stack else None
+
+
+@contextlib.contextmanager
+def hidden():
+    """A context in which no call is in progress for the code within."""
+    stack = _active.__dict__.setdefault("stack", [])
+    stack.append(None)
+    try:
+        yield
+    finally:
+        stack.pop()

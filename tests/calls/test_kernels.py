@@ -1,10 +1,13 @@
 """Operators that `torch.library` got from Python code, by that code."""
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch2jax import TracedValueError, t2j
 
@@ -116,6 +119,148 @@ def test_derivatives_are_those_registered():
     np.testing.assert_allclose(jax.jit(t2j(inside))(X), inside(torch.tensor(np.asarray(X))), rtol=1e-5)
     with pytest.raises(RuntimeError, match="no autograd formula was registered"):
         jax.grad(lambda x: t2j(closed)(x).sum())(X)
+
+
+@torch.library.custom_op("kernels::sine_with_numpy", mutates_args=("x",))
+def sine_with_numpy(x: torch.Tensor) -> None:
+    array = x.numpy()
+    np.sin(array, out=array)
+
+
+@torch.library.custom_op("kernels::aliased", mutates_args=())
+def aliased(x: torch.Tensor) -> torch.Tensor:
+    return x[:2]
+
+
+def test_writes_through_numpy():
+    def function(x):
+        y = x * 1
+        version = y._version
+        sine_with_numpy(y[1:])
+        assert y._version > version
+        return y, np.asarray(y.int() * 0)
+
+    expected, zeros = function(torch.tensor(np.asarray(X)))
+    result, zeros_here = t2j(function)(X)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert zeros.dtype == zeros_here.dtype
+
+
+def test_results_that_are_arguments():
+    with pytest.raises(RuntimeError, match="may not alias any inputs"):
+        t2j(aliased)(X)
+
+
+def test_gradients_that_nobody_asks_for():
+    contexts = []
+
+    @torch.library.custom_op("kernels::noting", mutates_args=())
+    def noting(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * 2)
+
+    noting.register_autograd(lambda ctx, grad: 2 * grad, setup_context=lambda ctx, inputs, output: contexts.append(1))
+
+    def function(x):
+        contexts.clear()  # it runs again, on a tape
+        noting(x)
+        with torch.no_grad():
+            noting(x.clone().requires_grad_())
+        assert not contexts
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(noting(x).sum(), x)[0]
+
+    np.testing.assert_allclose(t2j(function)(X), [2, 2, 2])
+    assert contexts
+
+
+def test_a_rule_for_batches():
+    called = []
+
+    @torch.library.custom_op("kernels::product", mutates_args=())
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * y.numpy())
+
+    def of_batch(info, in_dims, x, y):
+        called.append((info.batch_size, in_dims))
+        x, y = (z.unsqueeze(0) if dim is None else z.movedim(dim, 0) for z, dim in zip((x, y), in_dims, strict=True))
+        return product(x, y), 0
+
+    product.register_vmap(of_batch)
+    library.define("doubled(Tensor x, *, int n=2) -> Tensor")
+    library.impl("doubled", lambda x, *, n=2: x * n, "CPU")
+    torch.library.register_vmap("kernels::doubled", lambda info, dims, x, *, n=2: (x * n + 1, dims[0]), lib=library)
+
+    def function(x):
+        nested = torch.vmap(lambda x: torch.vmap(product, in_dims=(0, None))(x, x[0]))(x)
+        doubled = torch.vmap(torch.ops.kernels.doubled, in_dims=1, out_dims=1)(x)
+        return torch.vmap(product, in_dims=(0, None))(x, x[0]), nested, doubled, torch.ops.kernels.doubled(x)
+
+    x = torch.arange(6.0).reshape(2, 3)
+    expected = function(x)
+    before, called[:] = list(called), []
+    for actual, each in zip(t2j(function)(x.numpy()), expected, strict=True):
+        np.testing.assert_allclose(actual, each)
+    assert called[-1] == before[-1]
+    inside = t2j(lambda x: torch.vmap(torch.func.grad(lambda x: scaled_sine(x)))(x))
+    np.testing.assert_allclose(inside(X), X * 10)
+
+
+class Noting(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_rule_for_a_mode():
+    torch.library.register_torch_dispatch(
+        closed, Noting, lambda mode, func, types, args, kwargs: func(*args, **kwargs) * 3
+    )
+
+    def function(x):
+        with Noting():
+            return closed(x), with_numpy(x)
+
+    first, second = t2j(function)(X)
+    np.testing.assert_allclose(first, (X + 1) * 3)
+    np.testing.assert_allclose(second, jnp.sin(X), rtol=1e-6)
+
+
+def test_operators_that_pytorch_cannot_run_either():
+    def placed(device):
+        return torch.ops.kernels.placed(device)
+
+    library.define("placed(Device device) -> Tensor")
+    library.define("unknown(Tensor x) -> Tensor")
+    for function, given in ((placed, "cpu"), (torch.ops.kernels.unknown, X)):
+        with pytest.raises(NotImplementedError) as expected:
+            function(torch.tensor(np.asarray(given)) if given is X else given)
+        with pytest.raises(NotImplementedError) as actual:
+            t2j(function)(given)
+        assert str(actual.value)[:60] == str(expected.value)[:60]
+
+
+def test_a_kernel_chosen_by_device():
+    @torch.library.custom_op("kernels::ones", mutates_args=(), device_types="cpu")
+    def ones(device: torch.device) -> torch.Tensor:
+        return torch.ones(3)
+
+    np.testing.assert_allclose(t2j(lambda: ones(device="cpu"))(), [1, 1, 1])
+    with pytest.raises(RuntimeError, match="does not have a kernel registered for cuda"):
+        t2j(lambda: ones("cuda"))()
+
+
+def test_an_operator_defined_again_while_the_first_is_alive():
+    def define(factor):
+        @torch.library.custom_op("kernels::again", mutates_args=())
+        def again(x: torch.Tensor) -> torch.Tensor:
+            return x * factor
+
+        return again
+
+    first = define(2)
+    second = define(3)
+    del first
+    gc.collect()
+    np.testing.assert_allclose(t2j(second)(X), X * 3)
 
 
 def test_batches():

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from torch2jax import t2j
+from torch2jax.transforms.tape import Attempt
+from torch2jax.translation import current
 
 
 def state():
@@ -71,6 +73,23 @@ def test_after_a_run_that_is_abandoned():
     t2j(slope)(jnp.ones(3))
     assert dtypes == [torch.float32] * 2
     assert state() == before
+
+
+def test_after_an_error_between_two_runs(monkeypatch):
+    def fails(attempt):
+        raise ZeroDivisionError
+
+    def slope(x):
+        torch.set_default_dtype(torch.float64)
+        x.requires_grad_().sum().backward()
+        return x.grad
+
+    monkeypatch.setattr(Attempt, "abandon", fails)
+    before = state()
+    with pytest.raises(ZeroDivisionError):
+        t2j(slope)(jnp.ones(3))
+    assert state() == before
+    assert current() is None
 
 
 def test_calls_within_calls_share_their_settings():

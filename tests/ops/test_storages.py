@@ -204,3 +204,45 @@ def test_bytes_of_64_bit_types_are_there_where_these_are(x64):
 def test_refusals(function, message):
     with pytest.raises(RuntimeError, match=message):
         t2j(function)(jnp.ones(3))
+
+
+def set_to(tensor, other):
+    tensor.set_(other)
+
+
+def set_data(tensor, other):
+    tensor.data = other
+
+
+@pytest.mark.parametrize("change", [set_to, set_data])
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2)])
+def test_a_leaf_that_gets_transposed_memory(change, shape):
+    def f(x):
+        leaf = torch.zeros(3, 2, requires_grad=True)
+        with torch.no_grad():
+            change(leaf, x.mT)
+        (leaf * x.mT).sum().backward()
+        return leaf.grad * torch.arange(2.0), leaf
+
+    x = torch.arange(6.0).view(2, 3)[:, : shape[0]].clone()
+    for got, want in zip(t2j(f)(t2j(x)), f(x), strict=True):
+        np.testing.assert_allclose(got, want.detach().numpy())
+
+
+def test_set_without_gradients_keeps_what_requires_grad():
+    def f(x):
+        leaf, other = torch.nn.Parameter(torch.zeros(2)), x.clone()
+        product = leaf.sum() * torch.ones(3)
+        with torch.no_grad():
+            leaf.set_(other)
+            product.set_(other)
+        assert (leaf.requires_grad, leaf.is_leaf, product.requires_grad) == (True, True, True)
+        (leaf * x).square().sum().backward()
+        with torch.no_grad():
+            other.add_(1)
+        return leaf.grad, leaf, product
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for translated in (t2j(f), jax.jit(t2j(f))):
+        for got, want in zip(translated(t2j(x)), f(x), strict=True):
+            np.testing.assert_allclose(got, want.detach().numpy())

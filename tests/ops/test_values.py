@@ -20,7 +20,7 @@ VALUES = {
     "item": (lambda x: x[1].item(), 1.0),
     "item of an int": (lambda x: x.long()[3].item(), 3),
     "item of a bool": (lambda x: (x[1] > 0).item(), True),
-    "bool": (lambda x: "yes" if x.sum() > 3 else "no", "yes"),
+    "bool": (lambda x: 1 if x.sum() > 3 else 2, 1),
     "int": (lambda x: int(x[2]), 2),
     "float": (lambda x: float(x[2]), 2.0),
     "complex": (lambda x: complex(x[2]), 2 + 0j),
@@ -62,7 +62,25 @@ def test_values(name, transform):
     assert capture(function, transform) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in VALUES if name.split()[0] not in ("repr", "str")])
+# Of these, both answers are followed.
+QUESTIONS = ("item of a bool", "bool", "contains", "equal", "allclose", "is_nonzero")
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_are_followed(name):
+    function, expected = VALUES[name]
+
+    def call(x):
+        answers = function(x)
+        return x.sum(), answers if isinstance(answers, tuple) else (answers,)
+
+    _, answers = jax.jit(t2j(call))(X)
+    assert answers == (expected if isinstance(expected, tuple) else (expected,))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in VALUES if name.split()[0] not in ("repr", "str") and name not in QUESTIONS]
+)
 def test_traced_values_are_one_error(name):
     with pytest.raises(TracedValueError, match=r"traced input, at .*test_values.py"):
         capture(VALUES[name][0], jax.jit)

@@ -7,6 +7,7 @@ modulo what there is, so that almost every program means something; where PyTorc
 More programs than the few by default: ``TORCH2JAX_PROGRAMS=10000 pytest tests/tensors/test_aliasing.py``.
 """
 
+import itertools
 import os
 import warnings
 from collections.abc import Callable
@@ -45,6 +46,7 @@ class State:
     live: list[torch.Tensor]
     differentiable: bool = False  # whether the gradients that the program takes can be differentiated, all of them
     raised: list[str | None] = field(default_factory=list)
+    answers: list[bool] | None = None  # to the choices of the program, in place of what the values say
 
     def __getitem__(self, number: int) -> torch.Tensor:
         return self.live[number % len(self.live)]
@@ -328,6 +330,29 @@ class Accumulated:
         return f"no .grad: {gradient is None}"
 
 
+class Unsure(Exception):
+    """What a choice depends on is too near to where it changes."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of two writes: Python asks for values."""
+
+    at: int
+    yes: Write
+    no: Write
+
+    def run(self, state: State) -> None:
+        if state.answers is not None:
+            answer = state.answers.pop(0)
+        else:
+            total = state[self.at].detach().real.sum()
+            if type(total) is torch.Tensor and not total.abs() > 1e-2:
+                raise Unsure
+            answer = bool(total > 0)
+        (self.yes if answer else self.no).run(state)
+
+
 numbers = st.integers(0, 11)
 some = st.lists(numbers, min_size=1, max_size=3).map(tuple)
 often = st.sampled_from([True, True, True, False])
@@ -373,12 +398,14 @@ class Limit(Exception):
         self.number = number
 
 
-def execute(program, tensors, *, differentiable: bool = False) -> State:
+def execute(program, tensors, *, differentiable: bool = False, answers: list[bool] | None = None) -> State:
     """Runs a program on copies of the inputs; what a step raises is noted, and the program goes on."""
-    state = State([tensor.clone() for tensor in tensors], differentiable)
+    state = State([tensor.clone() for tensor in tensors], differentiable, answers=answers)
     for step in program:
         try:
             state.raised.append(step.run(state))
+        except Unsure:
+            raise
         except Exception as error:
             if any(limit in str(error) for limit in LIMITS):
                 raise Limit(len(state.raised)) from error
@@ -408,11 +435,11 @@ def weight(number: int, shape) -> np.ndarray:
     return np.cos(np.arange(np.prod(shape, dtype=int)) + number).astype(np.float32).reshape(shape)
 
 
-def gradients_in_pytorch(program, expected: State) -> list[torch.Tensor] | None:
+def gradients_in_pytorch(program, expected: State, given=inputs) -> list[torch.Tensor] | None:
     """The gradients of a scalar of all live tensors; None where PyTorch's autograd refuses the program."""
     if any(getattr(step, "kind", None) in WITHOUT_GRADIENTS for step in program):
         return None
-    leaves = [t.requires_grad_(t.is_floating_point() or t.is_complex()) for t in inputs()]
+    leaves = [t.requires_grad_(t.is_floating_point() or t.is_complex()) for t in given()]
     try:
         state = execute(program, leaves, differentiable=True)
     except Limit:
@@ -434,8 +461,8 @@ def gradients_in_pytorch(program, expected: State) -> list[torch.Tensor] | None:
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
-def translated(program, notes: list, *, jit: bool):
-    """The arrays of the live tensors and the gradients; metadata and exceptions are left in `notes`."""
+def with_gradients(program, notes: list) -> tuple[Callable, Callable]:
+    """A program as a function of tensors, and of arrays, with gradients; metadata and exceptions go to `notes`."""
 
     def run(tensors):
         state = execute(program, tensors)
@@ -451,6 +478,12 @@ def translated(program, notes: list, *, jit: bool):
         grads, results = jax.grad(scalar, argnums=(0, 1, 2), has_aux=True)(*arrays[:-1])
         return results, grads
 
+    return run, values_and_gradients
+
+
+def translated(program, notes: list, *, jit: bool):
+    """The arrays of the live tensors and the gradients; metadata and exceptions are left in `notes`."""
+    run, values_and_gradients = with_gradients(program, notes)
     arrays = [t2j(tensor) for tensor in inputs()]
     if jit:
         return jax.jit(values_and_gradients, compiler_options=QUICK)(*arrays)
@@ -499,3 +532,80 @@ def test_random_programs_agree(program, eager):
         check(program, jit=True)
         if eager == 1:
             check(program, jit=False)
+
+
+# Choices: the same compiled program, on inputs that lead to one side and to the other.
+
+writes = st.builds(Write, st.sampled_from(list(WRITES)), numbers, numbers, often)
+choices = st.builds(Choice, numbers, writes, writes)
+choosing_programs = st.builds(
+    lambda start, leaf, before, choice, between, other, after: [
+        *([leaf] if start else []),
+        *before,
+        choice,
+        *between,
+        *other,
+        *after,
+    ],
+    st.booleans(),
+    st.builds(Leaf, numbers, st.booleans()),
+    st.lists(steps, min_size=1, max_size=5),
+    choices,
+    st.lists(steps, max_size=3),
+    st.lists(choices, max_size=1),
+    st.lists(differentiating_steps, max_size=4),
+)
+
+
+def negated() -> list[torch.Tensor]:
+    return [-tensor for tensor in inputs()]
+
+
+def ends_alike(program) -> bool:
+    """Whether all ways through a program raise the same, and leave tensors of the same shapes and dtypes."""
+    count = sum(isinstance(step, Choice) for step in program)
+    ends = set()
+    for answers in itertools.product((True, False), repeat=count):
+        try:
+            state = execute(program, inputs(), answers=list(answers))
+        except Limit:
+            return False
+        ends.add((tuple(state.raised), tuple((tuple(x.shape), x.dtype) for x in state.live)))
+    return len(ends) == 1
+
+
+def check_choices(program) -> None:
+    """Asserts that PyTorch and the translation agree about a program, whichever answers its questions have."""
+    compiled = None
+    for given in (inputs, negated):
+        try:
+            expected = execute(program, given())
+        except (Limit, Unsure):
+            continue
+        if not ends_alike(program):
+            return
+        arrays = [t2j(tensor) for tensor in given()]
+        compiled = compiled or jax.jit(with_gradients(program, [])[1], compiler_options=QUICK)
+        results, grads = compiled(*arrays)
+        for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
+            assert_close(got, want, f"live tensor {i}")
+        try:
+            wanted = gradients_in_pytorch(program, expected, given)
+        except Unsure:
+            continue
+        for i, (got, want) in enumerate(zip(grads, wanted or (), strict=False)):
+            assert_close(jnp.conj(got), want, f"gradient of input {i}")
+
+
+@hypothesis.settings(
+    max_examples=max(PROGRAMS // 8, 1),
+    deadline=None,
+    derandomize=PROGRAMS <= 300,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(choosing_programs)
+def test_random_choices_agree(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_choices(program)

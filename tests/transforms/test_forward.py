@@ -93,6 +93,28 @@ def gradients_of_tangents(x, v):
 
 
 @case
+def gradients_of_what_is_used_beside_a_dual(x, v):
+    x, weight = x.clone().requires_grad_(), torch.ones(3, requires_grad=True)
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        (dual * x.exp() * weight[:]).sum().backward()
+        y = weight * 2
+    return x.grad, weight.grad, *torch.autograd.grad(y.sum(), weight)
+
+
+@case
+def gradients_of_unpacked_parts(x, v):
+    with fwAD.dual_level():
+        x, v = x.clone().requires_grad_(), v.clone().requires_grad_()
+        value, tangent = fwAD.unpack_dual(fwAD.make_dual(x, v))
+        of_value = torch.autograd.grad(value.sin().sum(), (x, v), allow_unused=True)
+        of_tangent = torch.autograd.grad(tangent.sin().sum(), (x, v), allow_unused=True)
+    assert of_value[1] is None
+    assert of_tangent[0] is None
+    return of_value[0], of_tangent[1]
+
+
+@case
 def tangents_written_to(x, v):
     x, v = x.clone(), v.clone()
     with fwAD.dual_level():
@@ -167,13 +189,6 @@ def test_errors():
         with fwAD.dual_level():
             return fwAD.make_dual(x, v[:2])
 
-    def beside_its_dual(x, v):
-        x = x.clone().requires_grad_()
-        with fwAD.dual_level():
-            return torch.autograd.grad((fwAD.make_dual(x, v) * x).sum(), x)
-
-    with pytest.raises(NotImplementedError, match="use its dual alone"):
-        t2j(beside_its_dual)(t2j(X), t2j(V))
     for function, message in (
         (without_level, "no level exists"),
         (nested, "Nested forward mode AD is not supported"),
@@ -234,3 +249,48 @@ def test_several_duals_of_one_tensor():
             np.testing.assert_allclose(got, wanted, rtol=1e-5)
     with pytest.raises(NotImplementedError, match="one of several duals"):
         t2j(function)(t2j(x), t2j(v), of_dual=True)
+
+
+def test_detach_has_no_tangent():
+    def function(x, v):
+        with fwAD.dual_level():
+            dual = fwAD.make_dual(x, v) * 2
+            return [fwAD.unpack_dual(y).tangent is None for y in (dual.detach(), dual.data, dual.detach().sin())]
+
+    assert function(X, V) == t2j(function)(t2j(X), t2j(V)) == [True] * 3
+    assert all(jax.jit(t2j(function))(t2j(X), t2j(V)))
+
+
+def switched_off(x, v):
+    def inside(x):
+        with fwAD._set_fwd_grad_enabled(False):
+            constant, view = x**2, x.reshape(3, 1)
+        return x**2 - constant + view[0]
+
+    def outside(x):
+        with fwAD._set_fwd_grad_enabled(False):
+            return torch.func.jvp(torch.sin, (x,), (v,))[1]
+
+    first = torch.func.jvp(inside, (x,), (v,))
+    second = torch.func.jvp(lambda x: torch.func.jvp(inside, (x,), (v,))[1], (x,), (v,))
+    return *first, *second, *torch.func.jvp(outside, (x,), (v,))
+
+
+def switched_off_in_a_dual_level(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        y = dual * 3
+        with fwAD._set_fwd_grad_enabled(False):
+            y.mul_(dual)  # keeps the tangent that it had
+            constant, made = dual.exp(), fwAD.make_dual(torch.ones(3), v)
+        assert fwAD.unpack_dual(constant).tangent is None
+        (gradient,) = torch.autograd.grad((y * constant).sum(), x)
+        return gradient, fwAD.unpack_dual(y * constant).tangent, fwAD.unpack_dual(made * 2).tangent
+
+
+@pytest.mark.parametrize("function", [switched_off, switched_off_in_a_dual_level])
+def test_derivatives_forwards_that_are_switched_off(function):
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for got, wanted in zip(run(t2j(X), t2j(V)), function(X, V), strict=True):
+            np.testing.assert_allclose(got, wanted.detach(), rtol=1e-5)

@@ -429,3 +429,18 @@ def test_wrong_gradients_are_errors():
     for count, message in ((1, "an incorrect number of gradients"), (0, "an invalid gradient at index 0")):
         with pytest.raises(RuntimeError, match=message):
             jax.grad(lambda x, count=count: t2j(Wrong.apply)(x, count).sum())(t2j(X))
+
+
+def test_the_frames_of_a_function_can_be_looked_at():
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today") as error:
+        t2j(Failing.apply)(jnp.ones(3))
+    trace, names = error.tb, set()
+    while trace is not None:  # as debuggers do
+        names |= set(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    assert "ctx" in names

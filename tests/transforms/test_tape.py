@@ -593,3 +593,15 @@ def test_a_leaf_that_an_abandoned_run_put_aside(depth):
     kept.clear()
     for got, want in zip(t2j(f)(jnp.asarray(X.numpy())), wanted, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
+
+
+def test_a_parameter_that_is_gone_when_a_run_is_abandoned():
+    """What it shares its memory with may outlive it."""
+
+    def f(x):
+        torch.nn.Linear(3, 3)
+        x.requires_grad_().square().sum().backward()
+        return x.grad
+
+    got = t2j(f)(jnp.asarray(X.numpy()), rng=jax.random.key(0))
+    np.testing.assert_allclose(got, 2 * X.numpy(), rtol=1e-6)

@@ -8,7 +8,7 @@ import jax
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
+from ..errors import OnMetaError, TracedValueError, WrapsOthersError
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array
 from ..tensors.regions import CONJUGATE, NEGATIVE
@@ -16,6 +16,7 @@ from ..tensors.storage import Storage, View, evaluating, is_traced, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
+from ..translation import current
 from .selection import Selected
 
 __all__ = ["Constants"]
@@ -97,7 +98,7 @@ class Constants:
         if isinstance(tensor, Selected):
             raise TracedValueError("what a boolean mask chose")
         if tensor.is_meta:
-            raise RuntimeError("expected all tensors to be on one device, but got one on meta, which has no data")
+            raise OnMetaError
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
             _expect_data(tensor)
             if tensor.layout is not torch.strided:
@@ -136,12 +137,20 @@ class Constants:
         return self._is_graph[1]
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
-        array = tensor_to_array(tensor, copy=self._copies)
+        array = self._array_of(tensor)
         strides = tensor.stride() if is_dense(tensor) else None
         lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
+
+    def _array_of(self, tensor: torch.Tensor):
+        arrays = current().attempt.constants
+        if arrays is None:
+            return tensor_to_array(tensor, copy=self._copies)
+        if id(tensor) not in arrays:
+            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self._copies)
+        return arrays[id(tensor)][1]
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -160,25 +169,18 @@ def _expect_data(tensor: torch.Tensor) -> None:
     """Refuses a tensor that has no memory of its own, where anything might be read.
 
     Raises:
-        NotImplementedError: it wraps other tensors, and computes with them in a ``__torch_dispatch__`` of its own.
+        OnMetaError: it is a fake one.
+        WrapsOthersError: it wraps other tensors.
     """
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return
-    if not _has_memory(tensor.untyped_storage()):
-        raise NotImplementedError(
-            f"got a {type(tensor).__name__}, which holds no values but wraps other tensors; wanted one with values: "
-            "give the tensors that it wraps"
-        )
-
-
-def _has_memory(storage: torch.UntypedStorage) -> bool:
+    storage = tensor.untyped_storage()
     if storage.device.type == "meta":  # that of a fake tensor, which warns of the question below
-        return False
+        raise OnMetaError
     try:
         storage.data_ptr()
     except RuntimeError:
-        return False
-    return True
+        raise WrapsOthersError(type(tensor)) from None
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:

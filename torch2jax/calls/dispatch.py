@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from ..errors import NoRuleError, TracedValueError
+from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
@@ -34,14 +34,17 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.paths import Fork
 from ..transforms.tape import Attempt, Tape
-from ..transforms.traces import current_trace
-from ..translation import Call, current
+from ..transforms.traces import current_trace, without_tangents
+from ..translation import Call, CallMode, current
 from .kernels import has_kernel
+from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
 from .uninitialized import Uninitialized, as_empty
+from .wrappers import run_by_wrappers
 
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
@@ -59,7 +62,7 @@ def observing(observer: Callable):
         _observer.reset(token)
 
 
-class Translation(TorchFunctionMode, Call):
+class Translation(TorchFunctionMode, Call, CallMode):
     """One translated call: intercepts PyTorch on this thread, and holds the call's constants and random stream.
 
     Args:
@@ -76,8 +79,10 @@ class Translation(TorchFunctionMode, Call):
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
-        self.levels, self.passes = session.levels, session.passes
+        self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
+        self.paths = session.paths
         self._is_outermost = outer is None
+        self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
         self.casts = {}
@@ -116,15 +121,17 @@ class Translation(TorchFunctionMode, Call):
     def __exit__(self, *exc_info):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
-        if self._is_outermost and exc_info[0] is NeedsTape:
-            self._session.abandon()
-        self._recording.close()
-        Call.__exit__(self, *exc_info)
-        if self._owns_stream:
-            self.stream.close()
-        if self._is_outermost:
-            self.settings.restore()
-        close_seams()
+        try:
+            if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
+                self._session.abandon()
+        finally:
+            self._recording.close()
+            Call.__exit__(self, *exc_info)
+            if self._owns_stream:
+                self.stream.close()
+            if self._is_outermost:
+                self.settings.restore()
+            close_seams()
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
 
@@ -161,6 +168,12 @@ class Translation(TorchFunctionMode, Call):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.lowered(array)
+
+    def without_tangents(self, array):
+        tags = [level.tag for level in self.levels if level.is_forward]
+        if self.dual is not None:
+            tags.append(self.dual.tag)
+        return without_tangents(array, tags) if tags else array
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
@@ -206,69 +219,82 @@ class Translation(TorchFunctionMode, Call):
         raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
     def dispatch(self, func, args: tuple, kwargs: dict):
-        if isinstance(func, torch._ops.OpOverload):
-            return self.dispatch_aten(func, args, kwargs)
-        rule = registry.lookup(func)
-        device = autocast.region()
-        if device is not None and (rule is not None or func in self._called_in_torch):
-            treatment = autocast.of_function(func, rule, device)
-            if treatment.is_operator:
-                with torch._C._DisableAutocast():
-                    return self.dispatch(func, *treatment.cast(args, kwargs))
-            rule = None if treatment.is_divided else rule
-        if self._observer is not None:
-            self._observer(func)
-        if func in self._called_in_torch:
-            return self.last_resort.run(func, args, kwargs)
-        if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
-            kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
-        if torch._C._len_torch_dispatch_stack() and _is_seen_by_modes():
-            with torch._C.DisableTorchFunction():
-                return func(*map(self._lift_argument, args), **kwargs)
-        if rule is not None:
-            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
-        if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
-            return self.run_body(func, args, kwargs)
-        return self.run_compiled(func, args, kwargs)
+        try:
+            if torch._C._len_torch_dispatch_stack() and _is_seen_by_modes():
+                return self.run_below_modes(func, args, kwargs)
+            if isinstance(func, torch._ops.OpOverload):
+                return self.dispatch_aten(func, args, kwargs)
+            rule = registry.lookup(func)
+            device = autocast.region()
+            if device is not None and (rule is not None or func in self._called_in_torch):
+                treatment = autocast.of_function(func, rule, device)
+                if treatment.is_operator:
+                    with torch._C._DisableAutocast():
+                        return self.dispatch(func, *treatment.cast(args, kwargs))
+                rule = None if treatment.is_divided else rule
+            if self._observer is not None:
+                self._observer(func)
+            if func in self._called_in_torch:
+                return self.last_resort.run(func, args, kwargs)
+            if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
+                kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
+            if rule is not None:
+                return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+            if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
+                return self.run_body(func, args, kwargs)
+            return self.run_compiled(func, args, kwargs)
+        except OnMetaError as error:
+            return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
+        except WrapsOthersError:
+            if isinstance(func, torch._ops.OpOverload):
+                raise
+            with torch._C.DisableTorchFunction(), self._aten_mode:
+                return func(*args, **kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
-        device, is_divided = autocast.region(), False
-        if device is not None:
-            treatment = autocast.of_operator(func, device)
-            if treatment.is_operator:
-                with torch._C._DisableAutocast():
-                    return self.dispatch_aten(func, *treatment.cast(args, kwargs))
-            is_divided = treatment.is_divided
-        if self._observer is not None:
-            self._observer(func)
-        if func in self._called_in_torch:
-            return self.last_resort.run(func, args, kwargs)
-        args = tuple(self._lift_argument(x) for x in args)
-        outputs = outputs_of(func) if kwargs else None
-        if outputs is not None:
-            targets = [kwargs[name] for name in outputs.names]
-            inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
-            result = self.dispatch_aten(outputs.functional, args, inputs)
-            out = targets[0] if len(targets) == 1 else tuple(targets)
-            written = write_out(result, out, (*args, *inputs.values()))
-            return written if func._schema.returns else None
-        rule = None if is_divided else registry.lookup_aten(func)
-        if rule is not None:
-            return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
-        if self._has_kernel(func):
-            return self.kernels.run(func, args, kwargs)
-        registry.check_decomposed(func, args)
-        decomposition = decomposition_of(func)
-        if decomposition is not None:
+        try:
+            device, is_divided = autocast.region(), False
+            if device is not None:
+                treatment = autocast.of_operator(func, device)
+                if treatment.is_operator:
+                    with torch._C._DisableAutocast():
+                        return self.dispatch_aten(func, *treatment.cast(args, kwargs))
+                is_divided = treatment.is_divided
+            if self._observer is not None:
+                self._observer(func)
+            if func in self._called_in_torch:
+                return self.last_resort.run(func, args, kwargs)
+            args = tuple(self._lift_argument(x) for x in args)
+            outputs = outputs_of(func) if kwargs else None
+            if outputs is not None:
+                targets = [kwargs[name] for name in outputs.names]
+                inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
+                result = self.dispatch_aten(outputs.functional, args, inputs)
+                out = targets[0] if len(targets) == 1 else tuple(targets)
+                written = write_out(result, out, (*args, *inputs.values()))
+                return written if func._schema.returns else None
+            rule = None if is_divided else registry.lookup_aten(func)
+            if rule is not None:
+                return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+            if self._has_kernel(func):
+                return self.kernels.run(func, args, kwargs)
+            registry.check_decomposed(func, args)
+            decomposition = decomposition_of(func)
+            if decomposition is not None:
+                with self.inside():
+                    return decomposition(*args, **kwargs)
+            if func._can_decompose():
+                with torch._C.DisableTorchFunction(), self._aten_mode:
+                    return func.decompose(*args, **kwargs)
+            functional = functional_of(func)
+            if functional is not None:
+                return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
+            return self.run_missing(func, args, kwargs)
+        except OnMetaError as error:
+            return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
+        except WrapsOthersError:
             with self.inside():
-                return decomposition(*args, **kwargs)
-        if func._can_decompose():
-            with torch._C.DisableTorchFunction(), self._aten_mode:
-                return func.decompose(*args, **kwargs)
-        functional = functional_of(func)
-        if functional is not None:
-            return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
-        return self.run_missing(func, args, kwargs)
+                return run_by_wrappers(func, args, kwargs)
 
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
@@ -283,6 +309,13 @@ class Translation(TorchFunctionMode, Call):
             self.on_result = observer
         return result
 
+    def run_below_modes(self, func, args: tuple, kwargs: dict) -> Any:
+        """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
+        if is_fake_mode_on():
+            return run_natively(self, func, args, kwargs, values="none")
+        with torch._C.DisableTorchFunction():
+            return func(*map(self._lift_argument, args), **kwargs)
+
     def run_missing(self, func, args: tuple, kwargs: dict) -> Any:
         """Runs an operator without a rule in PyTorch itself, if the user wants that.
 
@@ -290,6 +323,7 @@ class Translation(TorchFunctionMode, Call):
             NoRuleError: the user does not, or it cannot be.
         """
         if self.last_resort is None:
+            expect_known_to_pytorch(self, func, args, kwargs)
             raise NoRuleError(f"torch.ops.{func}")
         return self.last_resort.missing(func, args, kwargs)
 
@@ -358,7 +392,7 @@ class _Inside:
         self._enabled.__exit__(*exc_info)
 
 
-class AtenMode(TorchDispatchMode):
+class AtenMode(TorchDispatchMode, CallMode):
     """Brings operators to the `dispatch_aten` of a call, also those with no `Torchish` among their arguments."""
 
     def __init__(self, call):
@@ -394,7 +428,7 @@ class AtenMode(TorchDispatchMode):
 
 def _is_seen_by_modes() -> bool:
     """Whether the code is within a dispatch mode, as ``make_fx`` enters one, that is to see the operators."""
-    return any(not isinstance(mode, AtenMode) for mode in _get_current_dispatch_mode_stack())
+    return any(not isinstance(mode, CallMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _same_first(args: tuple, given: tuple) -> bool:

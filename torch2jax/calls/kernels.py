@@ -1,28 +1,39 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
+import contextlib
+import re
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from torch._functorch import autograd_function, pyfunctorch
+from torch._library.utils import mutated_args_kwargs
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 from ..errors import TracedValueError
-from ..seams import stands_in
+from ..seams import runs_instead_of, stands_in
+from ..tensors.storage import is_traced
+from ..tensors.tensor import Torchish
+from ..transforms.batching_rule import innermost_batch, run_rule
 from ..translation import current
 
 __all__ = ["Kernels", "has_kernel"]
 
-# In the order of PyTorch's dispatcher. JAX batches and places, so that kernels for that are not asked.
-_ABOVE = ("AutogradCPU", "Autograd", "AutogradCUDA")
+# In the order of PyTorch's dispatcher.
+_OF_BATCHES = "FuncTorchBatched"
+_ABOVE = ("BackendSelect", "AutogradCPU", "Autograd", "AutogradCUDA")
 _BELOW = (
-    "",  # means the next
     "CompositeImplicitAutograd",
     "CPU",
     "CompositeExplicitAutograd",
     "CUDA",
     "CompositeExplicitAutogradNonFunctional",
 )
+_RUNTIME_KEYS = {"Autograd": "AutogradCPU", **{key: key for key in (_OF_BATCHES, *_ABOVE, "CUDA") if key != "Autograd"}}
+_PYTHON_KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at .*\.py:\d+ :: ", re.MULTILINE)
 _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "higher_order"))
 
 
@@ -32,16 +43,17 @@ def has_kernel(operator: OpOverload) -> bool:
 
 
 def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
-    name = operator.name().replace("::", "/")
-    registered = torch.library._impls  # pyright: ignore[reportAttributeAccessIssue]
-    return (key for key in keys if f"{name}/{key}" in registered)
+    # `torch.library` keeps a list of its own, which loses an operator that is defined again.
+    registered: list[str] = _PYTHON_KERNEL.findall(torch._C._dispatch_dump(operator.name()))
+    return (key for key in keys if key in registered)
 
 
 class Kernels:
     """The kernels that a call is running, and the libraries that its code makes."""
 
     def __init__(self):
-        self._above: list[OpOverload] = []
+        self._running: list[tuple[OpOverload, str]] = []
+        self._lent: list[tuple[Torchish, np.ndarray]] | None = None
         self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
 
     def undo(self) -> None:
@@ -50,31 +62,68 @@ class Kernels:
             library._destroy()
 
     def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
-        """Runs the kernel of an operator that PyTorch would: its derivative's, which runs the other, if there is one.
+        """Runs the kernel of an operator that PyTorch would: that for batches or its derivative's, which run others.
 
         Raises:
             TracedValueError: it asks for values that are traced.
         """
-        above = None if operator in self._above else next(_keys(operator, _ABOVE), None)
-        if above is None:
-            return self.run_below(operator, args, kwargs)
-        self._above.append(operator)
-        try:
-            return _run(operator, above, args, kwargs)
-        finally:
-            self._above.pop()
+        if _has_examples(args):
+            for key in _keys(operator, (_OF_BATCHES,)):
+                return self._run(operator, key, args, kwargs)
+        above = (key for key in _keys(operator, _ABOVE) if (operator, key) not in self._running)
+        key = next(above, None)
+        return self.run_below(operator, args, kwargs) if key is None else self._run(operator, key, args, kwargs)
 
     def run_below(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         """Runs the kernel of an operator that computes its values."""
         key = next(_keys(operator, _BELOW), None)
         if key is None:
             return current().run_missing(operator, args, kwargs)
-        return _run(operator, key, args, kwargs)
+        if not operator._schema.is_mutable:
+            return self._run(operator, key, args, kwargs)
+        with self._writing():
+            result = self._run(operator, key, args, kwargs)
+        indices, names = mutated_args_kwargs(operator._schema)
+        written = [args[index] for index in indices if index < len(args)] + [kwargs.get(name) for name in names]
+        for tensor in tree_leaves(written):
+            if isinstance(tensor, Torchish):
+                tensor.count_write()
+        return result
+
+    def _run(self, operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
+        self._running.append((operator, key))
+        try:
+            return _run(operator, key, args, kwargs)
+        finally:
+            self._running.pop()
+
+    def lend(self, tensor: Torchish, array: np.ndarray) -> None:
+        """Is told that code was given the values of a tensor: a kernel that writes to arguments may mean its memory."""
+        if self._lent is not None:
+            self._lent.append((tensor, array))
+
+    @contextlib.contextmanager
+    def _writing(self):
+        """A context for a kernel that writes to arguments: what it wrote to arrays of numpy's is written to tensors."""
+        before, self._lent = self._lent, []
+        try:
+            yield
+            lent = self._lent
+        finally:
+            self._lent = before
+        with torch.no_grad(), current().inside():
+            for tensor, array in lent:
+                if tensor.detach().numpy().tobytes() != array.tobytes():
+                    tensor.copy_(torch.from_numpy(array))
+
+
+def _has_examples(args: tuple) -> bool:
+    return bool(current().levels) and innermost_batch(args) is not None
 
 
 def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
     # Not through `operator._op_dk`, which asks again whether the call is overridden.
-    runtime_key = key if key in ("CUDA", "AutogradCUDA") else "AutogradCPU" if key in _ABOVE else "CPU"
+    runtime_key = _RUNTIME_KEYS.get(key, "CPU")
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, runtime_key))
     try:
         with current().inside():
@@ -98,7 +147,35 @@ def _redispatch(operator, keyset, *args, **kwargs):
 
 @stands_in(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args, **kwargs):
-    return True  # JAX may ask for the derivative
+    """As PyTorch's; of what JAX traces it may ask for the derivative."""
+    tensors = [current().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    return any(x.history is not None or is_traced(x.read()) for x in tensors)
+
+
+@stands_in(torch._C, "_any_output_is_alias_to_input_or_output")
+def _any_output_is_alias(args, kwargs, outputs):
+    """Whether two results, or a result and an argument, are on the same memory."""
+    given, made = _memories((args, kwargs)), _memories(outputs)
+    return len(set(made)) < len(made) or not set(given).isdisjoint(made)
+
+
+def _memories(tree) -> list[int]:
+    """The memory of each tensor that has elements."""
+    tensors = [current().lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    return [id(x._node.storage.memory) for x in tensors if x.numel()]
+
+
+@runs_instead_of(pyfunctorch.retrieve_current_functorch_interpreter, with_original=True)
+def _interpreter(original):
+    return None if current().levels else original()
+
+
+@runs_instead_of(autograd_function.custom_function_call_vmap_helper)
+def _run_for_batch(interpreter, vmap_function, op, *operands, **kwargs):
+    """What was registered with ``torch.library.register_vmap``."""
+    del interpreter, op
+    batch: Any = innermost_batch(operands)
+    return run_rule(lambda info, dims, *wholes: vmap_function(info, dims, *wholes, **kwargs), operands, batch)
 
 
 _begin_library = torch.library.Library.__init__

@@ -51,11 +51,9 @@ def _holds(opened: tuple, head, items: list) -> bool:
 class Made:
     """What is being made again from what was described."""
 
-    def __init__(
-        self, objects: Sequence, tensors: Sequence, storages: Sequence, arrays: Sequence, around: dict, stands: dict
-    ):
-        self.objects, self.tensors, self.storages, self.arrays = objects, tensors, storages, arrays
-        self.around, self.stands = around, stands
+    def __init__(self, reached: Reached, objects: Sequence, storages: Sequence, arrays: Sequence):
+        self.objects, self.tensors, self.storages, self.arrays = objects, reached.all_originals, storages, arrays
+        self.around, self.stands = reached.all_around, reached.all_stands
         self.memo: dict[int, Any] = {}
 
 
@@ -151,6 +149,7 @@ class _Tensor:
         self._kinds, self._storage, self._viewed = kinds, storage, viewed
         self._geometry = tensor.shape, tensor.dtype, tensor.stride(), tensor.storage_offset(), tensor._label
         self._begins = isinstance(tensor._node.storage.history, Source)
+        self._restriction = tensor._restriction
         self.attributes: dict[str, Any] = {}
 
     def make(self, made: Made) -> Torchish:
@@ -173,6 +172,8 @@ class _Tensor:
         if self._viewed is not None:
             viewed = self._viewed.make(made)
             tensor._viewed, tensor._writes = viewed, viewed._writes
+            if self._restriction is not None:
+                tensor._restriction = self._restriction._replace(writes=viewed._writes[0])
         if self.attributes:
             vars(tensor).update({name: value.make(made) for name, value in self.attributes.items()})
         if self._begins:
@@ -259,7 +260,8 @@ class Left:
         self._remember(tensor, described)
         if tensor._viewed is not None:
             described._viewed = self._describe(tensor._viewed)
-        described.attributes = {name: self._describe(value) for name, value in tensor.attributes.items()}
+        own = {name: value for name, value in tensor.attributes.items() if name != "_restriction"}
+        described.attributes = {name: self._describe(value) for name, value in own.items()}
         return described
 
     def _describe_storage(self, storage: Storage) -> Any:

@@ -271,8 +271,7 @@ class Program:
             tensors[place]._writes[0] += count
         for place, tensor in stands.items():
             storages[place] = tensor._node
-        made = Made(objects, reached.all_originals, storages, results[len(self._written) :], around, stands)
-        return self._left.make(made)
+        return self._left.make(Made(reached, objects, storages, results[len(self._written) :]))
 
     def _rng(self, stream: Any) -> tuple:
         if not self._uses_stream:

@@ -151,7 +151,7 @@ class Reached:
             if tensor is not value and not storage.memory.foreign:
                 self.around[at] = value
         geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
-        restriction = tensor._restriction and tensor._restriction.partition(":")[0]
+        restriction = tensor._restriction and tensor._restriction.kind
         self._at.append(len(self._shape))
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
 

@@ -5,6 +5,7 @@ from typing import Any
 from ..transforms.tape import Attempt
 from .constants import Constants
 from .kernels import Kernels
+from .native import StandIns
 from .pickled import Kept
 from .settings import Settings
 
@@ -21,7 +22,10 @@ class Session:
     def __init__(self, attempt: Attempt):
         self.attempt = attempt
         self.constants, self.settings, self.kept, self.kernels = Constants(), Settings(), Kept(), Kernels()
+        self.stand_ins = StandIns()
+        """What PyTorch has seen in place of tensors, where it asks for no values."""
         self.levels: list = []
+        self.paths: list = [attempt.path]
         self.passes: list = []
         self.own: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""

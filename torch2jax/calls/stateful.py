@@ -24,7 +24,8 @@ from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import flatten
-from ..transforms.tape import Attempt, Depth
+from ..transforms.paths import FOLLOWING, Policy
+from ..transforms.tape import Attempt, Runs
 from .dispatch import Translation
 from .follow import Place
 from .module import copy_structure, name_scopes
@@ -49,10 +50,10 @@ class StatefulFunction:
         last_resort: as that of `Translation`.
     """
 
-    def __init__(self, function: Callable, objects: Sequence[Any], last_resort: Any = None):
+    def __init__(self, function: Callable, objects: Sequence[Any], last_resort: Any = None, policy: Policy = FOLLOWING):
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
-        self._depth = Depth()
+        self._runs = Runs(policy)
         self._numbers: set[_Key] = set()  # those that the function changes
         self._dtypes: dict[_Key, torch.dtype] = {}
         self._unused: set[_Key] = set()  # gradients that the function leaves, but never asks for
@@ -171,7 +172,7 @@ class StatefulFunction:
                     )
                 return result, self._outgoing(state, after, call)
 
-        return self._depth.run(run)
+        return self._runs.run(run)
 
     def _has_changed(self, key: _Key, before, after) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""

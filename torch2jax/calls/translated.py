@@ -13,7 +13,8 @@ import torch
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
-from ..transforms.tape import Attempt, Depth
+from ..transforms.paths import FOLLOWING, Policy
+from ..transforms.tape import Attempt, Runs
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
 from .around import Around
 from .dispatch import Translation
@@ -44,8 +45,8 @@ class TranslatedFunction:
 
     __signature__ = _Signature(rng=None)
 
-    def __init__(self, function: Callable, last_resort: Any = None):
-        self._function, self._last_resort, self._depth = function, last_resort, Depth()
+    def __init__(self, function: Callable, last_resort: Any = None, policy: Policy = FOLLOWING):
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy)
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, rng=None, **kwargs):
@@ -53,7 +54,7 @@ class TranslatedFunction:
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 return run_on_arrays(call, self._function, args, kwargs)
 
-        return self._depth.run(run)
+        return self._runs.run(run)
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r})"
@@ -72,9 +73,10 @@ class TranslatedModule:
         module: torch.nn.Module,
         method: types.MethodType | None = None,
         last_resort: Any = None,
+        policy: Policy = FOLLOWING,
         parts: Parts | None = None,
     ):
-        self._module, self._method, self._last_resort, self._depth = module, method, last_resort, Depth()
+        self._module, self._method, self._last_resort, self._runs = module, method, last_resort, Runs(policy)
         self._parts = parts
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
@@ -96,7 +98,7 @@ class TranslatedModule:
                 result = run_on_arrays(call, function, args, kwargs)
                 return (result, skeleton.state_dict()) if return_state_dict else result
 
-        return self._depth.run(run)
+        return self._runs.run(run)
 
     def __repr__(self) -> str:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"

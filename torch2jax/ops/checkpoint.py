@@ -61,11 +61,10 @@ class _Checkpointed:
         def checkpointed():
             return scope.trace(_without_choices, function, *args, **kwargs)
 
-        try:
+        arrays = None
+        with contextlib.suppress(*UNSUITED):
             arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
-        except UNSUITED:
-            return self.function(*args, **kwargs)
-        return scope.close(arrays)
+        return self.function(*args, **kwargs) if arrays is None else scope.close(arrays)
 
 
 def _without_choices(function: Callable, *args, **kwargs):
@@ -79,11 +78,24 @@ def _without_choices(function: Callable, *args, **kwargs):
 def _reentrant(run_function, preserve_rng_state, *args):
     del preserve_rng_state  # a JAX key gives the same numbers again
     result = run_function(*args)
-    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
-        return result
+    needed = [x for x in args if isinstance(x, Torchish) and x.requires_grad]
+    if needed:
+        given = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
+        is_unused = current().tape is not None and not any(x.requires_grad for x in given)
+        return map_arguments(lambda x: _without_use(x, needed), result) if is_unused else result
     if current().tape is not None:  # else the question is JAX's, and it has gradients
         torch_checkpoint.check_backward_validity(args)
     return map_arguments(_without_history, result)
+
+
+def _without_use(value, needed: list[Torchish]):
+    """What is said to require grad for what went in, but does not."""
+    if not isinstance(value, Torchish):
+        return value
+    result = value.detach()
+    result.descend(needed, "Checkpoint")
+    result.refuse("none of output has requires_grad=True, this checkpoint() is not necessary")
+    return result
 
 
 def _without_history(value):

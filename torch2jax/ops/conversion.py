@@ -162,3 +162,10 @@ def type_(self, dtype=None, non_blocking=False, **kwargs):
     if (wanted := _LEGACY_TYPES.get(name.rpartition(".")[2])) is None:
         raise ValueError(f"invalid type: {name!r}; wanted a torch.dtype or one of {', '.join(_LEGACY_TYPES)}")
     return converted(self, wanted, device)
+
+
+@implements_tensors(torch.ops.higher_order.out_dtype)
+def out_dtype(op, output_dtype, *args):
+    """An operator whose result is of a given dtype, which its operands are promoted with."""
+    promoted = functools.reduce(torch.promote_types, (x.dtype for x in args if isinstance(x, Tensor)), output_dtype)
+    return op(*(converted(x, promoted) if isinstance(x, Tensor) else x for x in args)).to(output_dtype)

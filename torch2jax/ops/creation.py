@@ -42,7 +42,7 @@ def constant(
 ) -> Torchish:
     """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values."""
     array = body(*args)
-    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=_label(device))
+    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=label_of(device))
     if requires_grad:
         result.requires_grad_()
     return result
@@ -66,8 +66,8 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     return constant(lax.full, tuple(shape), held_number(value, array_dtype), array_dtype, dtype=dtype, **options)
 
 
-def _label(device) -> torch.device:
-    # A label only: no such device needs to exist here.
+def label_of(device) -> torch.device:
+    """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
     lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None

@@ -4,7 +4,6 @@
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
 import warnings
-from collections import OrderedDict
 
 import torch
 
@@ -12,6 +11,7 @@ from ..rules.registry import implements_tensors
 from ..seams import exchange, stands_in
 from ..tensors.history import Node, Source, added
 from ..tensors.journal import expect_no_journal
+from ..tensors.tensor import Torchish
 from ..transforms.form import Form
 from ..transforms.tape import Hooked
 from ..translation import current
@@ -53,12 +53,16 @@ def requires_grad_(self, requires_grad=True):
 @implements_tensors(Tensor.is_leaf.__get__)
 def _is_leaf(self):
     tensor = current().lift(self)
-    return tensor.history is None or _is_source(tensor) or tensor._restriction == "inference"
+    return tensor.history is None or _is_source(tensor) or _is_inference_view(tensor)
 
 
 @implements_tensors(torch.is_inference, Tensor.is_inference)
 def is_inference(input):
     return current().lift(input)._node.storage.memory.is_inference
+
+
+def _is_inference_view(tensor) -> bool:
+    return tensor._restriction is not None and tensor._restriction.kind == "inference"
 
 
 def _is_source(tensor) -> bool:
@@ -68,13 +72,23 @@ def _is_source(tensor) -> bool:
 @implements_tensors(Tensor.grad_fn.__get__)
 def _grad_fn(self):
     tensor = current().lift(self)
-    history = tensor.history
+    history, made = tensor.history, tensor._restriction
+    if made is not None and made.kind in ("no_grad", "inference") and made.writes < tensor._writes[0]:
+        _expect_no_history(tensor._viewed, made.kind)
     if history is None or _is_source(tensor):
         return None
     node = Node("View", (history,)) if isinstance(history, Source) else history
     if node.end is None and current().tape is not None:
         node.end = current().tape.end_of(tensor)
     return node
+
+
+def _expect_no_history(viewed, kind: str) -> None:
+    if isinstance(viewed, Torchish) and viewed.history is not None:
+        raise RuntimeError(
+            f"A view was created in {kind} mode and its base or another view of its base has been modified inplace "
+            "with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden."
+        )
 
 
 @implements_tensors(Tensor.grad.__get__)
@@ -116,6 +130,26 @@ def _delete_grad(self):
     current().lift(self).change("_gradient", None)
 
 
+@implements_tensors(Tensor.data.__delete__)
+def _delete_data(self):
+    raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+
+
+@implements_tensors(Tensor.requires_grad.__delete__)
+def _delete_requires_grad(self):
+    raise RuntimeError("requires_grad must be a bool")
+
+
+@implements_tensors(Tensor._grad_fn.__delete__)
+def _delete_grad_fn(self):
+    raise RuntimeError("Deletion of _grad_fn not allowed. Detach tensor instead!")
+
+
+@implements_tensors(Tensor._backward_hooks.__delete__)
+def _delete_backward_hooks(self):
+    raise RuntimeError("Deletion of _backwards_hooks not allowed!")
+
+
 @implements_tensors(Tensor.register_hook)
 def register_hook(self, hook):
     tensor = current().lift(self)
@@ -128,8 +162,10 @@ def _hooked(tensor) -> Hooked:
     """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
     tape = current().tape
     if tape is None:
-        return Hooked(OrderedDict(), [], Form.of(tensor))
-    return tape.hooked(tape.places_of(tensor), Form.of(tensor))
+        return Hooked(Form.of(tensor))
+    history = tensor.history
+    is_source = _is_source(tensor) and history.end is not None
+    return tape.hooked(history.end if is_source else tape.end_of(tensor), history)
 
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)
@@ -161,7 +197,7 @@ def _retains_grad(self):
 @implements_tensors(torch._C._set_grad_enabled)
 def _set_grad_enabled(mode):
     levels = current().levels
-    if not levels or levels[-1].follows_no_grad:
+    if not levels or not levels[-1].is_forward:
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(mode)
 
@@ -175,6 +211,24 @@ def _undefined_grad():
         return result
 
     return without_gradient
+
+
+@stands_in(torch._C._functions, "DelayedError")
+def _delayed_error(msg, num_inputs):
+    del num_inputs
+
+    def with_error(*tensors):
+        """The tensors; a backward pass that comes by is an error."""
+        results = tuple(_refusing(current().lift(tensor), msg) for tensor in tensors)
+        return results[0] if len(results) == 1 else results
+
+    return with_error
+
+
+def _refusing(tensor, message: str):
+    result = tensor.clone()
+    result.refuse(message)
+    return result
 
 
 def _variable(cls, data=None, requires_grad=False, volatile=None):

@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
-from ..rules.inplace import expect_no_source, write_in_place
+from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
+from ..seams import runs_instead_of
 from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
-from ..tensors.tensor import Torchish, become, resize, strides_of_shape
+from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap
 from ..translation import current
 from .creation import filled
 
@@ -24,7 +25,7 @@ def copy_(self, src, non_blocking=False):
     self, src = _lift(self), _lift(src)
     if _same_elements(self._node, src._node):  # what `x[0] += 1` ends in
         if torch.is_grad_enabled():
-            expect_no_source(self)
+            expect_writable(self)
         self.count_write()
         return self
     value = src.to(self.dtype)
@@ -106,6 +107,8 @@ def _memory_format(tensor) -> torch.memory_format:
 
 @implements_tensors(Tensor.data.__set__)
 def set_data(self, value):
+    if not isinstance(value, Tensor):
+        raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
     before, history = self.held, self.history
@@ -115,10 +118,19 @@ def set_data(self, value):
     become(self, value)
     array, layout = value.held
     if differentiable:
-        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.arranged(layout), array), layout)))
+        array, layout = value.held.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
+        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
         if tape is not None and isinstance(history, Source) and history.variable is self:
             array = tape.leaf(array, history)
         self.change("_node", self._node.grafted(Held(array, layout)))
     self._node.storage.history = history
+    if isinstance(history, Source) and history.end is not None:
+        history.end = current().tape.end_of(self)
+
+
+@runs_instead_of(torch.utils.swap_tensors)
+def swap_tensors(t1, t2):
+    """Puts each of two tensors where the other is; those who hold weak references to them see that as others do."""
+    swap(_lift(t1), _lift(t2))

@@ -17,11 +17,11 @@ from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
 from ..tensors.storage import is_traced, known_result
-from ..tensors.tensor import Torchish, strides_of_copy, wrap
+from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
-from .creation import factory, like_options, new_shape
+from .creation import factory, label_of, like_options, new_shape
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -44,10 +44,12 @@ def sample(
     `pointwise` says that with more dimensions in front of `shape` and the operands `body` draws as often as they say.
     """
     call = current()
-    differing = call.stream.differing if pointwise and not differentiable else []
-    key = call.stream.next_common_key(generator) if differing else call.stream.next_key(generator)
     lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
     tensors = [x for x in lifted if isinstance(x, Torchish)]
+    label = tensors[0].device if device is None and tensors else label_of(device)
+    expect_values(label, dtype)
+    differing = call.stream.differing if pointwise and not differentiable else []
+    key = call.stream.next_common_key(generator) if differing else call.stream.next_key(generator)
     arrays = [x.read() if isinstance(x, Torchish) else x for x in lifted]
     if not differentiable:
         arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
@@ -57,7 +59,6 @@ def sample(
     knowns = [None if is_traced(key) or differing else key, *(x.known for x in tensors)]
     values = [x.known if isinstance(x, Torchish) else x for x in lifted]
     known = known_result(array, body, (key, *given, *values), {}, knowns)
-    label = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
     result = wrap(array, dtype, known, strides=strides, device=label)
     if differentiable and torch.is_grad_enabled():
         result.descend(tensors, "Sample")

@@ -243,6 +243,11 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False):
     return jnp.asarray(values), _indices(inverse if return_inverse else []), _indices(counts if return_counts else [])
 
 
+@implements(torch._unique, aten._unique, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts[:2])
+def _unique(input, sorted=True, return_inverse=False):
+    return unique(input, sorted, return_inverse)[:2]
+
+
 @implements(aten.unique_dim, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
     axis = axis_of(input, dim)

@@ -7,7 +7,7 @@ import torch
 
 from ..rules.registry import implements_tensors
 from ..tensors.storage import Part, Split, View
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Restriction, Torchish
 from .shape import axis_of
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int |
     if torch.is_grad_enabled():
         name = "Unbind" if squeezed is not None else "Split"
         for index, view in enumerate(views):
-            view._restriction = f"multiple:{name}:{index}"
+            view._restriction = Restriction("multiple", name, index)
     return views
 
 

@@ -5,12 +5,14 @@ import weakref
 
 import torch
 
-from ..rules.inplace import expect_no_source
+from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
+from ..seams import stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.storage import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
+from .mutation import set_data
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -225,6 +227,12 @@ def _unsafe_set_version_counter(tensors, versions):
         current().lift(tensor)._writes[0] = version
 
 
+@stands_in(torch._C, "_increment_version")
+def _increment_version(tensors):
+    for tensor in tensors:
+        current().lift(tensor).count_write()
+
+
 @implements_tensors(aten._version.default)
 def _aten_version(self):
     return self._version
@@ -253,7 +261,9 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
             size = (storage.nbytes() // self.itemsize,)
         place = storage.region(self.dtype, storage_offset, size, stride)
     if torch.is_grad_enabled():
-        expect_no_source(self)
-    become(self, place.detach())
+        expect_writable(self)
+        become(self, place.detach())
+    else:  # it goes on to require grad
+        set_data(self, place)
     self.count_write()
     return self

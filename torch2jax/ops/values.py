@@ -19,6 +19,7 @@ from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, make_region
+from ..transforms.paths import answer
 from ..transforms.vmap import of_all_examples
 from ..translation import current
 
@@ -50,7 +51,12 @@ def _concrete(array):
 
 
 def _scalar(tensor, what: str):
-    array = values(tensor, what)
+    try:
+        array = values(tensor, what)
+    except TracedValueError:
+        if tensor.dtype != torch.bool or tensor.numel() != 1:
+            raise
+        return answer(current().lift(tensor), what)
     if array.size != 1:
         raise RuntimeError(f"a Tensor with {array.size} elements cannot be converted to Scalar")
     return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
@@ -69,8 +75,13 @@ def is_nonzero(input):
     if size != 1:
         ambiguity = "no values" if size == 0 else "more than one value"
         raise RuntimeError(f"Boolean value of Tensor with {ambiguity} is ambiguous")
-    answer = answered(input) if is_unknown(input) else None
-    return bool(_scalar(input, "bool(tensor)")) if answer is None else answer
+    found = answered(input) if is_unknown(input) else None
+    if found is not None:
+        return found
+    try:
+        return bool(_scalar(input, "bool(tensor)"))
+    except TracedValueError:
+        return answer(current().lift(input), "bool(tensor)")
 
 
 @implements_tensors(Tensor.__int__)
@@ -106,19 +117,25 @@ def tolist(self):
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        if self.requires_grad:
+        if self.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
-    return values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
+    array = values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
+    current().kernels.lend(current().lift(self), array)
+    return array
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    return values(self, "numpy.asarray(tensor)").astype(dtype)
+    array = values(self, "numpy.asarray(tensor)").copy()  # JAX's own memory is not for writing
+    if dtype is not None and array.dtype != dtype:
+        return array.astype(dtype)
+    current().kernels.lend(current().lift(self), array)
+    return array
 
 
 @implements_tensors(Tensor.__dlpack__)
@@ -215,24 +232,29 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
 
 
-# Checks of values by PyTorch's own code (distributions and their samples). What is traced has no value yet: it passes.
+# Checks of values by PyTorch's own code (distributions and their samples). What is traced has no value yet: it passes,
+# unless checks are to be made at run time.
+
+
+def _passes(tensor) -> bool:
+    return current().attempt.path.policy.checks == "assume" and not _is_available(tensor)
 
 
 @implements_tensors(aten._is_all_true.default)
 def _is_all_true(input):
     input = of_all_examples(input)
-    return input.all() if _is_available(input) else torch.ones((), dtype=torch.bool)
+    return torch.ones((), dtype=torch.bool) if _passes(input) else input.all()
 
 
 @implements_tensors(aten._is_any_true.default)
 def _is_any_true(input):
     input = of_all_examples(input)
-    return input.any() if _is_available(input) else torch.zeros((), dtype=torch.bool)
+    return torch.zeros((), dtype=torch.bool) if _passes(input) else input.any()
 
 
 @implements_tensors(aten._assert_async.default, aten._assert_async.msg)
 def _assert_async(input, assert_msg="Expected Tensor with single nonzero value, but got zero"):
-    if _is_available(input) and not input:
+    if not _passes(input) and not input:
         raise RuntimeError(assert_msg)
 
 

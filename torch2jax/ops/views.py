@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
-from ..rules.inplace import expect_no_source
+from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
@@ -293,8 +293,9 @@ def _begins_where_traced(node: Storage | View) -> bool:
 
 @implements_tensors(aten.as_strided_.default)
 def as_strided_(self, size, stride, storage_offset=None):
+    expect_in_its_mode(self)
     if torch.is_grad_enabled():
-        expect_no_source(current().lift(self))
+        expect_writable(self)
     with torch.enable_grad():
         become(self, as_strided(self, size, stride, storage_offset))
     self.count_write()
@@ -474,8 +475,9 @@ def _becomes(function_, view):
     """An in-place view operator: `self` turns into what `view` makes of it."""
 
     def rule(self, *args, **kwargs):
+        expect_in_its_mode(self)
         if torch.is_grad_enabled():
-            expect_no_source(current().lift(self))
+            expect_writable(self)
         with torch.enable_grad():
             node = view(self, *args, **kwargs)._node
         keep_geometry(self)

@@ -12,12 +12,12 @@ from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import Held, known_result, with_derivatives_of
+from ..tensors.storage import Held, known_result, with_derivatives_of, with_tangents_of
 from ..tensors.tensor import Torchish, resize
 from .operands import lift
 from .pointwise import cast
 
-__all__ = ["InPlace", "WithFlag", "check_cast", "expect_no_source", "write_in_place", "write_out"]
+__all__ = ["InPlace", "WithFlag", "check_cast", "expect_in_its_mode", "expect_writable", "write_in_place", "write_out"]
 
 
 class InPlace:
@@ -94,21 +94,17 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
             stacklevel=2,
         )
-    if storage.memory.is_inference and not torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
-            "normal tensor before doing inplace update."
-        )
+    expect_in_its_mode(tensor)
     dtype = canonical(tensor.dtype)
     (array, layout), known = value.held, value.known
     if array.dtype != dtype:
         to_dtype = functools.partial(cast, dtype=dtype)
         array = to_dtype(array)
         known = known_result(array, to_dtype, (known,), {}, [known])
+    if not torch._C._is_fwd_grad_enabled() and array.dtype.kind in "fcV":  # pyright: ignore
+        array = with_tangents_of(tensor.held.arranged(layout), array)
     if torch.is_grad_enabled():
-        if tensor.history is not None or value.history is not None:
-            _expect_unrestricted(tensor)
-        expect_no_source(tensor)
+        expect_writable(tensor, (value,))
         tensor.write(Held(array, layout), known)
         tensor.descend((tensor, value), "CopySlices")
         return
@@ -121,23 +117,56 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     storage.differentiable = differentiable
 
 
-def expect_no_source(tensor: Torchish) -> None:
-    """Refuses to write to a tensor that requires grad by itself, with gradients on.
+def expect_in_its_mode(tensor: Torchish) -> None:
+    """Refuses to change what was made in inference mode outside of it.
 
     Raises:
-        RuntimeError: it does, or is a view of one that does.
+        RuntimeError: it was.
     """
-    if isinstance(tensor.history, Source):
-        what = "a leaf Variable" if tensor.history.variable is tensor else "a view of a leaf Variable"
+    if tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
+            "normal tensor before doing inplace update."
+        )
+
+
+def expect_writable(tensor: Torchish, values: tuple[Torchish, ...] = ()) -> None:
+    """Refuses to write to a tensor, or to change what it views, with gradients on.
+
+    Args:
+        tensor: is to be written to.
+        values: what is to be written.
+
+    Raises:
+        RuntimeError: it requires grad by itself, or is a view that was made in a way that forbids this.
+    """
+    restriction = tensor._restriction
+    if restriction is not None and any(_leads_to_grad(x) for x in (tensor, *values)):
+        view = "Output 0 of View is a view of a view which was" if restriction.is_inherited else "A view was"
+        message = _RESTRICTIONS[restriction.kind]
+        raise RuntimeError(message.format(view=view, name=restriction.name, number=restriction.number))
+    source = tensor.history
+    if source is None and isinstance(tensor._viewed, Torchish):  # which may have begun to require grad since
+        source = tensor._viewed.history
+    if isinstance(source, Source):
+        what = "a leaf Variable" if source.variable is tensor else "a view of a leaf Variable"
         raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
 
 
+def _leads_to_grad(tensor: Torchish) -> bool:
+    """Whether a tensor requires grad, or is a view of one that does."""
+    return tensor.history is not None or (isinstance(tensor._viewed, Torchish) and tensor._viewed.history is not None)
+
+
 _RESTRICTIONS = {
-    "inference": "A view was created in inference mode and is being modified inplace in normal mode.",
-    "no_grad": "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that "
-    "this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view "
-    "and the inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both "
-    "outside (if you want the inplace to be tracked).",
+    "inference": "{view} created in inference mode and is being modified inplace in normal mode. Given that this use "
+    "case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
+    "inplace either both inside the inference_mode block (if you don't want the inplace to be tracked) or both outside "
+    "(if you want the inplace to be tracked).",
+    "no_grad": "{view} created in no_grad mode and is being modified inplace with grad mode enabled. Given that this "
+    "use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
+    "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside (if "
+    "you want the inplace to be tracked).",
     "multiple": "Output {number} of {name} is a view and is being modified inplace. This view is the output of a "
     "function that returns multiple views. Such functions do not allow the output views to be modified inplace. You "
     "should replace the inplace operation by an out-of-place one.",
@@ -146,18 +175,6 @@ _RESTRICTIONS = {
     "override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior "
     "is forbidden. You can fix this by cloning the output of the custom Function.",
 }
-
-
-def _expect_unrestricted(tensor: Torchish) -> None:
-    """Refuses to write to a view, with gradients on, that was made in a way that forbids this.
-
-    Raises:
-        RuntimeError: it was.
-    """
-    if tensor._restriction is not None:
-        kind, _, made = tensor._restriction.partition(":")
-        name, _, number = made.partition(":")
-        raise RuntimeError(_RESTRICTIONS[kind].format(name=name, number=number))
 
 
 def _check_overlap(target: Torchish, operands) -> None:

@@ -18,7 +18,7 @@ from ..errors import TracedValueError
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.scalars import expect_fits
 from ..tensors.storage import Held, evaluating, is_traced
-from ..tensors.tensor import Torchish, geometry, wrap
+from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
@@ -373,6 +373,7 @@ def as_result(
         if operand._label.type != "cpu":
             device = device or operand._label
     if device is not None:
+        expect_values(device, dtype)
         tensor._label = device
     return tensor
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch import autograd
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
@@ -22,6 +23,7 @@ __all__ = [
     "added",
     "made_beside",
     "reaches",
+    "refusal_between",
     "sources_among",
     "used_beside",
 ]
@@ -53,8 +55,8 @@ class Node(graph.Node):
     """
 
     __slots__ = (
-        *("_leaves", "_number", "_operation", "end", "inputs", "metadata"),
-        *("operands", "posthooks", "prehooks", "undefined"),
+        *("_leaves", "_number", "_operation", "end", "hooked", "inputs", "metadata"),
+        *("operands", "posthooks", "prehooks", "refusal", "undefined"),
     )
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
@@ -64,6 +66,8 @@ class Node(graph.Node):
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
         self.end: Any = None  # what the operation gave, to a tape; see `transforms.tape.End`
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
+        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
+        self.refusal: str | None = None  # the error that its backward is
         self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
         self.metadata: dict = {}
         self.prehooks: OrderedDict[int, Callable] = OrderedDict()
@@ -92,8 +96,25 @@ class Node(graph.Node):
     def _register_hook_dict(self, tensor) -> None:
         del tensor  # hooks of tensors are told of by the tape
 
-    def __call__(self, *args):
-        raise TypeError(f"{self.name()} is JAX's and cannot be called; wanted torch.autograd.grad")
+    def __call__(self, *gradients):
+        """The gradients of its operands, for that of its result.
+
+        Raises:
+            TypeError: it got another number of gradients.
+            NotImplementedError: it writes in place or is a view.
+        """
+        if len(gradients) != 1:
+            raise TypeError(f"expected 1 arguments, got {len(gradients)} instead")
+        if self.operands is None or self.end is None:
+            raise NotImplementedError(
+                f"{self.name()} cannot be called, for it writes in place or is a view; wanted torch.autograd.grad"
+            )
+        tape = current().tape
+        result, ends = tape.tensor_at(self.end, self), zip(self.operands, self.inputs, strict=True)
+        operands = [tape.tensor_at(end, history) for end, history in ends if end is not None]
+        found = iter(autograd.grad(result, operands, gradients, retain_graph=True, allow_unused=True))
+        given = tuple(None if end is None else next(found) for end in self.operands)
+        return given[0] if len(given) == 1 else given
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
@@ -148,6 +169,10 @@ class Source(Node):
         """The tensor; None if nobody, and no graph, has it any longer."""
         return self._variable()
 
+    @variable.setter
+    def variable(self, variable) -> None:
+        self._variable = weakref.ref(variable)
+
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
 
@@ -155,11 +180,17 @@ class Source(Node):
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""
         return added(self.posthooks, hook)
 
+    def _show(self) -> None:
+        pass  # its hooks are called where gradients are added
+
 
 class _Unrecorded(Node):
     """The history of what requires grad as long as no tape is kept."""
 
     __slots__ = ()
+
+    def __call__(self, *gradients):
+        raise NeedsTape(1)
 
     @property
     def next_functions(self) -> tuple:
@@ -196,6 +227,17 @@ def made_beside(ends: Iterable[Node | None], wanted: Node) -> bool:
         node is not wanted and node._operation == wanted._operation and list(node.inputs) == list(wanted.inputs)
         for node in _leading_to(ends).values()
     )
+
+
+def refusal_between(starts: Iterable[Node | None], ends: set[int]) -> str | None:
+    """The error that a backward pass comes upon.
+
+    Args:
+        starts: what is differentiated.
+        ends: the ids of what it is differentiated with respect to; empty for all that leads there.
+    """
+    refusing = [node for node in _leading_to(starts).values() if node.refusal is not None]
+    return next((node.refusal for node in refusing if not ends or reaches(node.inputs, ends)), None)
 
 
 def sources_among(ends: Iterable[Node | None]) -> list[Source]:

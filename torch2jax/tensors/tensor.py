@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import OnMetaError
 from ..translation import current
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Source
@@ -15,8 +16,10 @@ from .storage import Held, Storage, View, all_of, evaluate
 
 __all__ = [
     "EndedCallError",
+    "Restriction",
     "Torchish",
     "become",
+    "expect_values",
     "geometry",
     "is_foreign",
     "keep_geometry",
@@ -28,11 +31,28 @@ __all__ = [
     "set_geometry",
     "strides_of_copy",
     "strides_of_shape",
+    "swap",
     "wrap",
 ]
 
 _CPU = torch.device("cpu")
+_takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
+
+
+class Restriction(NamedTuple):
+    """How a view was made, if that forbids to write to it with gradients on."""
+
+    kind: str
+    """``"no_grad"`` or ``"inference"``, ``"multiple"`` for one of several of a function's, ``"custom"``."""
+    name: str = ""
+    """Of the function."""
+    number: int = 0
+    """Of the result."""
+    writes: int = 0
+    """How many writes to the memory there had been."""
+    is_inherited: bool = False
+    """Whether it is that of what was viewed."""
 
 
 class Torchish(torch.Tensor):
@@ -46,7 +66,7 @@ class Torchish(torch.Tensor):
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
     _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
-    _restriction: str | None = None  # how this view was made, if that forbids to write to it with gradients on
+    _restriction: Restriction | None = None
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
 
@@ -58,7 +78,8 @@ class Torchish(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        del types
+        if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
+            return NotImplemented  # what wraps others knows what to do
         return _call(func).dispatch_aten(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents=None) -> str:
@@ -123,6 +144,12 @@ class Torchish(torch.Tensor):
             self._node.storage.place()
             node.end = tape.end_of(self)
 
+    def refuse(self, message: str) -> None:
+        """Lets a backward pass that comes by the operation which gave this tensor be an error."""
+        tape = current().tape
+        if self.history is not None and tape is not None:
+            self.history.refusal, tape.refuses = message, True
+
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""
         self._node.storage.history = UNRECORDED if current().tape is None else Node("Transformed")
@@ -137,6 +164,7 @@ class Torchish(torch.Tensor):
             held = Held(tape.leaf(held.array, source), held.layout)
         self.change("_node", self._node.grafted(held))
         self._node.storage.history = source
+        source.end = None if tape is None else tape.end_of(self)
 
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
@@ -203,10 +231,24 @@ def wrap(
         array: the values, with their dimensions in the order `layout`.
         known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
     """
+    if not _takes_tangents():
+        array = current().without_tangents(array)
+    if device is not _CPU:
+        expect_values(device, dtype)
     held, order = Held(array, layout), None if strides is None else _memory_order(strides)
     storage = Storage(held, known, order)
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return make_tensor(storage, held.shape, dtype, strides, None, device)
+
+
+def expect_values(device: torch.device, dtype: torch.dtype) -> None:
+    """Refuses to make a tensor of a dtype on a device that has no memory.
+
+    Raises:
+        OnMetaError: it is meta.
+    """
+    if device.type == "meta":
+        raise OnMetaError(dtype)
 
 
 def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -259,12 +301,20 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     if node is base._node and current().tape is not None:  # to a tape, what shows all of another is another
         node = View(node, all_of(len(shape)))
     storage, restriction = node.storage, base._restriction
-    if not torch.is_grad_enabled():
-        restriction = "inference" if torch.is_inference_mode_enabled() else "no_grad"
-        if (storage.differentiable or storage.history is not None) and restriction == "no_grad":
+    grad, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    is_view = not storage.memory.is_inference  # to autograd
+    if not is_view:
+        restriction = None
+        node = node if storage.history is None or (grad and is_inference) else node.detached()
+    elif not grad:
+        restriction = Restriction("inference" if is_inference else "no_grad", writes=base._writes[0])
+        if (storage.differentiable or storage.history is not None) and not is_inference:
             node = node.detached()
+    elif restriction is not None and restriction.kind in ("no_grad", "inference"):
+        restriction = restriction._replace(is_inherited=True)
     tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
-    tensor._viewed = base if base._viewed is None else base._viewed
+    if is_view:
+        tensor._viewed = base if base._viewed is None else base._viewed
     tensor._writes = base._writes
     if restriction is not None:
         tensor._restriction = restriction
@@ -278,14 +328,40 @@ def become(tensor: Torchish, other: Torchish) -> None:
     tensor.change("_node", other._node)
 
 
+def swap(tensor: Torchish, other: Torchish) -> None:
+    """Puts each of two tensors, with all that is known of it, where the other is."""
+    sources = [_own_source(tensor), _own_source(other)]
+    before = _at_the_place_of(tensor)
+    before.__dict__ = dict(vars(tensor))  # pyright: ignore[reportAttributeAccessIssue]
+    for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
+        keep_geometry(place)
+        set_geometry(place, like)
+        kept = journal()
+        if kept is not None:
+            kept.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
+        place.__dict__ = dict(vars(like))  # pyright: ignore[reportAttributeAccessIssue]
+        if source is not None:
+            source.variable = place
+
+
+def _own_source(tensor: Torchish) -> Source | None:
+    """The history that begins with `tensor` itself."""
+    history = tensor.history
+    return history if isinstance(history, Source) and history.variable is tensor else None
+
+
 def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
     kept = journal()
     if kept is not None:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-            before = make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
-        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, before))
+        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, _at_the_place_of(tensor)))
+
+
+def _at_the_place_of(tensor: Torchish) -> Torchish:
+    """Another tensor with the geometry and the values of `tensor`."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        return make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
 
 
 def set_geometry(tensor: Torchish, other: Torchish) -> None:

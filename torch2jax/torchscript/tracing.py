@@ -15,11 +15,12 @@ import torch
 
 from ..calls.module import named_tensors
 from ..calls.pickled import as_real
+from ..errors import TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import EndedCallError, Torchish
 from ..tensors.trees import flatten
 
-_trace, _trace_module = torch.jit.trace, torch.jit.trace_module
+_trace, _trace_module, _trace_graph = torch.jit.trace, torch.jit.trace_module, torch.jit._get_trace_graph
 
 
 @stands_in(torch.jit, "trace")
@@ -30,6 +31,14 @@ def _traced(*args, **kwargs):
 @stands_in(torch.jit, "trace_module")
 def _traced_module(*args, **kwargs):
     return _real_trace(_trace_module, "mod", args, kwargs)
+
+
+@stands_in(torch.jit, "_get_trace_graph")
+def _traced_graph(*args, **kwargs):
+    result = _real_trace(_trace_graph, "f", args, kwargs)
+    if not isinstance(result, tuple):
+        raise TracedValueError("torch.jit._get_trace_graph")
+    return result
 
 
 def _real_trace(trace: Callable, name: str, args: tuple, kwargs: dict) -> Any:
@@ -60,6 +69,11 @@ def _real_trace(trace: Callable, name: str, args: tuple, kwargs: dict) -> Any:
 def _frozen(mod, preserved_attrs=None, optimize_numerics=True):
     """Parameters become constants of the graph for the sake of optimisations, which are JAX's."""
     return mod
+
+
+@stands_in(torch._C, "_freeze_module")
+def _frozen_object(module, preserved_attrs=(), freeze_interfaces=True, preserve_parameters=False):
+    return module
 
 
 @stands_in(torch.jit, "optimize_for_inference")

@@ -1,5 +1,6 @@
 """`torch.autograd.Function` under ``torch.vmap``: the rule for batches that a function itself defines."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch._functorch.autograd_function import (
@@ -15,7 +16,7 @@ from ..tensors.tensor import Torchish
 from ..translation import current
 from .vmap import Batch
 
-__all__ = ["batch_of", "run_rule"]
+__all__ = ["batch_of", "innermost_batch", "run_rule"]
 
 
 def batch_of(function: Any, args: tuple) -> Batch | None:
@@ -24,9 +25,7 @@ def batch_of(function: Any, args: tuple) -> Batch | None:
     Raises:
         RuntimeError: it says nothing of batches, or two things.
     """
-    tensors = [x for x in tree_leaves(args) if isinstance(x, Torchish)]
-    batches = [level for level in reversed(current().levels) if isinstance(level, Batch) and level.is_functorchs]
-    batch = next((batch for batch in batches if any(batch.has_examples(x) for x in tensors)), None)
+    batch = innermost_batch(args)
     if batch is None:
         return None
     name, is_overridden = function.__name__, has_overridden_vmap_rule(function)
@@ -44,18 +43,28 @@ def batch_of(function: Any, args: tuple) -> Batch | None:
     return batch if is_overridden else None  # JAX batches whatever a function does
 
 
-def run_rule(function: Any, args: tuple, batch: Batch) -> Any:
+def innermost_batch(args: tuple) -> Batch | None:
+    """The innermost batch that some tensors among arguments are examples of."""
+    tensors = [x for x in tree_leaves(args) if isinstance(x, Torchish)]
+    batches = [level for level in reversed(current().levels) if isinstance(level, Batch) and level.is_functorchs]
+    return next((batch for batch in batches if any(batch.has_examples(x) for x in tensors)), None)
+
+
+def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
     """What a function gives for one example, by its rule for all of them, which runs outside of the batch.
 
     Raises:
         RuntimeError: the rule does not give an output, and where that has the examples.
     """
     leaves, spec = tree_flatten(args)
+    for leaf in leaves:
+        if isinstance(leaf, Torchish):
+            leaf.read()  # a view of an example is one inside
     with batch.outside():
         parts = [batch.whole(leaf) if isinstance(leaf, Torchish) else (leaf, None) for leaf in leaves]
         wholes, dims = (tree_unflatten(list(x), spec) for x in zip(*parts, strict=True))
         versions = [_version(whole) for whole, _ in parts]
-        result = function.vmap(VmapInfo(batch.size, batch.randomness), dims, *wholes)
+        result = rule(VmapInfo(batch.size, batch.randomness), dims, *wholes)
         validate_vmap_returns_tuple_of_two_elements(result)
     output, out_dims = result
     for leaf, (whole, dim), version in zip(leaves, parts, versions, strict=True):

@@ -15,7 +15,10 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Held, Storage, is_traced
 from ..translation import current
 from .form import Form
+from .paths import Fork, Path, followed
 from .recorders import expect_unrecorded
+from .traces import current_trace
+from .warned import Warned
 
 __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
 
@@ -36,6 +39,11 @@ class Given(NamedTuple):
             return f"dtype: {self.form.dtype} vs {other.form.dtype}"
         return f"shape: {list(self.shape)} vs {list(other.shape)}" if self.shape != other.shape else None
 
+    @property
+    def in_order(self) -> "Given":
+        """The same with the dimensions of its array in order."""
+        return self._replace(form=self.form._replace(layout=None, strides=None))
+
     def in_order_of(self, other: "Given") -> "Given":
         """The same with the dimensions of its array in the order that another tensor's are in."""
         return self._replace(form=self.form._replace(layout=other.form.layout))
@@ -45,12 +53,28 @@ class Given(NamedTuple):
         return Held(array, self.form.layout).arranged(layout)
 
 
+def _likewise(tensors: Sequence[Given]) -> Given:
+    """What is given where one of several tensors is.
+
+    Raises:
+        RuntimeError: they are not alike.
+    """
+    first = tensors[0]
+    for other in tensors[1:]:
+        difference = first.differs_from(other)
+        if difference:
+            raise uncaptured("control flow", f"expected one tensor for all answers, but got tensors of {difference}")
+    return first._replace(form=first.form._replace(wants_grad=any(given.form.wants_grad for given in tensors)))
+
+
 class Effects:
     """What some blocks that belong together change besides giving results; it grows while they are traced."""
 
     def __init__(self):
         self.draws = False
         """Whether those that repeat draw from the random stream."""
+        self.follows: list[Warned] | None = None
+        """Whether a block asks for traced values: then it runs for each answer. What it has warned of before that."""
         self._key: Any = None
         self._storages: list[Storage] = []
         self._layouts: list[tuple[int, ...] | None] = []
@@ -157,9 +181,31 @@ class Block:
         Raises:
             RuntimeError: it does what PyTorch does not allow there.
         """
+        policy, effects = self._call.attempt.path.policy, self._effects
+
+        def run(path: Path):
+            arrays = self._trace(path, args, written, key, taken)
+            return (*arrays, self.spec), (self.given, self.taken)
+
+        if effects.follows is None:
+            path = Path(policy, current_trace())
+            try:
+                return run(path)[0][:2]
+            except Fork as fork:
+                if fork.path is not path:
+                    raise
+            effects.follows = path.warned
+            effects.trace_again()
+        (results, changed, _), notes = followed(run, policy, effects.follows or ())
+        self.taken = max(taken for _, taken in notes)
+        self.given = [_likewise(tensors) for tensors in zip(*(given for given, _ in notes), strict=True)]
+        return results, changed
+
+    def _trace(self, path: Path, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         call, stream = self._call, self._call.stream.state
         start = stream if key is None else stream._replace(key=key, taken=taken, before=0)
         kept = Journal(repeats=self._repeats)
+        call.paths.append(path)
         try:
             with kept, call.nested():
                 call.stream.state = start
@@ -177,6 +223,7 @@ class Block:
                     kept.cancel()
                     raise
         finally:
+            call.paths.pop()
             call.stream.state = stream
             for node in kept.survivors():
                 if isinstance(node, Storage) and is_traced(node.held.array):
@@ -192,6 +239,9 @@ class Block:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.lift(leaf) for leaf in leaves]
         self.given = [Given(Form.of(tensor), tensor.shape) for tensor in tensors]
+        if self._effects.follows is not None:  # as all ways are to give them
+            self.given = [given.in_order for given in self.given]
+            return [self._call.array_of(tensor) for tensor in tensors]
         return [self._call.leaving(tensor.held.array) for tensor in tensors]
 
 

@@ -12,7 +12,7 @@ from torch.autograd import graph
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Source, reaches
+from ..tensors.history import NeedsTape, Node, Source, reaches, refusal_between
 from ..tensors.journal import Uncontained, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
@@ -60,6 +60,9 @@ def run_backward(
     tape = _tape_of(outputs)
     ends = {id(x.history) for x in wanted}
     wanted = wanted or tape.sources_of(outputs)
+    refusal = refusal_between([x.history for x in outputs], ends) if tape.refuses else None
+    if refusal is not None:
+        raise RuntimeError(refusal)
     with _Pass([x.history for x in outputs], ends, accumulate_grad) as under_way:
 
         def differentiate(number: int) -> tuple:
@@ -86,9 +89,11 @@ def _tensor_of(value) -> Torchish:
     if not isinstance(value, graph.GradientEdge):
         return lift(value)
     node: Any = value.node
-    if not isinstance(node, Source) and node.end is not None and node.end.tangents:
-        return current().tape.tensor_at(node.end, node)
     tensor = node.variable if isinstance(node, Source) else None
+    if tensor is not None and tensor.history is node:
+        return tensor
+    if node.end is not None and node.end.tangents:
+        return current().tape.tensor_at(node.end, node)
     if tensor is None:
         raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
     return tensor
@@ -157,10 +162,12 @@ class _Run:
         for tensor in wanted:
             self.tape.expect_adopted_alone(self.outputs, tensor)
         places = [self.tape.place_of(tensor, self.number) for tensor in wanted]
+        targets = {place for place in places if place is not None}
+        self.accumulated = targets if current().passes[-1].accumulates else set()
         found = self.level.pull_back(
             self.reached,
             self.seeds,
-            {place for place in places if place is not None},
+            targets,
             self._visits(),
             self._constant,
             self._use,
@@ -240,10 +247,10 @@ class _Run:
         if retaining is not None:
             _accumulate(retaining, self._tensor(cotangent, Form.of(retaining)), self.create)
         own = cotangent
-        for node in hooked.nodes if hooked is not None and goes_on else []:
+        for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
             for hook in list(node.prehooks.values()):
                 cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), node.end.form)
-            if node.posthooks and node.operands is not None:
+            if goes_on and node.posthooks and node.operands is not None:
                 self._show_inputs(node, cotangent)
         return own, cotangent
 
@@ -344,6 +351,8 @@ def _current_pass() -> int:
 @stands_in(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node) -> bool:
     """Whether a node is among those that the backward pass under way comes by."""
+    if not isinstance(node, Node):
+        raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
     if not _passes():
         raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
     if isinstance(node, Source) and not _passes()[-1].accumulates:

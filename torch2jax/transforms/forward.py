@@ -37,22 +37,46 @@ class DualLevel:
         self._exits.enter_context(self._call.nested())
         self._call.dual = self
         self.is_open = True
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Lets the histories of tensors that require grad by themselves go on here."""
+        tape = self._call.tape
+        if tape is None or tape.outer is None:
+            return
+        for source in set(tape.outer.sources.values()):
+            variable = source.variable
+            storage = None if variable is None else variable._node.storage
+            if storage is not None and storage.history is source:
+                array, layout = storage.held
+                storage.replace(Held(tape.adopted(variable, array), layout), storage.known, is_written=True)
 
     def leave(self) -> None:
         """Ends the level: what is left of it has values only."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
-        held = [(self._lowered(storage.held.array), storage.held.layout, storage.known) for storage in kept]
+        held = [(*storage.held, storage.known) for storage in kept]
+        lowered = [self._lowered(array) for array, _, _ in held]
         self._call.dual = None
         self._exits.close()
-        for storage, (array, layout, known) in zip(kept, held, strict=True):
-            if self._tangents.has(array):  # which nothing may read again: others may share the memory
+        for storage, (before, layout, known), array in zip(kept, held, lowered, strict=True):
+            if self._tangents.has(array) or array is not before:
+                # Nothing may read what was there again: others may share the memory.
                 storage.replace(Held(self._tangents.values(array), layout), known, is_written=True)
 
     def note(self, storage: Storage) -> None:
         """Keeps in mind a storage that may hold an array with a tangent."""
         self._storages.append(weakref.ref(storage))
+
+    @property
+    def tag(self):
+        """What JAX tells its tangents by."""
+        return self._tangents.tag
+
+    def has(self, array) -> bool:
+        """Whether an array has a tangent."""
+        return self._tangents.has(self._lowered(array))
 
     def _lowered(self, array):
         return self._call.leaving(array)
@@ -86,8 +110,9 @@ class DualLevel:
         """The values of a tensor, and its tangent if it has one."""
         if not self.has_tangent(tensor):
             return tensor, None
-        form, array = Form.of(tensor), self._lowered(tensor.held.array)
-        primal = _alias(tensor, self._tangents.values(array))
+        form, array, tape = Form.of(tensor), self._lowered(tensor.held.array), self._call.tape
+        values = self._tangents.values(array)
+        primal = _alias(tensor, values if tape is None else tape.with_values(tensor.held.array, values))
         primal._node.storage.history = tensor.history
         pair, tangent = vars(tensor).get("_pair"), self._tangents.tangent(array)
         if pair is not None and pair.level is self:
@@ -98,7 +123,7 @@ class DualLevel:
 
     def has_tangent(self, tensor: Torchish) -> bool:
         """Whether a tensor is dual."""
-        return self._tangents.has(self._lowered(tensor.held.array))
+        return self.has(tensor.held.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
         """The array of the tangent as it is now, None for zero."""

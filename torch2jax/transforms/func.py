@@ -19,6 +19,7 @@ from torch._functorch.eager_transforms import (
     jvp_str,
 )
 from torch._functorch.vmap import doesnt_support_saved_tensors_hooks
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_pprint
 
 from ..seams import stands_in
@@ -192,7 +193,7 @@ def _cast(array, dtype):
 class _Forward(_Derivative):
     """A function that is being differentiated forwards."""
 
-    follows_no_grad = False
+    is_forward = True
 
 
 @stands_in(eager_transforms, "_jvp_with_argnums")
@@ -218,7 +219,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
 
     def run(*arrays):
         nonlocal found, spec
-        with torch.enable_grad(), level.running(arrays):
+        with torch.enable_grad(), _set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
             found = level.take_all(aux)
@@ -319,7 +320,7 @@ def _traced_by_linearize(trace):
     forms: list[Form | Torchish] = []
 
     def run(*arrays):
-        with torch.enable_grad(), level.running(arrays):
+        with torch.enable_grad(), _set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             flat, _ = tree_flatten(func(*args))
             return _moved(level, flat, forms, strict=False), level.written()

@@ -5,10 +5,12 @@ whose derivative is the function's own. That serves the tape and JAX's transform
 """
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils.hooks import RemovableHandle
 
 from ..seams import runs_instead_of
@@ -16,7 +18,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
 from ..tensors.storage import Held, is_traced
-from ..tensors.tensor import Torchish, wrap
+from ..tensors.tensor import Restriction, Torchish, wrap
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
 from .function_derivative import Context, Derivative, base_of
@@ -37,7 +39,7 @@ def apply(cls: Any, *args, **kwargs):
     elif kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     call = current()
-    if any(level.is_functorchs for level in call.levels) and not _has_context_of_its_own(cls):
+    if any(level.is_functorchs for level in call.levels) and not (_has_context_of_its_own(cls) or _is_operators(cls)):
         raise RuntimeError(
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must "
             "override the setup_context staticmethod."
@@ -48,6 +50,11 @@ def apply(cls: Any, *args, **kwargs):
 
 def _has_context_of_its_own(cls) -> bool:
     return cls.setup_context is not _Function.setup_context
+
+
+def _is_operators(cls) -> bool:
+    """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
+    return cls.forward.__module__ == "torch._library.autograd"
 
 
 class _FunctionNode(Node):
@@ -78,22 +85,23 @@ class _Application:
         self.is_recorded = any(required)
 
     def run(self, call: Call):
-        batch = batch_of(self.function, self.args)
+        batch = None if _is_operators(self.function) else batch_of(self.function, self.args)
         if batch is not None and batch is call.levels[-1]:
-            return run_rule(self.function, self.args, batch)
+            return run_rule(self.function.vmap, self.args, batch)
         if self.function.jvp is _Function.jvp and any(map(_has_tangent, self.inputs.values())):
             raise NotImplementedError(
                 "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
             )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
         ctx = Context(self.function, self.needed)
-        with torch.no_grad():
+        with torch.no_grad(), _set_fwd_grad_enabled(False):
             if _has_context_of_its_own(self.function):
                 output = self._output(batch)
                 self.function.setup_context(ctx, self.args, output)
             else:
                 output = self.function.forward(ctx, *self.args)
         results = output if isinstance(output, tuple) else (output,)
+        self._check_written(ctx, results)
         if not torch.is_grad_enabled() or not self.inputs:
             return output
         results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
@@ -113,13 +121,36 @@ class _Application:
             is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
             self._place(result, array, node, ctx)
             if not any(result is x for x in ctx.dirty_tensors):
-                result._restriction = f"custom:{self.function.__name__}:{number}" if is_view else None
+                result._restriction = Restriction("custom", self.function.__name__, number) if is_view else None
         return results if isinstance(output, tuple) else results[0]
+
+    def _check_written(self, ctx: Context, results: tuple) -> None:
+        """Expects of the tensors that are marked as written to that they are arguments, and are given back."""
+        for dirty in ctx.dirty_tensors:
+            if not any(dirty is x for x in self.args):
+                warnings.warn(
+                    "ctx.mark_dirty() received a tensor that was not an input. Only input Tensors that have been "
+                    "mutated should be passed to ctx.mark_dirty().",
+                    stacklevel=3,
+                )
+            elif not any(dirty is x for x in results):
+                raise RuntimeError(
+                    "Some elements marked as dirty during the forward method were not returned as output. The inputs "
+                    "that are modified inplace must all be outputs of the Function."
+                )
+            elif len(results) > 1 and self.is_recorded and isinstance(dirty, Torchish) and dirty._viewed is not None:
+                raise RuntimeError(
+                    "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot "
+                    "return more than one Tensor. This is not supported by the current autograd engine. You should "
+                    "either make sure the input is not a view (using .clone() for example) or make your Function only "
+                    "return one Tensor (potentially splitting it into two Functions: one doing the inplace that "
+                    "returns a single Tensor and a second one that does the other operations)."
+                )
 
     def _output(self, batch: Batch | None):
         if batch is None:
             return self.function.forward(*self.args)
-        return run_rule(self.function, self.args, batch)
+        return run_rule(self.function.vmap, self.args, batch)
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
         """A result that is a tensor of its own: an input that was not written to is given as a copy."""

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from ..translation import current
 from .form import conjugate
 from .linear_call import linear_call
 from .marks import once
-from .tape import Attempt, Depth
+from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
 
@@ -54,6 +55,11 @@ class Context(FunctionCtx):
     def name(self) -> str:
         return self._function.__name__ + "Backward"
 
+    @property
+    def saved_variables(self) -> tuple:
+        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
+
     def __getattr__(self, name: str):
         value = getattr(self._function, name)  # as PyTorch's contexts find the attributes of their class
         return functools.partial(value, self) if inspect.isfunction(value) else value
@@ -69,7 +75,8 @@ def _alias_of(result: Torchish, inputs: dict[int, Torchish]) -> tuple[int, str] 
         if result is x:
             return place, "itself"
         if result._viewed is not None and result._viewed is base_of(x):
-            return place, "view" if x._viewed is None else "view of its base"
+            is_view = x._viewed is not None and "_pair" not in vars(x)  # the dual of a tensor counts for it
+            return place, "view of its base" if is_view else "view"
     return None
 
 
@@ -117,7 +124,7 @@ class Derivative:
         self._outputs = outputs
         self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
-        self._depth = Depth()
+        self._runs = Runs(call.attempt.path.policy)
         origins = {id(x): ("input", i) for i, x in enumerate(inputs.values())}
         origins |= {id(results[place]): ("output", i) for i, place in enumerate(outputs)}
         for dirty in ctx.dirty_tensors:  # what they held before is gone
@@ -223,7 +230,7 @@ class Derivative:
             with new_call(attempt=attempt) as call, torch.enable_grad():
                 return body(call)
 
-        return self._depth.run(run)
+        return self._runs.run(run)
 
     def _pull(self, held: list, wanted: tuple[bool, ...], cotangents) -> list:
         """JAX's cotangents of the inputs."""
@@ -243,6 +250,11 @@ class Derivative:
                 self._cotangent(call, found[place], place, dtype, shape)
                 for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
             ]
+            if call.paths[-1].is_one_of_several:  # others may have a gradient there
+                arrays = [
+                    jnp.zeros(shape, canonical(dtype)) if x is None else x
+                    for x, (dtype, shape) in zip(arrays, self._inputs, strict=True)
+                ]
             if not _is_once(backward):
                 return arrays
             origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
@@ -280,7 +292,7 @@ class Derivative:
                 )
         for place, (origin, kind) in self._aliases.items():
             tangent, argument = found[place], given[origin]
-            if kind == "itself" and tangent is not argument:
+            if kind == "itself" and (tangent is not argument or tangent._writes[0] == 0):
                 raise RuntimeError(
                     "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is "
                     "modifying an input inplace, then the jvp function must modify the corresponding gradient inplace."

@@ -27,8 +27,8 @@ class Level(ABC):
     before: as in PyTorch that is an error, except for arguments, which get their new values from `write_back`.
     """
 
-    follows_no_grad = True
-    """Whether ``no_grad`` within the function makes constants, as it does for all but derivatives taken forwards."""
+    is_forward = False
+    """Whether it takes derivatives forwards: ``no_grad`` within the function makes no constants then."""
 
     is_functorchs = True
     """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
@@ -37,7 +37,7 @@ class Level(ABC):
         expect_unrecorded("a transformation")
         self.call: Any = call
         self._since = next_number()
-        self._tag: Any = None
+        self.tag: Any = None
         self.trace: Any = None
         self._outer_trace, self._outer_tape = current_trace(), self.call.tape
         self.given: list[tuple[Torchish, Torchish, int]] = []
@@ -58,7 +58,7 @@ class Level(ABC):
         self.trace = current_trace()
         for array in arrays:
             if isinstance(array, jax.core.Tracer):  # JAX leaves those alone that have no derivative
-                self._tag = array._trace.tag  # pyright: ignore[reportAttributeAccessIssue]
+                self.tag = array._trace.tag  # pyright: ignore[reportAttributeAccessIssue]
         self.call.levels.append(self)
         try:
             with self.call.nested():
@@ -89,7 +89,7 @@ class Level(ABC):
     def owns(self, array) -> bool:
         """Whether an array is the level's own."""
         array = self.call.leaving(array)
-        return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self._tag
+        return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
 
     def is_new(self, tensor: Torchish) -> bool:
         """Whether a tensor's memory is of the function's own making, or an argument's."""

@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from .marks import Sealed, is_sealed
 from .traces import is_zero
 
-__all__ = ["Level", "Reached", "Var"]
+__all__ = ["Level", "Reached", "Var", "keep_with"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -25,6 +25,23 @@ Var = Any
 _same_p = Primitive("same")
 _same_p.def_abstract_eval(lambda x: x)
 ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
+
+
+class _Inputs(list):
+    """The inputs of a step, with what is to live as long as they."""
+
+    kept: tuple = ()
+
+
+def keep_with(tangent, value) -> bool:
+    """Lets a value live as long as the step that gave a tangent; False if none did."""
+    step = tangent.parent
+    if step is None:
+        return False
+    if not isinstance(step.in_tracers, _Inputs):
+        step.in_tracers = _Inputs(step.in_tracers)
+    step.in_tracers.kept = (*step.in_tracers.kept, value)
+    return True
 
 
 class Reached(NamedTuple):

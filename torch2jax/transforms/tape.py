@@ -12,6 +12,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,11 +25,12 @@ from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .form import Form
-from .linearization import Level, Var
+from .linearization import Level, Var, keep_with
 from .marks import Sealed, sealed
+from .paths import Fork, Path, Policy, followed
 from .traces import Bookmark, current_trace, running
 
-__all__ = ["Attempt", "Depth", "End", "Hooked", "Tape"]
+__all__ = ["Attempt", "End", "Hooked", "Runs", "Tape"]
 
 T = TypeVar("T")
 
@@ -40,10 +42,19 @@ class Attempt:
         depth: how deep a tape it keeps.
         left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
             have put them aside, and find them there.
+        path: how questions about traced values are answered.
+        constants: the arrays of tensors from outside, that runs have in common.
     """
 
-    def __init__(self, depth: int = 0, left: Iterable[Torchish] = ()):
-        self.depth, self.left = depth, list(left)
+    def __init__(
+        self,
+        depth: int = 0,
+        left: Iterable[Torchish] = (),
+        path: Path | None = None,
+        constants: dict[int, tuple[torch.Tensor, Any]] | None = None,
+    ):
+        self.depth, self.left, self.constants = depth, list(left), constants
+        self.path = path or Path(Policy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""
 
@@ -56,7 +67,10 @@ class Attempt:
         """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
         tape, self.left = current().tape, []
         for source in self.begun:
-            tensor, storage = source.variable, source.variable._node.storage
+            tensor = source.variable
+            if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
+                continue
+            storage = tensor._node.storage
             array, layout = storage.held
             values = array if tape is None else tape.lowered(array)
             if storage.history is source and not is_traced(values):
@@ -66,24 +80,50 @@ class Attempt:
                 self.left.append(tensor)
 
 
-class Depth:
-    """How deep a tape a function needs; its first runs find out."""
+class Runs:
+    """The runs of a function: how deep a tape it needs, and whether it asks for traced values, its first runs find out.
 
-    def __init__(self):
-        self._depth = 0
+    Args:
+        policy: how questions about traced values are answered.
+    """
+
+    def __init__(self, policy: Policy):
+        self._policy, self._depth = policy, 0
 
     def run(self, body: Callable[[Attempt], T]) -> T:
-        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed."""
-        attempt = Attempt(self._depth)
-        while True:
-            bookmark = Bookmark()
+        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
+
+        Where it asks for a traced value it is called for each way that the answers lead.
+        """
+        if current() is not None:  # the whole outer call has to run again
+            return body(Attempt())
+        left: list[Torchish] = []
+        constants: dict[int, tuple[torch.Tensor, Any]] = {}
+
+        def attempt(path: Path) -> T:
+            nonlocal left
+            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None)
             try:
                 return body(attempt)
+            finally:
+                left = attempt.left
+
+        while True:
+            bookmark = Bookmark()
+            path = Path(self._policy, current_trace())
+            try:
+                try:
+                    result = attempt(path)
+                    if not path.is_abandoned:
+                        return result
+                except Fork:
+                    pass
+                bookmark.return_to()
+                return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
             except NeedsTape as need:
-                if current() is not None or need.depth <= attempt.depth:  # the whole outer call has to run again
+                if need.depth <= self._depth:
                     raise
                 self._depth = need.depth
-                attempt = Attempt(need.depth, attempt.left)
             bookmark.return_to()
 
 
@@ -109,13 +149,14 @@ class End(NamedTuple):
         return [tangent.val for tangent in self.tangents]
 
 
-class Hooked(NamedTuple):
+@dataclass(eq=False)
+class Hooked:
     """Hooks on the gradient of a tensor."""
 
-    hooks: OrderedDict[int, Callable]
-    nodes: list[Node]
-    """The operations that gave the tensor, whose hooks come after its own."""
     form: Form
+    hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    nodes: list[Node] = field(default_factory=list)
+    """The operations that gave the tensor, whose hooks come after its own."""
 
 
 class Tape:
@@ -129,10 +170,13 @@ class Tape:
     def __init__(self, depth: int, outer: "Tape | None" = None):
         self.depth, self.outer = depth, outer
         self.levels: list[Level] = []  # from the one that computes to the last
-        self.hooks: dict[Var, Hooked] = {}
+        self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
+        """They live as long as the program that leads to their places."""
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """Where histories begin, by the places of their arrays."""
+        self.refuses = False
+        """Whether there may be a `Node.refusal`."""
         self._adopted: dict[Source, Any] = {}
         self._claimed: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
@@ -168,6 +212,8 @@ class Tape:
         source = tensor.history
         if not isinstance(source, Source) or source.variable is not tensor:
             return values
+        if self.has(tensor.held.array):
+            return self.with_values(tensor.held.array, values)
         if source not in self._adopted:
             array = self.lowered(values)
             for level in reversed(self.levels):
@@ -188,6 +234,8 @@ class Tape:
                 "got a gradient to take with respect to one of several duals of a tensor; wanted one dual of it, or "
                 "the gradient with respect to the tensor itself"
             )
+        if self.has(tensor.held.array):
+            return
         if history in self._adopted and used_beside(ends, history, "MakeDual"):
             raise NotImplementedError(
                 "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
@@ -278,18 +326,22 @@ class Tape:
         tensor._node.storage.history = history
         return tensor
 
-    def hooked(self, places: list[Var], form: Form) -> Hooked:
-        """The hooks on the gradient at some places of one tensor."""
+    def hooked(self, end: End, history: Node | None) -> Hooked:
+        """The hooks on the gradient at an end, which is of that history."""
         expect_no_journal("a hook on a gradient")
+        places = end.places
         hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
         if hooked is None:
-            hooked = Hooked(OrderedDict(), [], form)
+            hooked = Hooked(end.form)
             self.hooks.update(dict.fromkeys(places, hooked))
+            for tangent in end.tangents:
+                if not keep_with(tangent, hooked) and history is not None:
+                    history.hooked = hooked
         return hooked
 
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""
-        nodes = self.hooked(node.end.places, node.end.form).nodes
+        nodes = self.hooked(node.end, node).nodes
         if not any(node is other for other in nodes):
             nodes.append(node)
 

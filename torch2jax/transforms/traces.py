@@ -1,5 +1,6 @@
 """What JAX is tracing, and tangents of what it computes meanwhile."""
 
+from collections.abc import Collection
 from typing import Any
 
 from jax._src import core
@@ -9,11 +10,14 @@ __all__ = [
     "Bookmark",
     "Tangents",
     "current_trace",
+    "decides",
     "example_of",
     "examples_in",
     "is_transforming",
     "is_zero",
     "running",
+    "without_derivatives",
+    "without_tangents",
 ]
 
 
@@ -47,9 +51,44 @@ def examples_in(array, tag) -> tuple[Any, int | None]:
     return array, None
 
 
+def without_derivatives(array):
+    """The values of an array, whatever derivatives are taken of it."""
+    while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        array = array.primal
+    return array
+
+
+def decides(array, trace) -> bool:
+    """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
+    now: Any = current_trace()
+    while now is not trace:
+        if now is None or isinstance(now, pe.DynamicJaxprTrace):
+            return False
+        if isinstance(array, core.Tracer) and getattr(array._trace, "tag", array) is getattr(now, "tag", now):
+            return False
+        now = getattr(now, "parent_trace", None)
+    return True
+
+
 def example_of(trace, array, dim: int):
     """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
     return batching.BatchTracer(trace, array, dim)
+
+
+def without_tangents(array, tags: Collection):
+    """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
+    if not isinstance(array, core.Tracer):
+        return array
+    trace: Any = array._trace
+    if isinstance(array, batching.BatchTracer):
+        below = without_tangents(array.val, tags)
+        return array if below is array.val else batching.BatchTracer(trace, below, array.batch_dim)
+    if not isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        return array
+    below = without_tangents(array.primal, tags)
+    if isinstance(array, ad.JVPTracer) and trace.tag in tags:
+        return below
+    return array if below is array.primal else type(array)(trace, below, array.tangent)
 
 
 class Bookmark:

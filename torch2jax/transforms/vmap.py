@@ -52,12 +52,12 @@ class Batch(Level):
 
     def has_examples(self, tensor: Torchish) -> bool:
         """As `is_batched`, also where derivatives of the examples are taken meanwhile."""
-        return examples_in(tensor.read(), self._tag)[1] is not None
+        return examples_in(tensor.read(), self.tag)[1] is not None
 
     def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
         """The tensor with all examples, outside of the batch, and their dimension; None if it is no example."""
         array = tensor.read()
-        found, dim = examples_in(array, self._tag)
+        found, dim = examples_in(array, self.tag)
         if found is array:
             return tensor, None
         return Form.of(tensor)._replace(layout=None, strides=None).result(found), dim

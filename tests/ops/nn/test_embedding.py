@@ -11,21 +11,6 @@ from tests.ops.database import compare
 from torch2jax import t2j
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_bags(mode):
-    weight, index = torch.randn(6, 3, requires_grad=True), torch.tensor([0, 2, 5, 2, 1, 4])
-    offsets = torch.tensor([0, 2, 2, 6])
-
-    def bags(weight):
-        return F.embedding_bag(index, weight, offsets, mode=mode, include_last_offset=True, padding_idx=5)
-
-    expected = bags(weight)
-    actual, pull = jax.vjp(jax.jit(t2j(bags)), t2j(weight.detach()))
-    compare(actual, expected)
-    cotangent = torch.randn(expected.shape)
-    compare(pull(t2j(cotangent))[0], *torch.autograd.grad(expected, weight, cotangent))
-
-
 def test_the_padding_row_gets_no_gradient():
     def loss(weight):
         return F.embedding(torch.tensor([0, 2, 2, 1]), weight, padding_idx=2).sum()

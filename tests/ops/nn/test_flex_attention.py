@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import (
 from tests.ops.control_flow.agreement import agree, compare
 from tests.transforms.test_func import operations
 from torch2jax import t2j
+from torch2jax.ops.nn import scores
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
@@ -166,3 +167,23 @@ def test_a_block_mask_is_what_pytorch_makes():
         return mask.kv_num_blocks, mask.full_kv_indices, mask.to_dense(), x
 
     compare(jax.jit(t2j(function))(jnp.ones(1)), function(torch.ones(1)))
+
+
+@pytest.mark.parametrize("mods", [{}, {"score_mod": biased}, {"score_mod": biased, "mask_mod": all_but_first}])
+def test_a_block_of_rows_at_a_time(monkeypatch, mods):
+    def attend(q, k, v):
+        mask = create_block_mask(mods["mask_mod"], None, None, 6, 6, device="cpu") if "mask_mod" in mods else None
+        options = {"enable_gqa": True, "return_aux": AuxRequest(lse=True, max_scores=True)}
+        output, aux = flex_attention(q, k, v, mods.get("score_mod"), mask, **options)
+        return output, aux.lse, aux.max_scores
+
+    def gradients():  # which jit would keep
+        return jax.jit(jax.value_and_grad(lambda *x: sum(jnp.where(y > -1e9, y, 0).sum() for y in t2j(attend)(*x))))
+
+    operands = [t2j(x) for x in (Q, K, V)]
+    expected, at_once = jax.jit(t2j(attend))(*operands), gradients()(*operands)
+    monkeypatch.setattr(scores, "_LARGE", 8)
+    monkeypatch.setattr(scores, "_ROWS", (4, 4))
+    assert "scan" in operations(t2j(attend), *operands)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), t2j(attend)(*operands), expected)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradients()(*operands), at_once)

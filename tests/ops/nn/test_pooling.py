@@ -121,3 +121,49 @@ def test_higher_derivatives():
 def test_bad_windows_are_refused(options):
     with pytest.raises(RuntimeError):
         t2j(lambda x: F.max_pool2d(x, **options))(jnp.ones((1, 1, 4, 4)))
+
+
+def awkward(kind: str, *shape: int) -> torch.Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    if kind == "ties":
+        return x.round()
+    if kind == "nan":
+        return x.masked_fill(x > 0.5, torch.nan)
+    return torch.full_like(x, -torch.inf) if kind == "infinite" else x
+
+
+@pytest.mark.parametrize("kind", ["distinct", "ties", "nan", "infinite"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True),
+        lambda x: F.adaptive_max_pool2d(x, (12, 4), return_indices=True),
+        lambda x: F.max_pool2d(x, 5, 2, 2, return_indices=True),
+        lambda x: F.max_pool2d(x, (3, 2), (2, 1), dilation=2, return_indices=True),
+    ],
+)
+def test_which_of_a_window_is_the_largest(pool, kind):
+    x = awkward(kind, 2, 3, 9, 8)
+    for got, want in zip(jax.jit(t2j(pool))(t2j(x)), pool(x), strict=True):
+        compare(got, want)
+    if kind == "ties":
+        x.requires_grad_()
+        wanted = torch.autograd.grad(pool(x)[0].sin().sum(), x)[0]
+        compare(jax.grad(lambda x: jnp.sin(t2j(pool)(x)[0]).sum())(t2j(x.detach())), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_large_windows_have_small_graphs(count):
+    def pool(x):
+        adaptive, indices = adaptive_pool(x, 3, return_indices=True)
+        return adaptive, indices, max_pool(x, 6, return_indices=True)
+
+    adaptive_pool, max_pool = getattr(F, f"adaptive_max_pool{count}d"), getattr(F, f"max_pool{count}d")
+    graph = jax.make_jaxpr(t2j(pool))(jnp.zeros((1, 2, *([20] * count))))
+    assert len(graph.eqns) <= 100 * count
+
+
+@pytest.mark.parametrize("name", ["avg", "max"])
+def test_no_windows(name):
+    pool, x = getattr(F, f"adaptive_{name}_pool2d"), torch.ones(1, 4, 10, 9)
+    compare(t2j(pool)(t2j(x), (3, 0)), pool(x, (3, 0)))

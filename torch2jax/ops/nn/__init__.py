@@ -8,6 +8,7 @@ from . import (
     distance as distance,
     dropout as dropout,
     embedding as embedding,
+    embedding_bag as embedding_bag,
     flex_attention as flex_attention,
     linear as linear,
     loss as loss,

@@ -6,8 +6,6 @@ import inspect
 import math
 from types import SimpleNamespace
 
-import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
@@ -17,104 +15,8 @@ from ...rules.rule import ArrayRule
 from ...seams import stands_in
 from ...tensors.dtypes import FLOATS
 from ...translation import current
-from ..views import reshape
 from .dropout import keep_some
-
-
-def _attention(query, key, value, mask=None, is_causal=False, scale=None, drop=None):
-    """``softmax(query @ key.T * scale + mask) @ value``; `drop` is applied to the weights.
-
-    The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
-    and in the gradient.
-    """
-    scores = _masked(scores_of(query, key, scale), mask, is_causal)
-    weights, total, _ = exponentials(scores, may_be_empty=mask is not None)
-    if drop is not None:
-        weights = drop(weights)
-    return weighted(weights, total, value)
-
-
-def scores_of(query, key, scale=None):
-    """``query @ key.T * scale``, accumulated in float32 at least; heads may share a key."""
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    shape = (*query.shape[:-1], key.shape[-2])
-    scales_query = query.dtype.itemsize >= 4 or math.frexp(scale)[0] == 0.5  # else the query would be rounded once more
-    if scales_query:
-        query = lax.mul(query, np.asarray(scale, query.dtype))
-    scores = _batched_dot(_share_heads(query, key), key, contract=-1, accumulate=_accumulator(query))
-    scores = reshape(scores, shape)
-    return scores if scales_query else lax.mul(scores, np.asarray(scale, scores.dtype))
-
-
-def weighted(weights, total, value):
-    """``weights @ value / total``; heads may share a value."""
-    shape = (*weights.shape[:-1], value.shape[-1])
-    weights = _share_heads(weights.astype(value.dtype), value)
-    output = reshape(_batched_dot(weights, value, contract=-2, accumulate=total.dtype), shape)
-    return lax.div(output, lax.broadcast_in_dim(total, output.shape, range(output.ndim - 1))).astype(value.dtype)
-
-
-def _accumulator(array):
-    return np.dtype(np.float32) if array.dtype.itemsize < 4 else array.dtype
-
-
-def _batched_dot(left, right, contract: int, accumulate):
-    """A matrix product over the last dimension of `left`; the result is ``(*batch, left rows, right rest)``."""
-    batch = tuple(range(left.ndim - 2))
-    dimensions = (((left.ndim - 1,), (right.ndim + contract,)), (batch, batch))
-    return lax.dot_general(left, right, dimensions, preferred_element_type=accumulate)
-
-
-def _share_heads(query, key):
-    """Puts the query heads that share a key head in one matrix."""
-    *batch, length, size = query.shape
-    if query.shape[:-2] != key.shape[:-2]:
-        groups = batch[-1] // key.shape[-3]
-        batch, length = [*batch[:-1], key.shape[-3]], groups * length
-    return reshape(query, (*batch, length, size))
-
-
-def _masked(scores, mask, is_causal: bool):
-    lowest = np.asarray(-np.inf, scores.dtype)
-    if is_causal:
-        rows, columns = (lax.broadcasted_iota(np.int32, scores.shape[-2:], i) for i in (0, 1))
-        mask = lax.ge(rows, columns)
-    if mask is None:
-        return scores
-    if _together(mask.shape, scores.shape) != scores.shape:
-        raise RuntimeError(
-            f"scaled_dot_product_attention got a mask of shape {list(mask.shape)}, which does not broadcast to the "
-            f"weights' shape {list(scores.shape)}"
-        )
-    mask = lax.broadcast_in_dim(mask, scores.shape, range(scores.ndim - mask.ndim, scores.ndim))
-    if mask.dtype == bool:
-        return lax.select(mask, scores, lax.full_like(scores, lowest))
-    return lax.add(scores, mask.astype(scores.dtype))
-
-
-def _together(*shapes) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise RuntimeError(
-            f"scaled_dot_product_attention: shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast"
-        ) from None
-
-
-def exponentials(scores, may_be_empty: bool):
-    """The exponentials of a softmax over the last dimension, their sum, and the maximum that is taken from each score.
-
-    Args:
-        may_be_empty: all scores of a row may be -inf.
-    """
-    most = lax.stop_gradient(lax.reduce_max(scores, (scores.ndim - 1,)))
-    if may_be_empty:  # a row that attends to nothing gives zeros
-        most = lax.max(most, np.asarray(jnp.finfo(scores.dtype).min, scores.dtype))
-    powers = lax.exp(lax.sub(scores, lax.broadcast_in_dim(most, scores.shape, range(most.ndim))))
-    total = lax.reduce_sum(powers, (scores.ndim - 1,))
-    if may_be_empty:
-        total = lax.max(total, np.asarray(jnp.finfo(scores.dtype).tiny, scores.dtype))
-    return powers, total, most
+from .scores import attention, together
 
 
 def _grown(array, batch):
@@ -149,17 +51,17 @@ def _prepared(query, key, value, enable_gqa: bool):
                 f"query: {query.shape[-3]}, key: {key.shape[-3]}, value: {value.shape[-3]}"
             )
         return query, key, value
-    batch = _together(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    batch = together(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     return tuple(_grown(array, batch) for array in (query, key, value))
 
 
 def _attend(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    return _attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale)
+    return attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale)
 
 
 def _attend_dropping(rng, query, key, value, attn_mask, is_causal, scale, enable_gqa, dropout_p):
-    drop = functools.partial(keep_some, rng, p=dropout_p)
-    return _attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop)
+    drop = functools.partial(keep_some, p=dropout_p)
+    return attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop, rng)
 
 
 _ATTEND = ArrayRule(_attend, "scaled_dot_product_attention")

@@ -11,9 +11,7 @@ from jax import lax
 
 from ...rules.registry import implements, implements_tensors
 from ...rules.rule import ArrayRule
-from ...tensors.dtypes import FLOATS
 from ...tensors.storage import is_traced, reshape
-from ..arrays import cast, widened
 from ..indexing import known_values, progression
 from ..values import values
 
@@ -45,12 +43,12 @@ def take_rows(table, indices, error: type[Exception] = IndexError):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def _embed(weight, indices, padding_idx, scale_grad_by_freq, error=IndexError):
+def embed(weight, indices, padding_idx, scale_grad_by_freq, error=IndexError):
     del padding_idx, scale_grad_by_freq  # they change the gradient alone
     return take_rows(weight, indices, error)
 
 
-@_embed.defjvp
+@embed.defjvp
 def _(padding_idx, scale_grad_by_freq, error, primals, tangents):
     del error
     (weight, indices), (d_weight, _) = primals, tangents
@@ -98,7 +96,7 @@ def embedding(weight, indices, padding_idx, scale_grad_by_freq):
         return indices.of(weight)
     if padding_idx < 0 and not scale_grad_by_freq:
         return take_rows(weight, indices)
-    return _embed(weight, indices, padding_idx if padding_idx >= 0 else None, scale_grad_by_freq)
+    return embed(weight, indices, padding_idx if padding_idx >= 0 else None, scale_grad_by_freq)
 
 
 @implements(aten.embedding_renorm)
@@ -136,88 +134,3 @@ def _one_hot(input, num_classes):
 
 
 _ONE_HOT = ArrayRule(_one_hot, "one_hot", dtype=torch.int64)
-
-
-# Bags: embeddings that are summed, averaged, or reduced to their largest.
-
-
-_BAG_DTYPES = (None, torch.int64, torch.int64, torch.int64)
-
-
-@implements(torch.embedding_bag, takes=FLOATS, dtype=_BAG_DTYPES)
-def embedding_bag(
-    weight,
-    indices,
-    offsets,
-    scale_grad_by_freq=False,
-    mode=0,
-    sparse=False,
-    per_sample_weights=None,
-    include_last_offset=False,
-    padding_idx=None,
-):
-    """Gives the bags, the bag of each index, the size of each bag, and for mode 2 (max) the winning indices."""
-    del sparse
-    rows = weight.shape[0]
-    if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise RuntimeError(f"padding_idx must be within the {rows} rows of weight, but got {padding_idx}")
-    padding_idx = None if padding_idx is None else padding_idx % rows
-    return _bags(
-        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx
-    )
-
-
-@implements(aten._embedding_bag, aten._embedding_bag_forward_only, takes=FLOATS, dtype=_BAG_DTYPES)
-def _embedding_bag(
-    weight,
-    indices,
-    offsets,
-    scale_grad_by_freq=False,
-    mode=0,
-    sparse=False,
-    per_sample_weights=None,
-    include_last_offset=False,
-    padding_idx=-1,
-):
-    del sparse
-    padding_idx = None if padding_idx < 0 else padding_idx
-    return _bags(
-        weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx
-    )
-
-
-def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx):
-    count = offsets.shape[0] - (1 if include_last_offset else 0)
-    # Index i lies in the last bag that starts at or before it.
-    starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
-    bag = jnp.cumsum(starts)[:-1].astype(indices.dtype) - 1
-    rows = _embed(weight, indices, padding_idx, scale_grad_by_freq, RuntimeError)
-    padding = np.asarray(-1 if padding_idx is None else padding_idx, indices.dtype)
-    kept = lax.ne(indices, padding)
-    sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))
-    if mode == 2:
-        return _largest(rows, indices, bag, kept, count, sizes)
-    rows = widened(rows)
-    if per_sample_weights is not None:
-        rows = lax.mul(rows, lax.broadcast_in_dim(widened(per_sample_weights), rows.shape, (0,)))
-    rows = lax.select(lax.broadcast_in_dim(kept, rows.shape, (0,)), rows, lax.full_like(rows, 0))
-    output = jnp.zeros((count, weight.shape[1]), rows.dtype).at[bag].add(rows)
-    if mode == 1:
-        divisor = lax.max(sizes, lax.full_like(sizes, 1)).astype(rows.dtype)
-        output = lax.div(output, lax.broadcast_in_dim(divisor, output.shape, (0,)))
-    return cast(output, weight.dtype), bag, sizes, jnp.zeros((0,), indices.dtype)
-
-
-def _largest(rows, indices, bag, kept, count: int, sizes):
-    """The largest of each column in each bag, the first one where several are."""
-    last = rows.shape[0]
-    if last == 0:
-        shape = (count, rows.shape[1])
-        return jnp.zeros(shape, rows.dtype), bag, sizes, jnp.full(shape, -1, indices.dtype)
-    values = jnp.where(kept[:, None], lax.stop_gradient(rows), -jnp.inf)
-    most = jnp.full((count, rows.shape[1]), -jnp.inf, rows.dtype).at[bag].max(values)
-    places = jnp.where((values == most[bag]) & kept[:, None], lax.broadcasted_iota(bag.dtype, rows.shape, 0), last)
-    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(places)
-    taken = jnp.take_along_axis(rows, jnp.minimum(first, last - 1), axis=0)
-    winners = jnp.where(first == last, -1, indices[jnp.minimum(first, last - 1)])
-    return jnp.where(first == last, 0, taken), bag, sizes, winners

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from jax import lax
 from torch.nn.attention import flex_attention as torch_flex
+from torch.utils.checkpoint import checkpoint
 
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule
 from ...seams import exchange, stands_in
 from ...translation import current
-from .attention import exponentials, scores_of, weighted
+from .scores import exponentials, rows_at_a_time, scores_of, weighted
 
 __all__ = []
 
@@ -56,22 +57,49 @@ def flex_attention(
     mask_mod_other_buffers=(),
 ):
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value.to(query.dtype)))
-    scores: Any = _SCORES((query, key, scale), {})
-    indices = [torch.arange(size, device=query.device) for size in scores.shape]
     mask_mod = block_mask[-1]
     has_score_mod, has_mask = score_mod is not torch_flex._identity, mask_mod is not torch_flex.noop_mask
-    if has_score_mod:
-        mapped = _mapped(score_mod, (0,), score_mod_other_buffers)
-        scores = mapped(scores, *indices, *score_mod_other_buffers).to(scores.dtype)
-    if has_mask:
-        mask = _mapped(mask_mod, (), mask_mod_other_buffers)(*indices, *mask_mod_other_buffers)
-        scores = torch.where(mask, scores, -float("inf"))
-    may_be_empty = has_score_mod or has_mask
-    wants_log_sum = bool(kernel_options.get("OUTPUT_LOGSUMEXP"))
-    found: Any = _ATTEND((scores, value, may_be_empty, wants_log_sum), {})
-    output, log_sum = found if wants_log_sum else (found, None)
-    most = scores.amax(-1) if kernel_options.get("OUTPUT_MAX") else None
-    return output, *(None if x is None else x / np.log(2) for x in (log_sum, most))  # PyTorch multiplies them by that
+    wants_log_sum, wants_most = (bool(kernel_options.get(name)) for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"))
+
+    def attend(query, rows):
+        scores: Any = _SCORES((query, key, scale), {})
+        batch, heads, _, keys = scores.shape
+        indices = [torch.arange(size, device=query.device) for size in (batch, heads, keys)]
+        indices.insert(2, rows)
+        if has_score_mod:
+            mapped = _mapped(score_mod, (0,), score_mod_other_buffers)
+            scores = mapped(scores, *indices, *score_mod_other_buffers).to(scores.dtype)
+        if has_mask:
+            mask = _mapped(mask_mod, (), mask_mod_other_buffers)(*indices, *mask_mod_other_buffers)
+            scores = torch.where(mask, scores, -float("inf"))
+        found: Any = _ATTEND((scores, value, has_score_mod or has_mask, wants_log_sum), {})
+        output, *rest = found if wants_log_sum else (found,)
+        return output, *rest, *([scores.amax(-1)] if wants_most else ())
+
+    output, *rest = _in_blocks(attend, query, key)
+    rest = [x / np.log(2) for x in rest]  # PyTorch multiplies them by that
+    return output, rest[0] if wants_log_sum else None, rest[-1] if wants_most else None
+
+
+def _in_blocks(attend: Callable, query, key) -> tuple:
+    """``attend(query, rows)`` for all rows, or, where they are many, for a block of them at a time."""
+    length = query.shape[-2]
+    rows = torch.arange(length, device=query.device)
+    size = rows_at_a_time((*query.shape[:-1], key.shape[-2]))
+    if size is None:
+        return attend(query, rows)
+    whole = length - length % size
+
+    def attend_again(query, rows):
+        return checkpoint(attend, query, rows, use_reentrant=False)
+
+    blocks = query[..., :whole, :].unflatten(-2, (-1, size)).movedim(-3, 0), rows[:whole].unflatten(0, (-1, size))
+    stacked = torch.ops.higher_order.map_impl(attend_again, blocks)
+    results = tuple(x.movedim(0, 2).flatten(2, 3) for x in stacked)
+    if whole == length:
+        return results
+    rest = attend_again(query[..., whole:, :], rows[whole:])
+    return tuple(torch.cat(pair, dim=2) for pair in zip(results, rest, strict=True))
 
 
 def _mapped(function: Callable, prefix: tuple, buffers: tuple) -> Callable:

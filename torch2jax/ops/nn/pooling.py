@@ -153,11 +153,7 @@ def _(primals, tangents):
 
 def _place_of_largest(places, positions):
     """The position in the input of each window's largest."""
-    largest, where = places[0], positions[0]
-    for place, position in zip(places[1:], positions[1:], strict=True):
-        larger = lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place))
-        largest, where = lax.select(larger, place, largest), lax.select(larger, position, where)
-    return where
+    return functools.reduce(_larger, zip(places, positions, strict=True))[1]
 
 
 def _flat_positions(per_axis: list[np.ndarray], sizes, axes, shape) -> list:
@@ -179,9 +175,30 @@ def _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, r
     output = _folded(padded, axes, spans, _first_largest)
     if not return_indices:
         return output
-    places = _slices(lax.stop_gradient(padded), axes, spans)
-    positions = [span.positions() for span in spans]
-    return output, _place_of_largest(places, _flat_positions(positions, _sizes(input, axes), axes, output.shape))
+    return output, _indices_of_largest(lax.stop_gradient(padded), axes, spans)
+
+
+def _indices_of_largest(padded, axes, spans):
+    """The position in the flattened input of each window's largest."""
+    sizes = [span.size for span in spans]
+    if math.prod(span.window for span in spans) <= _FOLDED_AT_ONCE:
+        places = _slices(padded, axes, spans)
+        positions = [span.positions() for span in spans]
+        return _place_of_largest(places, _flat_positions(positions, sizes, axes, places[0].shape))
+    indices = lax.full(padded.shape, 0, np.int32)
+    for i, (axis, span) in reversed(list(enumerate(zip(axes, spans, strict=True)))):
+        places, inner = (_slices(x, (axis,), (span,)) for x in (padded, indices))
+        rows = np.asarray(span.positions() * math.prod(sizes[i + 1 :]), np.int32)
+        own = [lax.broadcast_in_dim(row, places[0].shape, (axis,)) for row in rows]
+        padded, indices = functools.reduce(_larger, zip(places, map(lax.add, inner, own), strict=True))
+    return indices
+
+
+def _larger(first: tuple, second: tuple) -> tuple:
+    """The larger of two, and its position: the first of equal ones, and the last NaN, as in PyTorch."""
+    (largest, where), (place, position) = first, second
+    larger = lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place))
+    return lax.select(larger, place, largest), lax.select(larger, position, where)
 
 
 def _with_indices(*args, **kwargs):
@@ -378,6 +395,8 @@ def _adaptive_avg_pool(input, count, output_size, channels_last=False):
     # PyTorch's Python function raises another exception type for this than its operators.
     axes = _axes(input, count, channels_last, RuntimeError if count == 1 else ValueError)
     wanted = dict(zip(axes, _output_sizes(_sizes(input, axes), output_size), strict=True))
+    if 0 in wanted.values():
+        return lax.full([wanted.get(axis, size) for axis, size in enumerate(input.shape)], 0, input.dtype)
     even = {axis: size for axis, size in wanted.items() if size and input.shape[axis] % size == 0}
     output = _mean_of_equal_parts(widened(input), even)
     for axis in wanted.keys() - even.keys():
@@ -443,18 +462,37 @@ def _adaptive_max_pool(input, count, output_size):
     _expect_elements(input, count)
     sizes = _sizes(input, axes)
     wanted = _output_sizes(sizes, output_size)
-    positions = [_adaptive_positions(size, each) for size, each in zip(sizes, wanted, strict=True)]
-    places = []
-    for rows in itertools.product(*positions):
-        place = input
-        for axis, row in zip(axes, rows, strict=True):
-            place = _taken(place, axis, row)
-        places.append(place)
-    if not places or 0 in places[0].shape:
+    if 0 in (*input.shape, *wanted):
         shape = (*input.shape[: axes[0]], *wanted)
         return jnp.zeros(shape, input.dtype), jnp.zeros(shape, np.int32)
-    flat = _flat_positions(positions, sizes, axes, places[0].shape)
-    return _first_largest(places), _place_of_largest([lax.stop_gradient(place) for place in places], flat)
+    output, positions = input, lax.full(input.shape, 0, np.int32)
+    for i, (axis, parts) in reversed(list(enumerate(zip(axes, wanted, strict=True)))):
+        output, positions = _largest_of_parts(output, positions, axis, parts, math.prod(sizes[i + 1 :]))
+    return output, positions
+
+
+def _largest_of_parts(array, positions, axis: int, count: int, step: int):
+    """The largest of each of `count` parts along one dimension, and where it lies, `step` after `step`.
+
+    The first of several is taken, and the last NaN, as in PyTorch.
+    """
+    index = _adaptive_positions(array.shape[axis], count).T
+    along = axis, axis + 1
+    array, positions = (_parts(x, axis, index) for x in (array, positions))
+    positions = lax.add(positions, lax.broadcast_in_dim(np.asarray(index * step, np.int32), array.shape, along))
+    values, places = lax.stop_gradient(array), lax.broadcasted_iota(np.int32, array.shape, axis + 1)
+    last_nan = lax.reduce_max(lax.select(lax.ne(values, values), places, lax.full_like(places, -1)), (axis + 1,))
+    first = lax.argmax(values, axis + 1, np.int32)
+    chosen = lax.select(lax.lt(last_nan, np.int32(0)), first, last_nan)
+    is_chosen = lax.eq(places, lax.expand_dims(chosen, (axis + 1,)))
+    return tuple(lax.reduce_sum(lax.select(is_chosen, x, lax.full_like(x, 0)), (axis + 1,)) for x in (array, positions))
+
+
+def _parts(array, axis: int, index: np.ndarray):
+    """The elements of each part along one dimension, in a dimension after it; `index` tells where they lie."""
+    if index.size == array.shape[axis]:
+        return reshape(array, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
+    return _taken(array, axis, index)
 
 
 @implements(torch.adaptive_max_pool1d, takes=FLOATS, dtype=(None, torch.int64))

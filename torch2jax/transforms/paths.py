@@ -1,0 +1,545 @@
+"""Questions of Python's about values that are traced: both answers are followed.
+
+A call begins without that. The first question abandons the run, and the code runs again, once for each way through it
+that the answers make, in a trace of its own each time. Python does the same again until another answer is given, so
+that two traces begin with the same equations: these are the graph's. Then comes a ``lax.cond``, whose branches have the
+rest, but for what they have in common at their ends.
+
+A way that ends in an exception which the code itself raises is a check: it is taken to be never gone.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.experimental import checkify
+from jax.extend.core import Literal, Primitive, Var
+
+from ..errors import BranchError, Place, TracedValueError, asking_place, is_raised_by_code, user_place
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
+from ..translation import current
+from .programs import Atom, Check, Program, constant, evaluated, is_same_step, is_same_value, joined, new_var, pruned
+from .traces import current_trace, decides, running, without_derivatives
+from .warned import Warned, give
+
+__all__ = ["FOLLOWING", "Fork", "Path", "Policy", "answer", "followed"]
+
+T = TypeVar("T")
+
+
+class Fork(BaseException):
+    """The code asks what `path` has no answer to. No `Exception`, since code that handles these is not to handle it."""
+
+    def __init__(self, path: "Path"):
+        super().__init__()
+        self.path = path
+
+
+class Policy(NamedTuple):
+    """How questions are answered, as `t2j` is told."""
+
+    checks: str = "assume"
+    answers: tuple[tuple[str, str, bool], ...] = ()
+    """Files, lines or functions in them, and what is answered there."""
+    max_paths: int = 64
+
+    @classmethod
+    def of(cls, checks: str, answers: Mapping[str, bool] | None, max_paths: int) -> "Policy":
+        """The policy of these arguments of `t2j`.
+
+        Raises:
+            TypeError, ValueError: an argument is none that `t2j` takes.
+        """
+        if checks not in _CHECKS:
+            raise ValueError(f"checks got {checks!r}; wanted one of {', '.join(map(repr, _CHECKS))}")
+        if not isinstance(max_paths, int) or max_paths < 1:
+            raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
+        found = []
+        for place, given in (answers or {}).items():
+            file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+            if not file or not at or not isinstance(given, bool):
+                raise TypeError(
+                    f"answers got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and True or False"
+                )
+            found.append((os.path.normpath(file), at, given))
+        return cls(checks, tuple(found), max_paths)
+
+    def answer(self, *places: Place) -> bool | None:
+        """What was said to be answered at one of some places."""
+        for file, at, given in self.answers:
+            for place in places:
+                if at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file):
+                    return given
+        return None
+
+
+FOLLOWING = Policy()
+
+
+def _by_checkify(is_right, message: str) -> None:
+    checkify.check(is_right, message.replace("{", "{{").replace("}", "}}"))
+
+
+def _at_run_time(is_right, message: str) -> None:
+    def expect(is_right):
+        if not is_right:
+            raise RuntimeError(message)
+
+    jax.debug.callback(expect, is_right)
+
+
+_CHECKS: dict[str, Callable[[Any, str], None] | None] = {
+    "assume": None,
+    "checkify": _by_checkify,
+    "raise": _at_run_time,
+}
+
+
+class _Question(NamedTuple):
+    place: Place
+    asked_in: str
+    answer: bool
+    is_settled: bool
+    """Whether the user has said what the answer is."""
+
+
+_question_p = Primitive("question")
+_question_p.multiple_results = True
+_question_p.def_abstract_eval(lambda _: [])
+
+
+class Path:
+    """One way through some code.
+
+    Args:
+        trace: what JAX traces the code with.
+        answers: to the first questions; None for code that runs as it is, without any.
+        limit: how many questions more get an answer.
+    """
+
+    def __init__(self, policy: Policy, trace: Any, answers: tuple[bool, ...] | None = None, limit: int = 0):
+        self.policy, self._trace, self._answers, self._limit = policy, trace, answers, limit
+        self.asked: list[_Question] = []
+        self.is_abandoned = False
+        self.warned: list[Warned] = []
+        self._known: list[tuple[Any, bool]] = []
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return self._answers is not None
+
+    def answer(self, tensor: Torchish, what: str) -> bool:
+        """The answer to ``bool(tensor)``.
+
+        Raises:
+            TracedValueError: it cannot be asked there.
+            Fork: there is none yet.
+        """
+        place, asking = user_place(), asking_place()
+        settled = self.policy.answer(place, asking)
+        checks = self.policy.checks != "assume"
+        if settled is not None and not checks:
+            return settled
+        flag = _flag(tensor)
+        if not decides(flag, self._trace) or (settled is None and self.policy.max_paths == 1):
+            raise TracedValueError(what)
+        for before, found in self._known:
+            if is_same_value(flag, before):
+                return found
+        if self._answers is None:
+            self._abandon()
+        number, given = len(self.asked), self._answers or ()
+        if settled is not None:
+            found = settled
+        elif number < len(given):
+            found = given[number]
+        elif number - len(given) < self._limit:
+            found = True
+        else:
+            self._abandon()
+        self.asked.append(_Question(place, asking.file, found, settled is not None))
+        with running(self._trace):
+            _question_p.bind(flag)
+        self._known.append((flag, found))
+        return found
+
+    def _abandon(self):
+        self.is_abandoned = True
+        raise Fork(self)
+
+
+def _flag(tensor: Torchish):
+    call: Any = current()
+    array = tensor.read()
+    array = without_derivatives(array if call.tape is None else call.tape.lowered(array))
+    array = array if array.shape == () else lax.reshape(array, ())
+    return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
+
+
+def answer(tensor: Torchish, what: str) -> bool:
+    """The answer to ``bool(tensor)`` of a traced tensor of one element, on the path that the code is on.
+
+    Args:
+        what: the question, for errors.
+
+    Raises:
+        TracedValueError: both answers cannot be followed there.
+        BaseException: to `followed`.
+    """
+    return current().paths[-1].answer(tensor, what)
+
+
+class _Ended(NamedTuple):
+    """The end of a way: a tree of arrays and other things."""
+
+    leaves: list
+    structure: Any
+    note: Any
+    warned: list[Warned]
+
+
+class _Raised(NamedTuple):
+    error: Exception
+    is_check: bool
+
+
+class _Run(NamedTuple):
+    asked: list[_Question]
+    end: _Ended | _Raised | None
+    """None if the way was left unfinished."""
+    steps: list
+    results: list
+    consts: list[tuple[Var, Any]]
+
+
+class _Static(NamedTuple):
+    """A leaf that is no array."""
+
+    value: Any
+
+
+class _Side(NamedTuple):
+    """Where an answer leads to."""
+
+    program: Program
+    leaves: list[_Static | None]
+    structure: Any
+    notes: list
+    """Of all ways."""
+    warned: list[Warned]
+    """Of every way."""
+
+
+class _Node:
+    """What is computed up to a question, or to the end."""
+
+    def __init__(self):
+        self.steps: list | None = None
+        self.flag: Any = None
+        self.question: Any = None
+        self.sides: dict[bool, _Node] = {}
+        self.end: _Ended | _Raised | None = None
+        self.results: list = []
+
+
+def followed(run: Callable[[Path], tuple[Any, Any]], policy: Policy, warned: Iterable[Warned] = ()) -> tuple[Any, list]:
+    """Runs code on every way through it, and computes in the current trace what it gives.
+
+    Args:
+        run: gives a tree of arrays and other things, and anything to note. It can run again and again.
+        warned: what it has warned of before, when it was abandoned.
+
+    Returns:
+        The tree, and what each way noted.
+
+    Raises:
+        BranchError: the ways do not end alike, one cannot be translated, or there are too many.
+        Exception: what the code raises, whatever the answers are.
+    """
+    return _Ways(run, policy).joined({warning.key for warning in warned})
+
+
+class _Ways:
+    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: Policy):
+        self._run, self._policy = run, policy
+        self._root = _Node()
+        self._live = self._open = 0
+        self._consts: dict[Any, Var] = {}
+        self._values: dict[Var, Any] = {}
+
+    def joined(self, warned: set) -> tuple[Any, list]:
+        self._explore(())
+        side = self._side(self._root)
+        if isinstance(side, _Raised):
+            raise side.error
+        new = {warning.key: warning for warning in side.warned if warning.key not in warned}
+        give(new.values())
+        results = iter(evaluated(pruned(side.program), self._values))
+        leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
+        return side.structure.unflatten(leaves), side.notes
+
+    def _explore(self, answers: tuple[bool, ...]) -> None:
+        """Goes all ways that begin with some answers."""
+        run = self._go(answers)
+        self._insert(run)
+        given = tuple(question.answer for question in run.asked)
+        others = [i for i in range(len(answers), len(given)) if not run.asked[i].is_settled]
+        self._live += run.end is not None and not (isinstance(run.end, _Raised) and run.end.is_check)
+        self._open += len(others)
+        self._expect_few(run)
+        for i in others:
+            self._open -= 1
+            self._explore((*given[:i], not given[i]))
+        if run.end is None:
+            self._live += 1
+            self._expect_few(run)
+            self._live -= 1
+            self._explore(given)
+
+    def _expect_few(self, run: _Run) -> None:
+        if self._live > self._policy.max_paths:
+            raise BranchError(
+                f"bool(tensor) at {run.asked[-1].place} is asked of a traced value on more ways than can be followed: "
+                f"got more than {self._policy.max_paths} ways through the code. A loop that ends when the data say so "
+                "is torch.while_loop (torch._higher_order_ops.while_loop), a choice of tensors is torch.where or "
+                "torch.cond; or allow more ways: t2j(..., max_paths=...)"
+            )
+
+    def _go(self, answers: tuple[bool, ...]) -> _Run:
+        limit = max(1, self._policy.max_paths - self._live - self._open)
+        path: Any = None
+        end: Any = None
+
+        def traced():
+            nonlocal path, end
+            path = Path(self._policy, current_trace(), answers, limit)
+            try:
+                tree, note = self._run(path)
+            except Fork as fork:
+                if fork.path is not path:
+                    raise
+                return []
+            except Exception as error:
+                if not path.asked:
+                    raise
+                end = _Raised(error, is_raised_by_code(error, path.asked[-1].asked_in))
+                return []
+            if path.is_abandoned:  # the code has handled even that
+                return []
+            leaves, structure = flatten(tree)
+            arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
+            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else _Static(leaf) for leaf in leaves]
+            end = _Ended(static, structure, note, path.warned)
+            return arrays
+
+        jaxpr = jax.make_jaxpr(traced)()
+        consts = list(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+        return _Run(path.asked, end, jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars, consts)
+
+    def _insert(self, run: _Run) -> None:
+        """Puts a run into the tree, in terms of the variables that the tree has already."""
+        names: dict[Var, Any] = {}
+        consts = dict(run.consts)
+
+        def named(atom):
+            if isinstance(atom, Literal):
+                return atom
+            if atom not in names and atom in consts:
+                names[atom] = self._const(consts[atom])
+            return names[atom]
+
+        segments: list[list] = [[]]
+        flags = []
+        for step in run.steps:
+            if step.primitive is _question_p:
+                flags.append(step.invars[0])
+                segments.append([])
+            else:
+                segments[-1].append(step)
+        node = self._root
+        for i, segment in enumerate(segments):
+            if node.steps is None:
+                node.steps = []
+                for step in segment:
+                    outvars = [new_var(var.aval) for var in step.outvars]
+                    node.steps.append(step.replace(invars=[named(x) for x in step.invars], outvars=outvars))
+                    names.update(zip(step.outvars, outvars, strict=True))
+            elif i < len(flags) or run.end is not None:
+                self._follow(node.steps, segment, names, run)
+            if i < len(flags):
+                if node.question is None:
+                    node.question, node.flag = run.asked[i], named(flags[i])
+                elif node.question.place != run.asked[i].place:
+                    raise self._uneven(run)
+                node = node.sides.setdefault(run.asked[i].answer, _Node())
+            elif run.end is None:
+                node.steps = None  # nobody has been further
+            else:
+                node.end, node.results = run.end, [named(x) for x in run.results]
+
+    def _follow(self, steps: list, again: list, names: dict[Var, Any], run: _Run) -> None:
+        if len(steps) != len(again):
+            raise self._uneven(run)
+        for step, other in zip(steps, again, strict=True):
+            if not is_same_step(step, other, with_params=False):
+                raise self._uneven(run)
+            names.update(zip(other.outvars, step.outvars, strict=True))
+            names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
+
+    def _uneven(self, run: _Run) -> BranchError:
+        asked = run.asked[-1] if run.asked else self._root.question
+        return BranchError(
+            f"bool(tensor) at {asked.place}: to follow both answers the code runs several times, and it has "
+            "not done the same again up to there. Wanted code that does the same for the same arguments: no Python "
+            "random numbers, no caches that the first run fills"
+        )
+
+    def _const(self, value) -> Var:
+        key = _key_of(value)
+        if key not in self._consts:
+            var = new_var(jax.typeof(value))
+            self._consts[key], self._values[var] = var, value
+        return self._consts[key]
+
+    def _side(self, node: _Node) -> _Side | _Raised:
+        if isinstance(node.end, _Raised):
+            return node.end
+        if node.end is not None:
+            program = Program(node.steps or [], node.results)
+            return _Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
+        question = node.question
+        sides = {given: self._side(side) for given, side in node.sides.items()}
+        if len(sides) == 1:
+            ((wanted, side),) = sides.items()
+            message = f"t2j was told that the answer is {wanted}, at {question.place}"
+            return side if isinstance(side, _Raised) else self._checked(node, side, wanted, message)
+        yes, no = sides[True], sides[False]
+        for wanted, side, other in ((True, yes, no), (False, no, yes)):
+            if isinstance(other, _Raised) and other.is_check:
+                if isinstance(side, _Raised):
+                    return side
+                message = f"{type(other.error).__name__}: {other.error} (at {question.place})"
+                return self._checked(node, side, wanted, message)
+        if isinstance(yes, _Raised) and isinstance(no, _Raised) and _is_same_error(yes.error, no.error):
+            return yes
+        if isinstance(yes, _Raised):
+            raise _obstacle(question, True, yes.error) from yes.error
+        if isinstance(no, _Raised):
+            raise _obstacle(question, False, no.error) from no.error
+        yes, no = _alike(yes, no, question)
+        rest = joined(node.flag, yes.program, no.program)
+        program = Program([*(node.steps or []), *rest.statements], rest.results)
+        keys = {warned.key for warned in no.warned}
+        warned = [warned for warned in yes.warned if warned.key in keys]
+        return _Side(program, yes.leaves, yes.structure, [*yes.notes, *no.notes], warned)
+
+    def _checked(self, node: _Node, side: _Side, wanted: bool, message: str) -> _Side:
+        check = _CHECKS[self._policy.checks]
+        checks = [] if check is None else [Check(node.flag, wanted, message, check)]
+        statements = [*(node.steps or []), *checks, *side.program.statements]
+        return side._replace(program=Program(statements, side.program.results))
+
+
+def _is_same_error(one: Exception, other: Exception) -> bool:
+    return type(one) is type(other) and str(one) == str(other)
+
+
+def _obstacle(question: _Question, given: bool, error: Exception) -> BranchError:
+    name = f"{os.path.basename(question.place.file)}:{question.place.line}"
+    return BranchError(
+        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed; where it "
+        f"is {given}, the code goes on to what cannot be translated: {type(error).__name__}: {error} If the answer is "
+        f"never {given}, say so: t2j(..., answers={{{name!r}: {not given}}})"
+    )
+
+
+def _key_of(value) -> Any:
+    """What tells constants apart: small ones are made anew in every run."""
+    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return id(value)
+    if value.size > 2**18:
+        return id(value)
+    array = np.asarray(value)
+    return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
+
+
+def _alike(yes: _Side, no: _Side, question: _Question) -> tuple[_Side, _Side]:
+    """Two sides with the same leaves: Python numbers that differ have become arrays.
+
+    Raises:
+        BranchError: they are not alike.
+    """
+    if yes.structure != no.structure:
+        raise _unlike(question, str(yes.structure), str(no.structure), "structure")
+    mine: list[Atom] = []
+    theirs: list[Atom] = []
+    leaves: list[_Static | None] = []
+    atoms = iter(yes.program.results), iter(no.program.results)
+    for number, pair in enumerate(zip(yes.leaves, no.leaves, strict=True)):
+        found = [next(rest) if leaf is None else leaf for leaf, rest in zip(pair, atoms, strict=True)]
+        if all(isinstance(x, _Static) for x in found) and _is_same_value(*(x.value for x in found)):
+            leaves.append(found[0])
+            continue
+        dtype = _common_dtype(found)
+        made = [constant(x.value, dtype) if isinstance(x, _Static) and dtype is not None else x for x in found]
+        texts = [_described(x) for x in made]
+        if dtype is None or texts[0] != texts[1]:
+            raise _unlike(question, _described(found[0]), _described(found[1]), f"leaf {number}")
+        leaves.append(None)
+        mine.append(made[0])
+        theirs.append(made[1])
+    yes, no = (
+        side._replace(program=side.program._replace(results=results), leaves=leaves)
+        for side, results in ((yes, mine), (no, theirs))
+    )
+    return yes, no
+
+
+def _unlike(question: _Question, yes: str, no: str, what: str) -> BranchError:
+    return BranchError(
+        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed, and they "
+        f"lead to results that differ in their {what}: {yes} where it is True, {no} where it is False; wanted the "
+        "same structure, shapes and dtypes, as of torch.cond"
+    )
+
+
+def _described(x) -> str:
+    if isinstance(x, _Static):
+        return repr(x.value)
+    return f"{x.aval.dtype}{list(x.aval.shape)}"
+
+
+def _is_same_value(one, other) -> bool:
+    if one is other or (isinstance(one, float) and one != one and other != other):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (bool, int, float, complex, str, bytes)):
+        return one == other
+    return type(one).__eq__ is object.__eq__ or bool(one == other)
+
+
+_KINDS = {"b": 0, "i": 1, "u": 1, "c": 3}  # others are floats
+
+
+def _kind(dtype) -> int:
+    return _KINDS.get(np.dtype(dtype).kind, 2)
+
+
+def _common_dtype(pair: list) -> Any:
+    """The dtype of a number in place of which there may be an array; None if that cannot be."""
+    numbers = [x.value for x in pair if isinstance(x, _Static)]
+    if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):
+        return None
+    arrays = [x.aval.dtype for x in pair if not isinstance(x, _Static)]
+    if not numbers or len(arrays) > 1:
+        return arrays[0]
+    of_numbers = jax.dtypes.canonicalize_dtype(np.result_type(*map(type, numbers)))
+    if not arrays:
+        return of_numbers
+    return arrays[0] if _kind(of_numbers) <= _kind(arrays[0]) else None

@@ -1,0 +1,393 @@
+"""JAX's equations, taken apart and put together: what the two sides of a branch have in common is there once.
+
+A path through some code leaves a list of equations. Two paths that part at a question become one program: what both do
+at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
+"""
+
+import functools
+import itertools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+from jax._src import core, linear_util
+from jax._src.interpreters import partial_eval as pe
+from jax.extend.core import Literal, Var
+
+__all__ = [
+    "Atom",
+    "Branch",
+    "Check",
+    "Program",
+    "constant",
+    "evaluated",
+    "is_same_step",
+    "is_same_value",
+    "joined",
+    "new_var",
+    "pruned",
+]
+
+Atom = Any
+"""A `Var` or a `Literal`."""
+
+
+class Program(NamedTuple):
+    """Statements in their order: JAX's equations, and those of this file."""
+
+    statements: list
+    results: list[Atom]
+
+
+class Branch(NamedTuple):
+    """One of two programs runs."""
+
+    predicate: Atom
+    yes: Program
+    no: Program
+    outvars: list[Var]
+
+
+class Check(NamedTuple):
+    """What is to be so, where `check` is called while the program is computed."""
+
+    predicate: Atom
+    wanted: bool
+    message: str
+    check: Callable[[Any, str], None]
+    outvars: tuple = ()
+
+
+_DEBUG_INFO = core.DebugInfo("branches", "torch2jax", None, None)
+
+
+def new_var(aval) -> Var:
+    return Var(aval)
+
+
+def constant(value, dtype) -> Literal:
+    """A number as an operand."""
+    array = np.asarray(value, dtype)
+    return Literal(array, core.ShapedArray(array.shape, array.dtype))
+
+
+def evaluated(program: Program, values: dict[Var, Any]) -> list:
+    """Computes a program in the current trace of JAX.
+
+    Args:
+        values: of the variables that it does not set.
+    """
+    values = dict(values)
+    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, core.JaxprEqn)):
+        if is_step:
+            _run_steps(list(group), values)
+            continue
+        for statement in group:
+            predicate = _read(statement.predicate, values)
+            if isinstance(statement, Check):
+                statement.check(predicate if statement.wanted else lax.bitwise_not(predicate), statement.message)
+                continue
+            results = lax.cond(
+                predicate,
+                lambda statement=statement: evaluated(statement.yes, values),
+                lambda statement=statement: evaluated(statement.no, values),
+            )
+            values.update(zip(statement.outvars, results, strict=True))
+    return [_read(atom, values) for atom in program.results]
+
+
+def _run_steps(steps: list, values: dict[Var, Any]) -> None:
+    made = [var for step in steps for var in step.outvars]
+    known = set(made)
+    taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))
+    effects: Any = core.no_effects
+    for step in steps:
+        effects = core.join_effects(effects, step.effects)
+    jaxpr = core.Jaxpr((), taken, made, steps, effects, _DEBUG_INFO)
+    values.update(zip(made, core.eval_jaxpr(jaxpr, (), *(values[var] for var in taken)), strict=True))
+
+
+def _read(atom: Atom, values: dict[Var, Any]) -> Any:
+    return atom.val if isinstance(atom, Literal) else values[atom]
+
+
+def pruned(program: Program) -> Program:
+    """The program without what nothing needs."""
+    needed = {atom for atom in program.results if isinstance(atom, Var)}
+    kept = []
+    for statement in reversed(program.statements):
+        if isinstance(statement, Branch):
+            statement = _pruned_branch(statement, needed)
+        if not _has_effects(statement) and needed.isdisjoint(statement.outvars):
+            continue
+        needed.difference_update(statement.outvars)
+        needed.update(_operands(statement))
+        kept.append(statement)
+    return Program(kept[::-1], program.results)
+
+
+def _pruned_branch(branch: Branch, needed: set[Var]) -> Branch:
+    at = [i for i, var in enumerate(branch.outvars) if var in needed]
+    yes, no = (pruned(side._replace(results=[side.results[i] for i in at])) for side in (branch.yes, branch.no))
+    return Branch(branch.predicate, yes, no, [branch.outvars[i] for i in at])
+
+
+def _has_effects(statement) -> bool:
+    if isinstance(statement, Branch):
+        return any(_has_effects(x) for side in (statement.yes, statement.no) for x in side.statements)
+    return isinstance(statement, Check) or bool(statement.effects)
+
+
+def _operands(statement) -> set[Var]:
+    if isinstance(statement, core.JaxprEqn):
+        return {x for x in statement.invars if isinstance(x, Var)}
+    found = {statement.predicate} if isinstance(statement.predicate, Var) else set()
+    return found if isinstance(statement, Check) else found | _free(statement.yes) | _free(statement.no)
+
+
+def _free(program: Program) -> set[Var]:
+    found = {atom for atom in program.results if isinstance(atom, Var)}
+    for statement in reversed(program.statements):
+        found.difference_update(statement.outvars)
+        found.update(_operands(statement))
+    return found
+
+
+def joined(predicate: Atom, yes: Program, no: Program) -> Program:
+    """The program that gives what one of two gives, which have results of the same shapes and dtypes."""
+    yes, no = pruned(yes), pruned(no)
+    count = _common_end(yes, no)
+    heads = [side.statements[: len(side.statements) - count] for side in (yes, no)]
+    ends = [side.statements[len(side.statements) - count :] for side in (yes, no)]
+    end = {var for statement in ends[0] for var in statement.outvars}
+    chosen: dict[tuple, tuple[Atom, Atom, Var]] = {}
+
+    def either(one: Atom, other: Atom) -> Atom:
+        if isinstance(one, Var) and one in end:
+            return one
+        key = (_key(one), _key(other))
+        if key[0] == key[1]:
+            return one
+        if key not in chosen:
+            chosen[key] = (one, other, new_var(one.aval))
+        return chosen[key][2]
+
+    statements = [_rebuilt(one, other, either) for one, other in zip(*ends, strict=True)]
+    results = [either(one, other) for one, other in zip(yes.results, no.results, strict=True)]
+    if chosen or any(map(_has_effects, [*heads[0], *heads[1]])):
+        ones, others, outvars = (list(x) for x in zip(*chosen.values(), strict=True)) if chosen else ([], [], [])
+        branch = Branch(predicate, Program(heads[0], ones), Program(heads[1], others), outvars)
+        statements.insert(0, branch)
+    return Program(statements, results)
+
+
+def _common_end(yes: Program, no: Program) -> int:
+    """How many statements at the end of two programs are the same, but for what comes from before them."""
+    partners: dict[Var, set] = {}
+    partners_of_no: dict[Var, set] = {}
+
+    def note(pairs: Iterable[tuple[Atom, Atom]]) -> None:
+        for one, other in pairs:
+            if isinstance(one, Var):
+                partners.setdefault(one, set()).add(_key(other))
+            if isinstance(other, Var):
+                partners_of_no.setdefault(other, set()).add(_key(one))
+
+    note(zip(yes.results, no.results, strict=True))
+    count = 0
+    for one, other in zip(reversed(yes.statements), reversed(no.statements), strict=False):
+        pairs = _pairs(one, other)
+        if pairs is None:
+            break
+        if any(
+            partners.get(mine, {theirs}) != {theirs} or partners_of_no.get(theirs, {mine}) != {mine}
+            for mine, theirs in zip(one.outvars, other.outvars, strict=True)
+        ):
+            break
+        note(pairs)
+        count += 1
+    return count
+
+
+def _key(atom: Atom) -> Any:
+    """What tells operands apart."""
+    if isinstance(atom, Var):
+        return atom
+    value = np.asarray(atom.val)
+    return str(atom.aval), value.dtype, value.tobytes()
+
+
+def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
+    """The operands of two statements that are the same but for these; None if they are not."""
+    if isinstance(one, core.JaxprEqn):
+        if not isinstance(other, core.JaxprEqn) or not is_same_step(one, other):
+            return None
+        pairs = list(zip(one.invars, other.invars, strict=True))
+        return pairs if all(_is_replaceable(*pair) for pair in pairs) else None
+    if isinstance(one, Check):
+        is_same = isinstance(other, Check) and one[1:4] == other[1:4]
+        return [(one.predicate, other.predicate)] if is_same else None
+    if not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
+        return None
+    found = [(one.predicate, other.predicate)]
+    for mine, theirs in ((one.yes, other.yes), (one.no, other.no)):
+        pairs = _pairs_of_programs(mine, theirs)
+        if pairs is None:
+            return None
+        found.extend(pairs)
+    return found
+
+
+def _is_replaceable(one: Atom, other: Atom) -> bool:
+    """Whether a literal, if one is there, is the same in both: a number that is chosen would be an array."""
+    return (isinstance(one, Var) and isinstance(other, Var)) or _key(one) == _key(other)
+
+
+def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] | None:
+    if len(one.statements) != len(other.statements):
+        return None
+    inner: dict[Var, Var] = {}
+    theirs: set[Var] = set()
+    found = []
+
+    def enter(pairs: list[tuple[Atom, Atom]] | None) -> bool:
+        for x, y in pairs or ():
+            if isinstance(x, Var) and x in inner:
+                if inner[x] is not y:
+                    return False
+            elif isinstance(y, Var) and y in theirs:
+                return False
+            else:
+                found.append((x, y))
+        return pairs is not None
+
+    for mine, its in zip(one.statements, other.statements, strict=True):
+        if not enter(_pairs(mine, its)):
+            return None
+        inner.update(zip(mine.outvars, its.outvars, strict=True))
+        theirs.update(its.outvars)
+    results = list(zip(one.results, other.results, strict=True))
+    return found if all(_is_replaceable(*pair) for pair in results) and enter(results) else None
+
+
+def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
+    """A statement with operands chosen from those of two."""
+    if isinstance(one, core.JaxprEqn):
+        return one.replace(invars=[either(x, y) for x, y in zip(one.invars, other.invars, strict=True)])
+    predicate = either(one.predicate, other.predicate)
+    if isinstance(one, Check):
+        return one._replace(predicate=predicate)
+    yes, no = _rebuilt_program(one.yes, other.yes, either), _rebuilt_program(one.no, other.no, either)
+    return Branch(predicate, yes, no, one.outvars)
+
+
+def _rebuilt_program(one: Program, other: Program, either: Callable[[Atom, Atom], Atom]) -> Program:
+    inner = {var for statement in one.statements for var in statement.outvars}
+
+    def within(x: Atom, y: Atom) -> Atom:
+        return x if isinstance(x, Var) and x in inner else either(x, y)
+
+    statements = [_rebuilt(x, y, within) for x, y in zip(one.statements, other.statements, strict=True)]
+    return Program(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
+
+
+def is_same_step(one, other, *, with_params: bool = True) -> bool:
+    """Whether two equations compute the same of operands alike."""
+    return (
+        one.primitive is other.primitive
+        and _avals(one.invars) == _avals(other.invars)
+        and _avals(one.outvars) == _avals(other.outvars)
+        and (not with_params or _is_same(one.params, other.params))
+    )
+
+
+def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
+    """Whether two arrays are computed alike, by a few steps, from the same."""
+    if one is other:
+        return True
+    if not isinstance(one, pe.DynamicJaxprTracer) or not isinstance(other, pe.DynamicJaxprTracer):
+        return False
+    mine: Atom = one.val
+    theirs: Atom = other.val
+    if mine is theirs:
+        return True
+    if isinstance(mine, Literal) or isinstance(theirs, Literal):
+        return isinstance(mine, Literal) and isinstance(theirs, Literal) and _key(mine) == _key(theirs)
+    step, again = one.parent, other.parent
+    if step is None or again is None or not depth or step.primitive is not again.primitive or step.effects:
+        return False
+    if not _is_same(step.params, again.params) or step.outvars.index(mine) != again.outvars.index(theirs):
+        return False
+    pairs = zip(step.in_tracers, again.in_tracers, strict=False)
+    return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
+
+
+def _avals(atoms: Sequence[Atom]) -> list:
+    return [atom.aval for atom in atoms]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other) or isinstance(one, (jax.Array, torch.Tensor)):
+        return False
+    if isinstance(one, types.FunctionType):  # JAX makes the derivative of a function anew for each call
+        return one.__code__ is other.__code__ and _is_same(_closed_over(one), _closed_over(other))
+    if isinstance(one, linear_util.Store):
+        return _is_same(one._val, other._val)
+    if isinstance(one, linear_util.EqualStore):
+        return _is_same(one._store, other._store)
+    if type(one) is object or isinstance(one, core.Trace):  # a mark, or where the derivative would be traced
+        return True
+    if isinstance(one, functools.partial):
+        return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
+    if isinstance(one, linear_util.WrappedFun):
+        return _is_same((one.f, one.transforms, one.params), (other.f, other.transforms, other.params))
+    if isinstance(one, core.ClosedJaxpr):
+        consts = zip(one.consts, other.consts, strict=False)
+        return _is_same_jaxpr(one.jaxpr, other.jaxpr) and all(x is y for x, y in consts)
+    if isinstance(one, core.Jaxpr):
+        return _is_same_jaxpr(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # what cannot be compared is not the same
+        return False
+
+
+def _closed_over(function: types.FunctionType) -> tuple:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__defaults__, [None if x is function else x for x in cells]
+
+
+def _is_same_jaxpr(one, other) -> bool:
+    inner: dict[Var, Var] = {}
+
+    def enter(ours: Sequence[Var], others: Sequence[Var]) -> bool:
+        inner.update(zip(ours, others, strict=False))
+        return _avals(ours) == _avals(others)
+
+    def are_same(ours: Sequence[Atom], others: Sequence[Atom]) -> bool:
+        return len(ours) == len(others) and all(
+            inner[x] is y if isinstance(x, Var) else not isinstance(y, Var) and _key(x) == _key(y)
+            for x, y in zip(ours, others, strict=True)
+        )
+
+    if not enter(one.constvars, other.constvars) or not enter(one.invars, other.invars):
+        return False
+    if len(one.eqns) != len(other.eqns):
+        return False
+    for x, y in zip(one.eqns, other.eqns, strict=True):
+        if not is_same_step(x, y) or not are_same(x.invars, y.invars):
+            return False
+        inner.update(zip(x.outvars, y.outvars, strict=True))
+    return are_same(one.outvars, other.outvars)
