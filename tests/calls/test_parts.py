@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import NoRuleError, TracedValueError, t2j
+from torch2jax import TracedValueError, t2j
 
 ROWS, WIDTH = 3, 4
 
@@ -582,15 +582,6 @@ def test_integers_around_parts_keep_their_meaning_in_all_else():
 
     x = jnp.asarray([2.0, 3.0, 4.0, 5.0])
     compare(Mixed(), x, compile=["step"], rng=jax.random.key(0))
-
-
-def test_an_operator_without_a_rule_is_the_same_error():
-    class Lacking(torch.nn.Module):
-        def forward(self, x):
-            return torch.ops.aten._fft_r2c.default(x, [0], 0, True) if x.ndim else torch._cslt_compress(x)
-
-    with pytest.raises(NoRuleError):
-        t2j(Lacking(), compile=[""])(jnp.ones(()))
 
 
 def test_threads_share_programs(x):

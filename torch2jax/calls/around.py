@@ -67,6 +67,10 @@ def _sort_of(function) -> _Sort:
     return _Sort.NONE if name.startswith("_set_") or "grad" in name else _Sort.OTHER
 
 
+def _is_native(function) -> bool:
+    return _sort_of(function) is not _Sort.NONE and not entered()
+
+
 def _is_provided(rule: ArrayRule) -> bool:
     """Whether a rule is the package's, and does what PyTorch does."""
     return rule.body.__module__.startswith(__name__.partition(".")[0] + ".")
@@ -96,9 +100,9 @@ class Around:
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
-        sort = _Sort.NONE if entered() else _sort_of(function)
-        if sort is _Sort.NONE:
+        if not _is_native(function):
             return NOT_RUN
+        sort = _sort_of(function)
         tensors: list[torch.Tensor] = []
         for value in args:
             if not _gather(value, tensors):
@@ -118,6 +122,9 @@ class Around:
                 return NOT_RUN
             args = tuple([self._own(x) for x in args])
             kwargs = {key: self._own(x) for key, x in kwargs.items()}
+        return self._native(function, args, kwargs)
+
+    def _native(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             return self._taken(function(*args, **kwargs))
 
@@ -242,6 +249,8 @@ class Around:
 
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
+        if len(args) == 1 and not kwargs and self.owns(args[0]) and _is_native(function):
+            return self._native(function, args, kwargs)  # most often a question for its shape
         result = self.run(function, args, kwargs)
         if result is not NOT_RUN:
             return result
