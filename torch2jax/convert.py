@@ -73,6 +73,9 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
+        compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
+            Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
+            themselves, and classes of modules.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
     only by code that draws random numbers; what runs in PyTorch may draw none.
@@ -81,7 +84,7 @@ def t2j(
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
             of another kind.
         ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
-            no positive integer; or `call_torch` has a name that nothing bears.
+            no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
     The functions raise
 
