@@ -7,7 +7,7 @@ there. What is a view of something is made a view of that again.
 from collections.abc import Sequence
 from typing import Any
 
-import jax
+import jax.core
 import torch
 
 from ..tensors.history import UNRECORDED, Source
@@ -26,7 +26,7 @@ class Restoration:
     """What objects hold, to let them hold it again."""
 
     def __init__(self, objects: Sequence):
-        self._held: list[tuple[Any, Codec, Any, list]] = []
+        self._held: list[tuple[Any, Any, Any, list]] = []
         for value in objects:
             codec: Any = codec_of(type(value))
             if codec.fill is not None:

@@ -104,7 +104,7 @@ _DEQUE = Codec(
 
 
 def _fill_dict(value: dict, keys, items) -> None:
-    kind = OrderedDict if isinstance(value, OrderedDict) else dict  # not what a subclass makes of it
+    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # not what a subclass makes of it
     kind.clear(value)
     for key, item in zip(keys, items, strict=True):
         kind.__setitem__(value, _plain_key(key), item)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import numpy as np
 import torch
 from jax.core import eval_jaxpr
@@ -236,10 +237,10 @@ class Program:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             reached = Reached(self._outer, reached)
-            storages = reached.all_storages
+            storages: list[Any] = list(reached.all_storages)
             arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
         else:
-            storages = [*world.storages, *reached.storages]
+            storages: list[Any] = [*world.storages, *reached.storages]
             arrays = [*world.arrays, *[storage.held.array for storage in reached.storages]]
         given = []
         for place in self._given:
