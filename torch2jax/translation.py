@@ -51,6 +51,24 @@ class Call(ABC):
         """Runs an operator that reached PyTorch's dispatcher on JAX."""
 
     @abstractmethod
+    def run_rule(self, func, rule, args: tuple, kwargs: dict):
+        """Runs a rule; PyTorch computes what `func`, which it stands for, gives for known values."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> bool:
+        """Whether what JAX computes now becomes a graph, whatever it is computed from."""
+
+    @property
+    @abstractmethod
+    def is_lazy(self) -> bool:
+        """Whether known values may stay out of the graph until something there asks for them."""
+
+    @abstractmethod
+    def outside(self) -> contextlib.AbstractContextManager:
+        """A context for what is no part of the code in transformations that has been begun within the call."""
+
+    @abstractmethod
     def lift(self, value) -> Any:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
 

@@ -93,8 +93,8 @@ APART = (
         "inner names of `grad_fn`",
         "names of PyTorch's C++ nodes and what they save",
         test=r"(?i)saved_variable_packing|grad_fn_attr",
-        source=r"\._(raw_)?saved_(?!tensors_hooks)\w+|fn\.name\(\)|\w+Backward\d\b|grad_fn\.__class__|graph_desc|"
-        r"\bAccumulateGrad\b",
+        source=r"\._(raw_)?saved_(?!tensors_hooks)\w+|fn\.name\(\)|\w+Backward(\d\b|\" in)|grad_fn\.__class__|"
+        r"graph_desc|\bAccumulateGrad\b",
     ),
     Apart(
         "inner tensors of transformations",
@@ -104,7 +104,8 @@ APART = (
     Apart(
         "saved tensors that are written to",
         "an error, or a copy, where PyTorch would have lost what it needs; arrays do not change",
-        source=r"modified by an inplace operation",
+        test=r"test_autograd\.py::TestAutograd\.test_inplace$",
+        source=r"modified by an inplace|saved tensor that has been detached|\"has been mutated\"",
         calls=r"torch/autograd/graph\.py:allow_mutation_on_saved_tensors|.*\._test_maxpool_indices",
     ),
     Apart(
@@ -198,7 +199,14 @@ class Calls:
         return self._compiled | {f"{_below(code.co_filename)}:{code.co_qualname}" for code in self._codes}
 
 
-_COMPILING = ("_hop_compile_and_call", "materialize_as_graph", "create_fw_bw_graph", "flex_attention", "linearize")
+_COMPILING = (
+    "export",
+    "_hop_compile_and_call",
+    "materialize_as_graph",
+    "create_fw_bw_graph",
+    "flex_attention",
+    "linearize",
+)
 """PyTorch's functions that trace or compile what a test gives them, without the test asking for that."""
 _PLACES = [sysconfig.get_path(name) for name in ("purelib", "stdlib")]
 

@@ -155,11 +155,16 @@ def install(folder: Path) -> None:
     """Makes the files in PyTorch's folder ``test/`` importable in this process."""
     sys.path[:0] = [str(folder), str(folder / "functorch")]
     sys.meta_path.insert(0, _Finder(folder))  # type: ignore[arg-type]
+    from torch.testing._internal import common_utils
+
+    # What running a test file as a program does; tests of TorchScript ask for it.
+    common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
 
 
 def load(folder: Path, file: str) -> ModuleType:
     """The module of a test file; what it lacks is in its ``__lost__.names``."""
     name, text = Path(file).stem, (folder / file).read_text()
+    sys.path.insert(0, str((folder / file).parent))  # as where it is run as a program
     if "use_subtests=True" in text and "skip_xfail" not in text:
         _give_one_context()
     loader = _Loader(name, str(folder / file))

@@ -120,3 +120,54 @@ def test_saved_and_loaded_within_the_call(net):
         return loaded(torch.jit.script(layer))(x) - layer(x)
 
     np.testing.assert_array_equal(jax.jit(t2j(of_traced))(X, rng=jax.random.key(0)), 0)
+
+
+def test_tensors_in_attributes_are_saved():
+    kinds = {"alone": torch.Tensor, "maybe": torch.Tensor | None, "many": list[torch.Tensor]}
+    kinds |= {"named": dict[str, torch.Tensor], "pair": tuple[torch.Tensor, int]}
+
+    class Holding(torch.jit.ScriptModule):
+        def __init__(self, x):
+            super().__init__()
+            values = {"alone": x, "maybe": x + 1, "many": [x, x + 2], "named": {"a": x}, "pair": (x + 3, 4)}
+            for name, kind in kinds.items():
+                setattr(self, name, torch.jit.Attribute(values[name], kind))
+
+        @torch.jit.script_method
+        def forward(self):
+            return self.alone, self.maybe, self.many, self.named, self.pair
+
+    def function(x):
+        file = io.BytesIO()
+        torch.jit.save(Holding(x), file)
+        file.seek(0)
+        return torch.jit.load(file)()
+
+    x = jnp.arange(3.0)
+    expected = x, x + 1, [x, x + 2], {"a": x}, (x + 3, 4)
+    for result in (t2j(function)(x), jax.jit(t2j(function))(x)):
+        jax.tree.map(np.testing.assert_allclose, result, expected)
+
+
+def test_an_object_that_is_frozen():
+    def function(x):
+        module = torch.nn.Linear(3, 2)
+        frozen = torch._C._freeze_module(torch.jit.script(module.eval())._c)
+        return torch.jit._recursive.wrap_cpp_module(frozen)(x) - module(x)
+
+    np.testing.assert_allclose(t2j(function)(jnp.ones((1, 3)), rng=jax.random.key(0)), np.zeros((1, 2)))
+
+
+def test_losses_and_activations_of_scripts():
+    @torch.jit.script
+    def function(x, y):
+        signs = torch.sign(x - y)
+        return (
+            torch.margin_ranking_loss(x, y, signs, 0.5, 2),
+            torch.hinge_embedding_loss(x, signs, 1.0, 1),
+            torch.rrelu(x, 0.1, 0.3, False),
+        )
+
+    x, y = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, -1.0, 4.0])
+    for actual, each in zip(t2j(function)(x.numpy(), y.numpy()), function(x, y), strict=True):
+        np.testing.assert_allclose(actual, each, rtol=1e-6)

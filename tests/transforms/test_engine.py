@@ -218,3 +218,88 @@ def test_checkpoints_of_gradients_of_checkpoints():
 
     for a, b in zip(t2j(nested)(X.numpy()), nested(X), strict=True):
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)
+
+
+def test_gradient_of_a_view_of_a_leaf_that_leads_nowhere():
+    def function(x):
+        leaf = x.detach().requires_grad_()
+        first, second = leaf.split([1, 2])
+        return torch.autograd.grad(first.sin().sum(), (second, leaf), allow_unused=True, retain_graph=True)[1]
+
+    x = torch.tensor([0.3, -1.2, 2.0])
+    for run in (t2j(function), jax.jit(t2j(function))):
+        np.testing.assert_allclose(run(t2j(x)), function(x), rtol=1e-6)
+
+
+def test_derivatives_that_are_errors():
+    def delayed(x, of_y):
+        x = x.clone().requires_grad_()
+        y = torch._C._functions.DelayedError("not this way", 1)(x)
+        z = y.view(-1) * 2
+        z += y
+        return torch.autograd.grad(z.sum(), y if of_y else x)[0]
+
+    def unused(x):
+        x = x.clone().requires_grad_()
+        with torch.no_grad():
+            y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=True)
+
+        def without_gradient(x):
+            with torch.no_grad():
+                return x.sin()
+
+        y = y + torch.utils.checkpoint.checkpoint(without_gradient, x, use_reentrant=True)
+        (y + x).sum().backward()
+
+    x = torch.tensor([0.3, -1.2])
+    np.testing.assert_allclose(t2j(delayed)(t2j(x), True), delayed(x, True))
+    for run in (lambda function, *args: function(*args), lambda function, *args: t2j(function)(*args)):
+        with pytest.raises(RuntimeError, match="not this way"):
+            run(delayed, x, False)
+        with pytest.raises(RuntimeError, match="none of output has requires_grad=True"):
+            run(unused, x)
+
+
+def test_nodes_can_be_called():
+    def function(x, y):
+        x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+        product = x * y
+        with pytest.raises(TypeError, match=r"expected .* arguments, got .* instead"):
+            product.grad_fn(x, y)
+        return *product.grad_fn(torch.ones(2)), product.sin().grad_fn(torch.ones(2))
+
+    x, y = torch.tensor([0.3, -1.2]), torch.tensor([2.0, 0.5])
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for got, wanted in zip(run(t2j(x), t2j(y)), function(x, y), strict=True):
+            np.testing.assert_allclose(got, wanted.detach(), rtol=1e-6)
+
+
+def test_prehooks_of_what_gradients_are_added_to():
+    def function(x):
+        counts = []
+        y = x.clone().requires_grad_().clone()
+        y.grad_fn.register_prehook(lambda gradients: counts.append("prehook"))
+        y.register_hook(lambda gradient: 3 * gradient)
+        torch.autograd.grad(y.sum(), y, retain_graph=True)
+        y.sum().backward(inputs=(y,))
+        return len(counts), y.grad
+
+    x = torch.tensor([0.3, -1.2])
+    counts, gradient = t2j(function)(t2j(x))
+    assert counts == function(x)[0] == 1
+    np.testing.assert_allclose(gradient, function(x)[1])
+
+
+def test_a_leaf_that_is_set_to_other_memory():
+    def function(x):
+        x = x.clone().requires_grad_()
+        edge = torch.autograd.graph.get_gradient_edge(x)
+        y = x * 3
+        with torch.no_grad():
+            x.set_(torch.ones(2))
+        assert x.requires_grad
+        assert torch.autograd.grad(y.sum(), x, allow_unused=True, retain_graph=True)[0] is None
+        return torch.autograd.grad(y.sum(), edge)[0]
+
+    x = torch.tensor([0.3, -1.2])
+    np.testing.assert_allclose(t2j(function)(t2j(x)), function(x), rtol=1e-6)

@@ -115,6 +115,18 @@ def gradients_of_unpacked_parts(x, v):
 
 
 @case
+def tangents_without_gradients(x, v):
+    x = x.clone().requires_grad_()
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, v)
+        written = dual * 1
+        with torch.no_grad():
+            results = [dual * dual, dual[:2], dual[:2] * 2, dual.clone(), dual.double().float(), written.mul_(dual)]
+        (gradient,) = torch.autograd.grad((results[0] * dual).sum(), x)  # of the second factor
+        return gradient, *[fwAD.unpack_dual(y).tangent for y in (*results, results[0] * dual)]
+
+
+@case
 def tangents_written_to(x, v):
     x, v = x.clone(), v.clone()
     with fwAD.dual_level():

@@ -444,3 +444,55 @@ def test_the_frames_of_a_function_can_be_looked_at():
         names |= set(trace.tb_frame.f_locals)
         trace = trace.tb_next
     assert "ctx" in names
+
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        if how == "not given":
+            ctx.mark_dirty(x.mul_(2))
+            return x.clone()
+        if how == "view":
+            ctx.mark_dirty(x.mul_(2))
+            return x, x + 1
+        result = x * 2
+        ctx.mark_dirty(result)
+        return result
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0], None
+
+
+def test_what_is_marked_as_written_to():
+    def function(x, how):
+        x = x.clone().requires_grad_().clone()
+        return Marked.apply(x.view_as(x), how)
+
+    for run in (function, t2j(function)):
+        for how, message in (("not given", "were not returned as output"), ("view", "modifies inplace an input that")):
+            with pytest.raises(RuntimeError, match=message):
+                run(torch.ones(2), how)
+        with pytest.warns(UserWarning, match="received a tensor that was not an input"):
+            run(torch.ones(2), "result")
+
+
+def test_saved_variables():
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            with pytest.warns(DeprecationWarning, match="saved_variables"):
+                (x,) = ctx.saved_variables
+            return gradient * x.cos()
+
+    def function(x):
+        x = x.clone().requires_grad_()
+        Function.apply(x).sum().backward()
+        return x.grad
+
+    np.testing.assert_allclose(t2j(function)(jnp.ones(2)), np.cos(np.ones(2)), rtol=1e-6)

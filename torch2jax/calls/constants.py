@@ -10,13 +10,16 @@ from jax import lax
 
 from ..errors import OnMetaError, TracedValueError, WrapsOthersError
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.interop import is_dense, tensor_to_array
+from ..tensors.interop import is_dense, tensor_to_array, values_of
+from ..tensors.known import is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import Storage, View, evaluating, is_traced, next_number
+from ..tensors.storage import Storage, View, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
 from ..translation import current
+from .known import constant
 from .selection import Selected
 
 __all__ = ["Constants"]
@@ -129,7 +132,7 @@ class Constants:
         return lifted
 
     @property
-    def _copies(self) -> bool:
+    def stages(self) -> bool:
         """Whether what JAX traces is a graph, which may outlive the tensors' values."""
         trace = current_trace()
         if self._is_graph is None or self._is_graph[0] is not trace:
@@ -137,9 +140,14 @@ class Constants:
         return self._is_graph[1]
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
-        array = self._array_of(tensor)
         strides = tensor.stride() if is_dense(tensor) else None
-        lifted = wrap(array, tensor.dtype, strides=strides, device=tensor.device)
+        if current().is_lazy and is_small(tensor.numel()) and tensor.layout is torch.strided:
+            canonical(tensor.dtype)  # says that JAX lacks it
+            lifted = constant(values_of(tensor).clone(), strides=strides, device=tensor.device)
+        else:
+            array = self._array_of(tensor)
+            known = values_of(tensor) if self.stages else None
+            lifted = wrap(array, tensor.dtype, known, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
@@ -147,9 +155,9 @@ class Constants:
     def _array_of(self, tensor: torch.Tensor):
         arrays = current().attempt.constants
         if arrays is None:
-            return tensor_to_array(tensor, copy=self._copies)
+            return tensor_to_array(tensor, copy=self.stages)
         if id(tensor) not in arrays:
-            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self._copies)
+            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self.stages)
         return arrays[id(tensor)][1]
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -26,6 +27,7 @@ from ..rules.inplace import write_in_place, write_out
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
+from ..tensors.journal import journal
 from ..tensors.tensor import Torchish, is_foreign
 from ..transforms import (  # for what stands in
     engine as engine,
@@ -35,10 +37,12 @@ from ..transforms import (  # for what stands in
     vmap as vmap,
 )
 from ..transforms.paths import Fork
+from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
 from .kernels import has_kernel
+from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -239,9 +243,11 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if rule is not None:
-                return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+                return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator) and has_kernel(func):
+                return self.kernels.run_higher(func, args, kwargs)
             return self.run_compiled(func, args, kwargs)
         except OnMetaError as error:
             return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
@@ -275,7 +281,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return written if func._schema.returns else None
             rule = None if is_divided else registry.lookup_aten(func)
             if rule is not None:
-                return rule(args, kwargs) if self.on_result is None else self._run_seen(func, rule, args, kwargs)
+                return self.run_rule(func, rule, args, kwargs)
             if self._has_kernel(func):
                 return self.kernels.run(func, args, kwargs)
             registry.check_decomposed(func, args)
@@ -296,13 +302,33 @@ class Translation(TorchFunctionMode, Call, CallMode):
             with self.inside():
                 return run_by_wrappers(func, args, kwargs)
 
+    def run_rule(self, func, rule, args: tuple, kwargs: dict):
+        if self.on_result is not None:
+            return self._run_seen(func, rule, args, kwargs)
+        if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+            return run_known(func, rule, args, kwargs)
+        return rule(args, kwargs)
+
+    @property
+    def stages(self) -> bool:
+        return self.constants.stages
+
+    @property
+    def is_lazy(self) -> bool:
+        if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
+            return False
+        return self.constants.stages and current_trace() is self.outermost[0]
+
+    def outside(self):
+        return outside()
+
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
         observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls
         try:
-            result = rule(args, kwargs)
+            result = self.run_rule(func, rule, args, kwargs)
             with torch._C.DisableTorchFunction():
                 observer(func, args, kwargs, result)  # pyright: ignore[reportOptionalCall]
         finally:

@@ -3,17 +3,18 @@
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
 from torch._functorch import autograd_function, pyfunctorch
 from torch._library.utils import mutated_args_kwargs
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._pytree import tree_leaves
 
-from ..errors import TracedValueError
+from ..errors import NoRuleError, TracedValueError
 from ..seams import runs_instead_of, stands_in
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
@@ -37,8 +38,10 @@ _PYTHON_KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at .*\.py:\d+ :: 
 _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "higher_order"))
 
 
-def has_kernel(operator: OpOverload) -> bool:
+def has_kernel(operator: OpOverload | HigherOrderOperator) -> bool:
     """Whether an operator, of a library of somebody else's, has a kernel that Python code registered."""
+    if isinstance(operator, HigherOrderOperator):
+        return bool(_kernels_of(operator))
     return operator.namespace not in _NAMESPACES and next(_keys(operator, (*_ABOVE, *_BELOW)), None) is not None
 
 
@@ -48,11 +51,18 @@ def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
     return (key for key in keys if key in registered)
 
 
+def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
+    """What an operator on functions may run, in the order of PyTorch's dispatcher."""
+    keys = [getattr(torch._C.DispatchKey, key) for key in (*_ABOVE, *_BELOW) if key]
+    return [operator.py_kernels[key] for key in keys if key in operator.py_kernels]
+
+
 class Kernels:
     """The kernels that a call is running, and the libraries that its code makes."""
 
     def __init__(self):
         self._running: list[tuple[OpOverload, str]] = []
+        self._higher: list[tuple] = []
         self._lent: list[tuple[Torchish, np.ndarray]] | None = None
         self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
 
@@ -60,6 +70,20 @@ class Kernels:
         """Forgets the operators that the code has defined, since it is to run again and define them again."""
         for library in list(self.libraries):
             library._destroy()
+
+    def run_higher(self, operator: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
+        """Runs the kernel of an operator on functions; called within that, the operator runs the next one."""
+        given = (operator, *args)
+        depth = sum(len(x) == len(given) and all(map(is_, x, given)) for x in self._higher)
+        kernels = _kernels_of(operator)
+        if depth == len(kernels):
+            raise NoRuleError(f"torch.ops.higher_order.{operator.name()}")
+        self._higher.append(given)
+        try:
+            with current().inside():
+                return kernels[depth](*args, **kwargs)
+        finally:
+            self._higher.pop()
 
     def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         """Runs the kernel of an operator that PyTorch would: that for batches or its derivative's, which run others.

@@ -7,7 +7,7 @@ compute. Code asks PyTorch by them what it would do.
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -22,7 +22,7 @@ from ..tensors.tensor import Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, current, hidden
 
-__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively"]
+__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
 
 Values = Literal["none", "shapes", "all"]
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # pyright: ignore[reportAttributeAccessIssue]
@@ -54,6 +54,22 @@ def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, 
     return stand_ins.undone(result)
 
 
+def run_on_values(call: Any, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+    """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
+
+    Raises:
+        TracedValueError: a value is traced.
+    """
+    stand_ins = StandIns("all")
+    given = stand_ins.of(args)
+    with natively(call):
+        result = func(*given, **kwargs)
+    for index in written:
+        args[index].copy_(call.lift_own(given[index]))
+    own = lambda leaf: call.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
+    return map_arguments(own, stand_ins.undone(result))
+
+
 def _takes_form_alone(func) -> bool:
     """Whether a function makes a new tensor after the form of another, as ``torch.rand_like``."""
     name = getattr(func, "__name__", "").partition(".")[0]
@@ -68,17 +84,17 @@ def _filled(call: Any, leaf) -> Any:
 
 
 class StandIns:
-    """PyTorch's own tensors for tensors of a call, of their shapes, strides and aliasing.
+    """PyTorch's own tensors for tensors of a call, of their shapes, strides and aliasing, with their values if known.
 
     Args:
-        values: which they have, the others are zeros. With "shapes" what PyTorch may ask for a shape, as a mask, must
-            be known; with "all" everything.
+        values: which must be known. "none": what is traced is not a number, and nothing is to be written; "shapes":
+            what PyTorch may ask for a shape, as a mask, must be known; "all": everything.
     """
 
     def __init__(self, values: Values = "none"):
         self._values: Values = values
-        self._memories: dict[int, tuple[Memory, torch.Tensor]] = {}
-        self._made: dict[int, tuple[Torchish, torch.Tensor]] = {}
+        self._memories: dict[int, _Reserved] = {}
+        self._made: dict[int, tuple[Torchish, torch.Tensor, _Reserved]] = {}
         self._tensors: dict[int, Torchish] = {}
 
     def of(self, tree) -> Any:
@@ -95,35 +111,46 @@ class StandIns:
         Raises:
             TracedValueError: it is to have values, and these are traced.
         """
-        if id(tensor) not in self._made:
-            array = self._array(tensor)
+        reserved = self._reserved(tensor)
+        if id(tensor) not in self._made or self._made[id(tensor)][2] is not reserved:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                made = self._make(tensor, array)
-            self._made[id(tensor)], self._tensors[id(made)] = (tensor, made), tensor
+                made = self._make(tensor, reserved.flat)
+            self._made[id(tensor)], self._tensors[id(made)] = (tensor, made, reserved), tensor
         return self._made[id(tensor)][1]
 
-    def _array(self, tensor: Torchish):
-        """The values of all of a tensor's memory, or None."""
-        if self._values == "none":
-            return None
-        flat = make_region(tensor, (_elements(tensor),), (1,), 0)
-        if flat.known is None and (self._values == "all" or is_integral(tensor.dtype)):
-            raise TracedValueError("what runs in PyTorch")
-        return None if flat.known is None else evaluate(flat.known)
+    def _reserved(self, tensor: Torchish) -> "_Reserved":
+        """The memory that stands for a tensor's, as it is now."""
+        memory = tensor._node.storage.memory
+        reserved = self._memories.get(id(memory))
+        if reserved is None or reserved.version != memory.version:
+            reserved = self._memories[id(memory)] = _Reserved(memory, memory.version, self._flat(tensor))
+        return reserved
 
-    def _make(self, tensor: Torchish, array) -> torch.Tensor:
-        memory, dtype = tensor._node.storage.memory, tensor.dtype
-        if id(memory) not in self._memories:
-            flat = torch.zeros(_elements(tensor), dtype=dtype)
-            if array is not None:
-                flat.copy_(array_to_tensor(array))
-            self._memories[id(memory)] = memory, flat
-        flat = self._memories[id(memory)][1].view(dtype)
-        made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    def _flat(self, tensor: Torchish) -> torch.Tensor:
+        flat = make_region(tensor, (_elements(tensor),), (1,), 0)
+        if flat.known is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
+            raise TracedValueError("what runs in PyTorch")
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if flat.known is None:
+                return torch.full(
+                    (_elements(tensor),), 0 if is_integral(tensor.dtype) else torch.nan, dtype=tensor.dtype
+                )
+            return array_to_tensor(evaluate(flat.known)).to(tensor.dtype, copy=self._values != "none")
+
+    def _make(self, tensor: Torchish, flat: torch.Tensor) -> torch.Tensor:
+        made = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         requires_grad = tensor.history is not None
         if getattr(tensor, "_is_param", False):
             return torch.nn.Parameter(made, requires_grad)
         return made.requires_grad_(requires_grad)
+
+
+class _Reserved(NamedTuple):
+    """Memory that stands for some of the call's, at one time."""
+
+    memory: Memory
+    version: int
+    flat: torch.Tensor
 
 
 def _elements(tensor: Torchish) -> int:

@@ -8,14 +8,10 @@ memory with what was in the same file, as in PyTorch, and with nothing else.
 import secrets
 from typing import Any
 
-import numpy as np
 import torch
 from torch import _utils, _weights_only_unpickler
 
 from ..seams import stands_in
-from ..tensors.dtypes import dtype_t2j
-from ..tensors.interop import array_to_tensor
-from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 
@@ -75,24 +71,19 @@ class _Memory:
     def __init__(self, root, memory):
         self.memory, self.version = memory, memory.version
         self.tensor = root.detach().clone()
-        self.real = None if _values_of(root) is None else _real(root)
+        self.real = _real(root)
 
     def __reduce_ex__(self, protocol):
         return _take, current().kept.put(self.tensor)
 
 
-def _values_of(tensor: Torchish):
-    """The values of a tensor if they are known, else None."""
-    array = tensor.read()
-    if not is_traced(array):
-        return array
-    return None if tensor.known is None else evaluate(tensor.known)
-
-
-def _real(tensor: Torchish) -> torch.Tensor:
-    values = np.asarray(_values_of(tensor)).astype(dtype_t2j(tensor.dtype), copy=False)
+def _real(tensor: Torchish) -> torch.Tensor | None:
+    """A tensor of PyTorch's own with the values of one, if they are known."""
+    values = tensor.real_values
+    if values is None:
+        return None
     with _as_pytorch():
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(array_to_tensor(values))
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(values)
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -163,7 +154,7 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
     if is_parameter:
         tensor = torch.nn.Parameter(tensor, requires_grad)
     elif requires_grad:
-        tensor.requires_grad_()
+        tensor.start_history()
     vars(tensor).update(attributes)
     return tensor
 

@@ -1,5 +1,6 @@
 """The rules, one file for each family of PyTorch's documentation. Importing this package registers them."""
 
+from ..rules.tables import PROVIDED
 from . import (
     arithmetic as arithmetic,
     aten as aten,
@@ -12,6 +13,7 @@ from . import (
     creation as creation,
     distributions as distributions,
     elementwise as elementwise,
+    exporting as exporting,
     fft as fft,
     foreach as foreach,
     gradients as gradients,
@@ -32,6 +34,7 @@ from . import (
     segments as segments,
     selection as selection,
     shape as shape,
+    sobol as sobol,
     sorting as sorting,
     sparse as sparse,
     special as special,
@@ -42,3 +45,5 @@ from . import (
     view_copies as view_copies,
     views as views,
 )
+
+PROVIDED.are_pytorchs = False  # what is declared from here on is the user's, and may be anything

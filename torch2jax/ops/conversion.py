@@ -7,10 +7,14 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.known import lazily
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
-from ..tensors.storage import is_traced, known_result
-from ..tensors.tensor import strides_of_copy, wrap
+from ..tensors.held import Held
+from ..tensors.known import defer, in_pytorch, is_small
+from ..tensors.storage import without_gradient
+from ..tensors.tensor import strides_of_copy, wrap, wrap_held
+from ..tensors.traced import is_traced
 from ..translation import current
 
 aten = torch.ops.aten
@@ -33,29 +37,34 @@ def convert(array, dtype: np.dtype):
 def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):
     """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
     input = current().lift(input)
+    with torch._C.DisableTorchFunction():
+        return _converted(input, dtype, device, copy, memory_format)
+
+
+def _converted(input, dtype, device, copy: bool, memory_format):
     dtype = dtype or input.dtype
     label = input._label if device is None else torch.device(device)
     memory_format = memory_format or torch.preserve_format
     unchanged = dtype == input.dtype and label == input._label
     if unchanged and not copy and _is_in(input, memory_format):
         return input
-    body = functools.partial(convert, dtype=canonical(dtype))
-    held = input.held
-    result = body(held.array)
-    known = known_result(result, body, (input.known,), {}, [input.known])
+    known, array_dtype = input.known, canonical(dtype)
     grad = (dtype.is_floating_point or dtype.is_complex) and torch.is_grad_enabled()
+    if isinstance(known, torch.Tensor) and input.history is None and current().is_lazy and is_small(known.numel()):
+        made = in_pytorch(torch.Tensor.to, known, dtype, copy=True)
+        lazy = lazily(input, made, lambda held: Held(convert(held.array, array_dtype), held.layout))
+        return wrap_held(lazy, dtype, made, strides_of_copy(input, memory_format), label)
+    held = input.held
+    result = convert(held.array, array_dtype)
+    if known is not None:
+        known = defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
-        result = _without_gradient(result)
+        result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
     copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
     if grad:
         copied.descend((input,), "ToCopy")
     return copied
-
-
-def _without_gradient(array):
-    differentiable = jnp.issubdtype(array.dtype, jnp.inexact)
-    return lax.stop_gradient(array) if differentiable else array
 
 
 def _is_in(tensor: Tensor, memory_format) -> bool:

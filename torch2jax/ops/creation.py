@@ -1,58 +1,80 @@
 """Factories: tensors made from Python values, ranges and shapes.
 
 What they make depends on no input. In the graph it stays an operation (an iota, a broadcast), yet its values are known
-at trace time; see `Deferred`.
+at trace time; see `tensors.known`.
 """
 
+import functools
 import inspect
 import math
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 from torch.utils._device import DeviceContext
 
+from ..calls.known import constant
 from ..errors import SparseLayoutError
 from ..rules.inplace import write_out
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import REALS, canonical, expect, is_integral
-from ..tensors.interop import to_numpy
-from ..tensors.scalars import expect_fits, held_number, held_values
-from ..tensors.storage import evaluating, known_result
-from ..tensors.tensor import Torchish, strides_of_copy, wrap
+from ..tensors.held import Held, Lazy
+from ..tensors.known import defer, evaluate, in_pytorch, is_small
+from ..tensors.scalars import expect_fits, held_number
+from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
 from ..translation import current
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _CPU = torch.device("cpu")
 
 
-def constant(
+def made_of(
     body: Callable,
     *args,
+    shape: tuple[int, ...],
+    make: Callable[..., Tensor],
     dtype: torch.dtype,
     device: Any = None,
     requires_grad: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Torchish:
-    """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values."""
-    array = body(*args)
-    result = wrap(array, dtype, known_result(array, body, args, {}, []), strides=strides, device=label_of(device))
+    """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values.
+
+    Args:
+        make: gives the same in PyTorch, from the dtype.
+    """
+    call, known = current(), None
+    values: Any = functools.partial(body, *args)
+    if call.stages:
+        known = defer(make, dtype=dtype)
+        if call.is_lazy and is_small(math.prod(shape)):
+            known = known.force()
+            held = Lazy(functools.partial(_held, known, values), shape, canonical(dtype))
+            return _requiring_grad(wrap_held(held, dtype, known, strides, label_of(device)), requires_grad)
+    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
+
+
+def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     if requires_grad:
-        result.requires_grad_()
-    return result
+        set_requires_grad(tensor, True)
+    return tensor
 
 
-def literal(value, dtype: torch.dtype, **options) -> Torchish:
-    """A tensor of given values."""
-    with evaluating():
-        array = jnp.asarray(held_values(np.asarray(value), canonical(dtype)))
-    return constant(lambda: array, dtype=dtype, **options)
+def _held(known: Tensor, values: Callable) -> Held:
+    return Held(values() if known.ndim else evaluate(known), None)
+
+
+def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:
+    """A tensor of given values, an array of numpy."""
+    made = in_pytorch(torch.tensor, value, dtype=dtype)
+    return _requiring_grad(constant(made, device=label_of(device)), requires_grad)
 
 
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
@@ -62,8 +84,12 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
         RuntimeError: the dtype does not hold it.
     """
     expect_fits(value, dtype)
-    array_dtype = canonical(dtype)
-    return constant(lax.full, tuple(shape), held_number(value, array_dtype), array_dtype, dtype=dtype, **options)
+    array_dtype, shape = canonical(dtype), tuple(shape)
+    held = held_number(value, array_dtype)
+    if type(value) is complex and not dtype.is_complex:
+        value = value.real
+    make = functools.partial(torch.full, shape, value)
+    return made_of(lax.full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
 
 
 def label_of(device) -> torch.device:
@@ -269,7 +295,7 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False):
     result = _from_data(data, dtype)
     if device is not None:
         result = result.to(device)
-    return result.requires_grad_(requires_grad)
+    return result.requires_grad_() if requires_grad else result
 
 
 def _from_data(data, dtype) -> Tensor:
@@ -315,9 +341,7 @@ def _holds_tensor(data) -> bool:
 
 def _owned(made: Tensor) -> Torchish:
     """A tensor of this call with the values of a real one that PyTorch has just made."""
-    with torch._C.DisableTorchFunction():
-        array = to_numpy(made)
-    return literal(array, made.dtype)
+    return constant(made, device=label_of(None))
 
 
 @factory(torch.as_tensor)
@@ -334,7 +358,7 @@ def as_tensor(data, dtype=None, device=None):
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
-    return result.detach() if not requires_grad else result.requires_grad_()
+    return set_requires_grad(result, True) if requires_grad else result.detach()
 
 
 @factory(torch.from_numpy)
@@ -379,9 +403,10 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     count = -((start - end) // step) if dtype == torch.int64 else math.ceil((end - start) / step)
+    make = functools.partial(torch.arange, start, end, step)
     if is_integral(dtype):
         start, step = int(start), int(step)
-    return constant(_range, start, step, count, canonical(dtype), dtype=dtype, **options)
+    return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
 
 
 @factory(torch.range, aten.range.default, aten.range.step)
@@ -393,7 +418,13 @@ def range_(start=0, end=None, step=1, *, dtype=None, **options):
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     count = math.floor((end - start) / step) + 1
-    return constant(_range, start, step, count, canonical(dtype), dtype=dtype, **options)
+    make = functools.partial(_range_in_pytorch, start, end, step)
+    return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
+
+
+def _range_in_pytorch(start, end, step, *, dtype) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # that it is deprecated
+        return torch.range(start, end, step, dtype=dtype)
 
 
 def _linspace(start, end, steps: int, dtype) -> jax.Array:
@@ -424,7 +455,9 @@ def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False)
     start, end = _number(start), _number(end)
     if is_integral(dtype):
         return literal(_linspace_integers(start, end, steps, np.float32), dtype, device=device)
-    made = constant(_linspace, start, end, steps, canonical(dtype), dtype=dtype, device=device)
+    make = functools.partial(torch.linspace, start, end, steps)
+    arguments = start, end, steps, canonical(dtype)
+    made = made_of(_linspace, *arguments, shape=(steps,), make=make, dtype=dtype, device=device)
     return made.requires_grad_(requires_grad)
 
 
@@ -495,7 +528,9 @@ def eye(n, m=None, *, dtype=None, **options):
     if min(rows, columns) < 0:
         raise RuntimeError(f"n and m must be greater or equal to 0, got {rows} and {columns}")
     dtype = dtype or torch.get_default_dtype()
-    return constant(_eye, rows, columns, canonical(dtype), dtype=dtype, **options)
+    make = functools.partial(torch.eye, rows, columns)
+    arguments = rows, columns, canonical(dtype)
+    return made_of(_eye, *arguments, shape=(rows, columns), make=make, dtype=dtype, **options)
 
 
 _INDICES = frozenset({torch.int32, torch.int64})

@@ -24,13 +24,29 @@ def _requires_grad(self):
     return current().lift(self).history is not None
 
 
-@implements_tensors(Tensor.requires_grad.__set__)
-def _set_requires_grad(self, value):
-    self.requires_grad_(value)
-
-
 @implements_tensors(Tensor.requires_grad_)
 def requires_grad_(self, requires_grad=True):
+    if requires_grad:
+        _expect_no_transformation("requires_grad_", " (or perhaps using torch.autograd.functional.* APIs)")
+    return set_requires_grad(self, requires_grad)
+
+
+def _expect_no_transformation(name: str, likewise: str = "") -> None:
+    """Refuses what PyTorch does within no function that `torch.func` or `torch.vmap` transforms.
+
+    Raises:
+        RuntimeError: it is within one.
+    """
+    if any(level.is_functorchs for level in current().levels):
+        raise RuntimeError(
+            f"You are attempting to call Tensor.{name}(){likewise} inside of a function being transformed by a "
+            "functorch transform. This is unsupported, please attempt to use the functorch transforms (e.g. grad, vjp, "
+            f"jacrev, jacfwd, hessian) or call {name}() outside of a function being transformed instead."
+        )
+
+
+@implements_tensors(Tensor.requires_grad.__set__)
+def set_requires_grad(self, requires_grad):
     tensor = current().lift(self)
     if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
@@ -180,6 +196,7 @@ def register_post_accumulate_grad_hook(self, hook):
 
 @implements_tensors(Tensor.retain_grad)
 def retain_grad(self):
+    _expect_no_transformation("retain_grad")
     tensor = current().lift(self)
     if tensor.history is None:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")

@@ -14,9 +14,12 @@ from jax import lax
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL
+from ..tensors.interop import to_numpy, values_of
+from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
-from ..tensors.storage import View, ViewKind, evaluate, is_traced, reshape
+from ..tensors.storage import View, ViewKind, reshape
 from ..tensors.tensor import Torchish, geometry, make_view
+from ..tensors.traced import is_traced
 from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 
@@ -31,9 +34,11 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 def known_values(tensor: Torchish) -> np.ndarray | None:
     """The values of an index or mask if no traced input decides them, else None."""
-    known = tensor.known if is_traced(tensor.held.array) else tensor.read()
-    values = None if known is None else evaluate(known)
-    return None if values is None or is_traced(values) else np.asarray(values)
+    known = tensor.known
+    if isinstance(known, (torch.Tensor, Deferred)):
+        return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
+    values = tensor.read() if known is None else known
+    return None if is_traced(values) else np.asarray(values)
 
 
 def check_bounds(values, size: int, dim: int, *, negative: bool = False, error: type[Exception] = IndexError) -> None:

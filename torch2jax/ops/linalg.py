@@ -22,6 +22,7 @@ from .values import values
 
 aten = torch.ops.aten
 factored = functools.partial(implements, takes=FACTORED)
+chosen = functools.partial(factored, has_own_values=True)  # the signs of vectors are anybody's choice
 
 
 def _adjoint(array):
@@ -319,7 +320,7 @@ def linalg_slogdet(A):
 # QR, and the reflectors that it is stored as.
 
 
-@factored(torch.linalg.qr)
+@chosen(torch.linalg.qr)
 def linalg_qr(A, mode="reduced"):
     check_matrices("linalg.qr", A, square=False)
     if mode not in ("reduced", "complete", "r"):
@@ -330,7 +331,7 @@ def linalg_qr(A, mode="reduced"):
     return (_nothing(A.dtype) if mode == "r" else q), r
 
 
-@factored(torch.geqrf)
+@chosen(torch.geqrf)
 def geqrf(input):
     check_matrices("geqrf", input, square=False)
     reflectors, tau = jnp.linalg.qr(input, mode="raw")
@@ -394,7 +395,7 @@ def ormqr(input, input2, input3, left=True, transpose=False):
 # Spectra.
 
 
-@factored(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
+@chosen(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
 def _linalg_eigh(A, UPLO="L", compute_v=True):
     check_matrices("linalg.eigh", A)
     if UPLO.upper() not in ("L", "U"):
@@ -403,7 +404,7 @@ def _linalg_eigh(A, UPLO="L", compute_v=True):
     return eigenvalues, vectors if compute_v else _nothing(A.dtype)
 
 
-@factored(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
+@chosen(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
 def linalg_eig(input):
     check_matrices("linalg.eig", input)
     if not input.size:
@@ -422,7 +423,7 @@ def linalg_eigvals(input):
     )[0]
 
 
-@factored(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
+@chosen(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
 def _linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
     check_matrices("linalg.svd", A, square=False)
     if not compute_uv:

@@ -60,6 +60,9 @@ def fill(self, value):
     value = _lift(value)
     if value.ndim:
         raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+    known = value.known
+    if isinstance(known, torch.Tensor) and value.history is None and known.is_complex() <= self.is_complex():
+        return filled(self.shape, known.item(), self.dtype)
     if is_traced(value.read()) or (value.is_complex() and not self.is_complex()):
         return value.to(self.dtype).expand(self.shape)
     return filled(self.shape, np.asarray(value.read()).item(), self.dtype)
@@ -122,12 +125,12 @@ def set_data(self, value):
         self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
-        if tape is not None and isinstance(history, Source) and history.variable is self:
-            array = tape.leaf(array, history)
+        is_leaf = tape is not None and isinstance(history, Source) and history.variable is self
+        array = tape.leaf(array, history) if is_leaf else array
         self.change("_node", self._node.grafted(Held(array, layout)))
+        if is_leaf:
+            history.end = tape.end_of(self)
     self._node.storage.history = history
-    if isinstance(history, Source) and history.end is not None:
-        history.end = current().tape.end_of(self)
 
 
 @runs_instead_of(torch.utils.swap_tensors)

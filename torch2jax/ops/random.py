@@ -16,12 +16,14 @@ from jax import lax
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
-from ..tensors.storage import is_traced, known_result
+from ..tensors.known import defer, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
+from ..tensors.traced import is_traced
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
 from .creation import factory, label_of, like_options, new_shape
+from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -56,13 +58,14 @@ def sample(
     check_operands(call.stream.mapped, arrays)
     given = (tuple(shape), canonical(dtype))
     array = draw_for_each(body, key, *given, arrays, differing)
-    knowns = [None if is_traced(key) or differing else key, *(x.known for x in tensors)]
-    values = [x.known if isinstance(x, Torchish) else x for x in lifted]
-    known = known_result(array, body, (key, *given, *values), {}, knowns)
+    known = None
+    if not (is_traced(key) or differing) and all(x.known is not None for x in tensors):
+        values = [x.known if isinstance(x, Torchish) else x for x in lifted]
+        known = defer(value_of_body, body, key, *given, *values)
     result = wrap(array, dtype, known, strides=strides, device=label)
     if differentiable and torch.is_grad_enabled():
         result.descend(tensors, "Sample")
-    return result.requires_grad_() if requires_grad else result
+    return set_requires_grad(result, True) if requires_grad else result
 
 
 # Distributions, as functions of a key. Those of floating-point type also take the integer dtypes that PyTorch allows.

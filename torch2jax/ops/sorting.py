@@ -54,7 +54,7 @@ def msort(input):
     return sort(input, 0)[0]
 
 
-@implements(torch.topk, takes=REALS, dtype=values_and_indices)
+@implements(torch.topk, takes=REALS, dtype=values_and_indices, has_own_values=True)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     axis = axis_of(input, dim)
     if not 0 <= k <= (input.shape[axis] if input.ndim else 1):
@@ -81,7 +81,7 @@ def _order(input, axis: int):
     return _sort(lax.stop_gradient(input), axis, descending=False)[1]
 
 
-@implements(torch.kthvalue, takes=REALS, dtype=values_and_indices)
+@implements(torch.kthvalue, takes=REALS, dtype=values_and_indices, has_own_values=True)
 def kthvalue(input, k, dim=-1, keepdim=False):
     axis = axis_of(input, dim)
     if not 1 <= k <= (input.shape[axis] if input.ndim else 1):
@@ -117,12 +117,12 @@ def _median_along(input, dim, keepdim, ignore_nan):
     return _element(input, _median_index(input, axis, ignore_nan), axis, keepdim)
 
 
-@implements(aten.median.dim, takes=REALS, dtype=values_and_indices)
+@implements(aten.median.dim, takes=REALS, dtype=values_and_indices, has_own_values=True)
 def median_dim(input, dim, keepdim=False):
     return _median_along(input, dim, keepdim, ignore_nan=False)
 
 
-@implements(aten.nanmedian.dim, takes=REALS, dtype=values_and_indices)
+@implements(aten.nanmedian.dim, takes=REALS, dtype=values_and_indices, has_own_values=True)
 def nanmedian_dim(input, dim, keepdim=False):
     return _median_along(input, dim, keepdim, ignore_nan=True)
 
@@ -161,7 +161,7 @@ def nanmedian_all(input):
     return _median_of_all(input, ignore_nan=True)
 
 
-@implements(torch.mode, takes=REALS_AND_BOOL, dtype=values_and_indices)
+@implements(torch.mode, takes=REALS_AND_BOOL, dtype=values_and_indices, has_own_values=True)
 def mode(input, dim=-1, keepdim=False):
     axis = axis_of(input, dim)
     if input.ndim == 0:

@@ -9,6 +9,7 @@ from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
 from ..seams import stands_in
 from ..tensors.dtypes import canonical
+from ..tensors.history import Source
 from ..tensors.storage import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
@@ -263,7 +264,10 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
     if torch.is_grad_enabled():
         expect_writable(self)
         become(self, place.detach())
-    else:  # it goes on to require grad
+    else:  # it goes on to require grad, as another leaf
         set_data(self, place)
+        if isinstance(self.history, Source) and self.history.variable is self:
+            self.end_history()
+            self.start_history()
     self.count_write()
     return self

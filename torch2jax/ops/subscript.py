@@ -15,12 +15,15 @@ from jax import lax
 
 from ..calls.selection import select
 from ..errors import TracedValueError
+from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
 from ..tensors.storage import View, ViewKind, is_traced, reshape
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..translation import current
 from .arrays import cast
+from .creation import filled
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
+from .views import known_element
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -44,6 +47,9 @@ class _Fixed:
 
 @implements_tensors(Tensor.__getitem__)
 def _getitem(self, index):
+    element = known_element(self, index)
+    if element is not None:
+        return element
     if _is_unknown_mask(self, index):
         return select(current().lift(self).clone(), current().lift(index).clone())
     return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
@@ -51,6 +57,10 @@ def _getitem(self, index):
 
 @implements_tensors(Tensor.__setitem__)
 def _setitem(self, index, value):
+    element = known_element(self, index) if type(value) in (int, float, bool) else None
+    if element is not None:
+        write_in_place(element, filled((), value, element.dtype), fills=True)
+        return
     self, index = _with_scalars_taken(self, index)
     current().run_compiled(Tensor.__setitem__, (self, index, value), {})
 

@@ -16,9 +16,10 @@ from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import dtype_t2j
-from ..tensors.interop import array_to_tensor
-from ..tensors.storage import evaluate, is_traced
+from ..tensors.interop import array_to_tensor, to_numpy, values_of
+from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, make_region
+from ..tensors.traced import is_traced
 from ..transforms.paths import answer
 from ..transforms.vmap import of_all_examples
 from ..translation import current
@@ -34,10 +35,13 @@ def values(tensor: torch.Tensor, what: str) -> np.ndarray:
         TracedValueError: they depend on a traced input.
     """
     tensor = current().lift(tensor)
-    array = tensor.read()
+    known = tensor.known
+    if isinstance(known, (torch.Tensor, Deferred)):
+        return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
+    array = tensor.read() if known is None else known
     if is_traced(array):
-        array = _concrete(array) if tensor.known is None else evaluate(tensor.known)
-    if array is None or is_traced(array):
+        array = _concrete(array)
+    if array is None:
         raise TracedValueError(what)
     return np.asarray(array).astype(dtype_t2j(tensor.dtype), copy=False)
 
@@ -51,6 +55,9 @@ def _concrete(array):
 
 
 def _scalar(tensor, what: str):
+    known = current().lift(tensor).known
+    if type(known) is torch.Tensor and known.dtype == tensor.dtype:
+        return in_pytorch(known.item)
     try:
         array = values(tensor, what)
     except TracedValueError:

@@ -17,7 +17,7 @@ from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose
+from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -25,8 +25,10 @@ from ..tensors.tensor import (
     keep_geometry,
     make_region,
     make_view,
+    make_view_of_shape,
     strides_of_copy,
     wrap,
+    wrap_held,
 )
 from ..translation import current
 from .arrays import axis_of, is_inexact
@@ -133,6 +135,44 @@ def _write_strided(array, value, starts, limits, strides):
         mask = mask[..., None] & line if step != 1 else mask[..., None]
     spread = lax.pad(value, np.zeros((), value.dtype), padding)
     return lax.select(lax.broadcast_in_dim(mask, array.shape, range(array.ndim)), spread, array)
+
+
+@functools.lru_cache(maxsize=4096)
+def _element(shape, place) -> ViewKind:
+    """One element, at a place along each dimension."""
+    limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
+
+    def write(array, value):
+        return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in place])
+
+    return ViewKind(lambda array: lax.squeeze(lax.slice(array, place, limits), dims), write)
+
+
+def known_element(self: Torchish, index) -> Torchish | None:
+    """The view of one element of known values, at known places; None if it is none, or not so plain."""
+    items = index if type(index) is tuple else (index,)
+    with torch._C.DisableTorchFunction():
+        if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
+            return None
+        shape, strides, offset, place = self.shape, self.stride(), self.storage_offset(), []
+        if len(items) != len(shape):
+            return None
+        for item, size, stride in zip(items, shape, strides, strict=True):
+            number = item if type(item) is int else _known_integer(item)
+            if number is None or not -size <= number < size:
+                return None
+            number += size if number < 0 else 0
+            place.append(number)
+            offset += number * stride
+        node = View(self._node, _element(shape, tuple(place)))
+        return make_view_of_shape(self, node, (), self.dtype, (), offset)
+
+
+def _known_integer(item) -> int | None:
+    if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
+        return None
+    known = current().lift(item).known
+    return int(known.item()) if type(known) is torch.Tensor else None
 
 
 @_view(aten.view.default)
@@ -519,11 +559,14 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
     return self.clone(memory_format=memory_format)
 
 
-@_function(aten.clone.default, torch.clone, torch.Tensor.clone)
+@_function(aten.clone.default, aten.lift_fresh_copy.default, torch.clone, torch.Tensor.clone)
 def clone(input, *, memory_format=torch.preserve_format):
-    (array, layout), strides = input.held, strides_of_copy(input, memory_format)
+    strides = strides_of_copy(input, memory_format)
+    if isinstance(input.known, torch.Tensor) and input.history is None and current().is_lazy:
+        return wrap_held(input.lazy, input.dtype, input.known, strides, input._label)
+    array, layout = input.held
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)
     if torch.is_grad_enabled():
         copied.descend((input,), "Clone")

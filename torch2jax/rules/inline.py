@@ -14,7 +14,7 @@ import jax.core
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.storage import is_traced, noting_questions
+from ..tensors.traced import is_traced, noting_questions
 from ..translation import current
 
 __all__ = ["INLINED", "call_inlined"]

@@ -2,18 +2,21 @@
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from jax import lax
 
 from ..errors import user_location
 from ..tensors.dtypes import canonical, type_name
+from ..tensors.held import Held, Lazy
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
+from ..tensors.known import defer
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import Held, known_result, with_derivatives_of, with_tangents_of
+from ..tensors.storage import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.tensor import Torchish, resize
+from ..translation import current
 from .operands import lift
 from .pointwise import cast
 
@@ -21,26 +24,42 @@ __all__ = ["InPlace", "WithFlag", "check_cast", "expect_in_its_mode", "expect_wr
 
 
 class InPlace:
-    """The form that writes its result into its first operand: ``add_``, ``+=``, ``relu(x, inplace=True)``."""
+    """The form that writes its result into its first operand: ``add_``, ``+=``, ``relu(x, inplace=True)``.
 
-    def __init__(self, rule):
+    Args:
+        rule: gives the result.
+        function: PyTorch's in-place function.
+    """
+
+    is_pure = False
+
+    def __init__(self, rule, function: Callable):
         self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
+        self._functional = functools.partial(_on_copy, function)
 
     def __call__(self, args: tuple, kwargs: dict):
         target: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        return write_in_place(target, self.rule(args, kwargs), (*args[1:], *kwargs.values()))
+        value = current().run_rule(self._functional, self.rule, args, kwargs)
+        return write_in_place(target, value, (*args[1:], *kwargs.values()))
+
+
+def _on_copy(function: Callable, target: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+    """What an in-place function would write, of a tensor that is left as it is."""
+    return function(target.clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
 
 class WithFlag:
     """A function with an ``inplace`` argument, which chooses between the two forms."""
 
-    def __init__(self, rule, position: int):
+    is_pure = False
+
+    def __init__(self, rule, function: Callable, position: int):
         self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
-        self._in_place = InPlace(rule)
+        self._function, self._in_place = function, InPlace(rule, function)
 
     def __call__(self, args: tuple, kwargs: dict):
         form, args, kwargs = self.form(args, kwargs)
-        return form(args, kwargs)
+        return form(args, kwargs) if form is self._in_place else current().run_rule(self._function, form, args, kwargs)
 
     def form(self, args: tuple, kwargs: dict):
         """The form that a call wants, and its arguments without the flag."""
@@ -95,12 +114,13 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             stacklevel=2,
         )
     expect_in_its_mode(tensor)
-    dtype = canonical(tensor.dtype)
-    (array, layout), known = value.held, value.known
-    if array.dtype != dtype:
-        to_dtype = functools.partial(cast, dtype=dtype)
-        array = to_dtype(array)
-        known = known_result(array, to_dtype, (known,), {}, [known])
+    held, known = _cast(value, tensor)
+    if isinstance(held, Lazy):
+        if torch.is_grad_enabled():
+            expect_writable(tensor, (value,))
+        tensor.write(held, known, in_place_of_itself=not torch.is_grad_enabled())
+        return
+    array, layout = held.held
     if not torch._C._is_fwd_grad_enabled() and array.dtype.kind in "fcV":  # pyright: ignore
         array = with_tangents_of(tensor.held.arranged(layout), array)
     if torch.is_grad_enabled():
@@ -110,11 +130,26 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
-        array, known = with_derivatives_of(tensor.held.arranged(layout), array), None
+        written, known = array, None
+        array = with_derivatives_of(tensor.held.arranged(layout), array)
+        if current().dual is not None:  # but those forwards follow
+            array = with_tangents_of(written, current().without_tangents(array))
     elif value._node.storage.differentiable:
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     tensor.write(Held(array, layout), known, in_place_of_itself=True)
     storage.differentiable = differentiable
+
+
+def _cast(value: Torchish, target: Torchish) -> tuple[Held | Lazy, Any]:
+    """The values as `target` holds them, and what is known of these."""
+    known, dtype = value.known, canonical(target.dtype)
+    is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
+    if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and current().is_lazy:
+        return value.lazy, known
+    held = value.held
+    if value.dtype != target.dtype and known is not None:
+        known = defer(torch.Tensor.to, known, target.dtype)
+    return (held if held.dtype == dtype else Held(cast(held.array, dtype), held.layout)), known
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:

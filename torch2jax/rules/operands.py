@@ -1,17 +1,15 @@
 """Arguments of PyTorch functions as a rule's body takes them: arrays, or known values, in place of tensors."""
 
-import functools
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from ..tensors.storage import Deferred, evaluate
 from ..tensors.tensor import Torchish
 from ..translation import current
 
-__all__ = ["UNKNOWN", "Known", "arrays_of", "evaluated", "knowns_of", "lift", "lifted"]
+__all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
 
 
 _AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), torch.dtype))
@@ -65,41 +63,6 @@ def knowns_of(value) -> Any:
         return UNKNOWN if known is None else known
 
     return _map(known, value)
-
-
-def evaluated(value):
-    if isinstance(value, (list, tuple)):
-        return type(value)(evaluated(item) for item in value)
-    if isinstance(value, dict):
-        return {key: evaluated(item) for key, item in value.items()}
-    return evaluate(value)
-
-
-class Known:
-    """Finds, only when asked, what is known of a result."""
-
-    __slots__ = ("_args", "_body", "_index", "_kwargs", "_random", "_tensors")
-
-    def __init__(self, body, args, kwargs, tensors, random, index=None):
-        self._body, self._args, self._kwargs = body, args, kwargs
-        self._tensors, self._random, self._index = tensors, random, index
-
-    def part(self, index: int) -> "Known":
-        return Known(self._body, self._args, self._kwargs, self._tensors, self._random, index)
-
-    def find(self):
-        if self._random:
-            return None
-        knowns = [tensor.known for tensor in self._tensors]
-        if any(known is None for known in knowns):
-            return None
-        body = self._body if self._index is None else functools.partial(_part, self._body, self._index)
-        depth = 1 + max((known.depth for known in knowns if isinstance(known, Deferred)), default=0)
-        return Deferred(body, knowns_of(self._args), knowns_of(self._kwargs), depth)
-
-
-def _part(body, index, *args, **kwargs):
-    return body(*args, **kwargs)[index]
 
 
 class _Unknown:

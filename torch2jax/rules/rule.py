@@ -16,13 +16,16 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..tensors.dtypes import Takes, canonical, expect, logical
+from ..tensors.held import Held
+from ..tensors.known import defer, value_of_body
 from ..tensors.scalars import expect_fits
-from ..tensors.storage import Held, evaluating, is_traced
+from ..tensors.storage import without_gradient
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
+from ..tensors.traced import is_traced
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
-from .operands import UNKNOWN, Known, arrays_of, evaluated, knowns_of, lift, lifted
+from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
 
@@ -30,6 +33,7 @@ __all__ = [
     "ArrayRule",
     "ChannelsLast",
     "DtypeSpec",
+    "InnerRule",
     "MetadataRule",
     "OverloadedRule",
     "PromoteSpec",
@@ -67,6 +71,7 @@ class TensorRule:
     """
 
     elementwise = False
+    is_pure = False
 
     def __init__(self, body: Callable, name: str, takes: Takes | None = None):
         self.body, self.name, self.takes = body, name, takes
@@ -88,19 +93,22 @@ class OverloadedRule:
         name: the name.
     """
 
-    elementwise = False
+    elementwise = concrete = has_own_values = False
+    is_pure = True
 
     def __init__(self, choose: Callable[..., Any], find: Callable, name: str):
         self.choose, self.find, self.name = choose, find, name
 
     def __call__(self, args: tuple, kwargs: dict):
-        return self.find(self.choose(*args, **kwargs))(args, kwargs)
+        chosen = self.choose(*args, **kwargs)
+        return current().run_rule(chosen, self.find(chosen), args, kwargs)
 
 
 class MetadataRule:
     """A function that PyTorch itself answers, since it needs no values: ``x.shape``, ``x.stride()``."""
 
     elementwise = False
+    is_pure = False
 
     def __init__(self, function: Callable, name: str):
         self.function, self.name = function, name
@@ -138,6 +146,8 @@ class ArrayRule:
         exact_out: an ``out=`` tensor must have the dtype of the result.
         strides: gives the strides of a result from its shape and the call's arguments; see `formats`. By default
             results are contiguous, and those of a promoting rule as their operands.
+        has_own_values: PyTorch's function may give other values, so that the body computes them also where they are
+            known.
     """
 
     def __init__(
@@ -156,8 +166,10 @@ class ArrayRule:
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
         exact_out: bool = False,
         strides: Callable[..., tuple[int, ...] | None] | None = None,
+        has_own_values: bool = False,
     ):
         self.exact_out, self.strides = exact_out, strides
+        self.has_own_values, self.is_pure = has_own_values, not random
         self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
@@ -188,8 +200,11 @@ class ArrayRule:
                 result = self._apply(args, kwargs, device)
             else:
                 result = self._apply_elementwise(args, kwargs)
-            if out is None:
-                return result
+            return result if out is None else self.write_out(result, out, args, kwargs)
+
+    def write_out(self, result, out, args: tuple, kwargs: dict):
+        """Writes the result of a call with these arguments into its ``out`` argument."""
+        with torch._C.DisableTorchFunction():
             self._expect_no_gradients(result, out)
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out)
 
@@ -200,6 +215,10 @@ class ArrayRule:
             raise RuntimeError(
                 f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                 "the arguments requires grad."
+            )
+        if current().dual is not None and any(current().dual.has_tangent(lift(x)) for x in tensors):
+            raise NotImplementedError(
+                f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
             )
 
     def _keywords(self, kwargs: dict):
@@ -245,15 +264,14 @@ class ArrayRule:
         if self.random:
             key = current().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
-            arrays, args = (key, *arrays), (None if is_traced(key) else key, *args)
+            arrays, args = (key, *arrays), (key, *args)
         if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
-            result = self._run_concrete(args, kwargs)
-        else:
-            result = call_inlined(self.body, arrays, array_kwargs, self.name)
+            raise TracedValueError(f"torch.{self.name}")
+        result = call_inlined(self.body, arrays, array_kwargs, self.name)
         dtype = self.dtype
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
-        known = Known(self.body, args, kwargs, tensors, self.random and is_traced(arrays[0]))
+        known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
         strides = self.strides and functools.partial(self._strides_of, args[1:] if self.random else args, kwargs)
         return self._wrap_all(result, dtype, known, tensors, device, layout, strides)
 
@@ -269,12 +287,12 @@ class ArrayRule:
         layout = (0, *range(2, rank), 1)
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
-    def _run_concrete(self, args, kwargs):
-        args, kwargs = knowns_of(args), knowns_of(kwargs)
-        if UNKNOWN in jax.tree.leaves((args, kwargs), is_leaf=lambda x: x is UNKNOWN):
-            raise TracedValueError(f"torch.{self.name}")
-        with evaluating():
-            return self.body(*evaluated(args), **evaluated(kwargs))
+    def _drawn(self, args, kwargs):
+        """What is drawn with a known key is known itself."""
+        knowns = knowns_of(args[1:]), knowns_of(kwargs)
+        if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
+            return None
+        return defer(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
     def _apply_elementwise(self, args, kwargs):
         count = len(self.positional)
@@ -307,12 +325,10 @@ class ArrayRule:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
         dtypes, shape, layout = (plan.compute, result_dtype), plan.shape, plan.layout
         tensors.extend(factors)
-        run = held_run = self._pointwise(shape, dtypes, kwargs)
-        if layout is not None:
-            held_run = self._pointwise(tuple(shape[dim] for dim in layout), dtypes, kwargs)
-        result = call_inlined(held_run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
-        known = Known(run, operands, {}, tensors, False)
-        return self._wrap_all(result, result_dtype, known, tensors, layout=layout, strides=plan.strides)
+        held_shape = shape if layout is None else tuple(shape[dim] for dim in layout)
+        run = self._pointwise(held_shape, dtypes, kwargs)
+        result = call_inlined(run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
+        return self._wrap_all(result, result_dtype, None, tensors, layout=layout, strides=plan.strides)
 
     def _number(self, name: str, tensor: Torchish, factors: list):
         """The number that a tensor holds, or its array where that is a factor, which may be traced."""
@@ -329,7 +345,7 @@ class ArrayRule:
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                as_result(part, each, tensors, known.part(i), device, layout, strides, self.name)
+                as_result(part, each, tensors, known and defer(_part, known, i), device, layout, strides, self.name)
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
@@ -338,11 +354,25 @@ class ArrayRule:
         return as_result(result, dtype, tensors, known, device, layout, strides, self.name)
 
 
+class InnerRule:
+    """A rule on arrays that rules on tensors call: PyTorch has no such function, so it computes known values too.
+
+    Args:
+        options: as those of `ArrayRule`.
+    """
+
+    def __init__(self, body: Callable, name: str, **options):
+        self._rule = ArrayRule(body, name, has_own_values=True, **options)
+
+    def __call__(self, args: tuple, kwargs: dict):
+        return current().run_rule(self._rule.body, self._rule, args, kwargs)
+
+
 def as_result(
     array,
     dtype,
     tensors: list,
-    known: Known | None = None,
+    known: Any = None,
     device=None,
     layout=None,
     strides: Any = None,
@@ -357,14 +387,13 @@ def as_result(
         array = lax.convert_element_type(array, canonical(dtype))
     grad = torch.is_grad_enabled()
     differentiable = dtype.is_floating_point or dtype.is_complex
-    known_value = known.find() if known is not None and is_traced(array) else None
     if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
-        array = lax.stop_gradient(array)
+        array = without_gradient(array)
     if layout is not None and array.ndim != len(layout):
         layout = None
     if callable(strides):
         strides = strides(Held(array, layout).shape)
-    tensor = wrap(array, dtype, known_value, layout=layout, strides=strides)
+    tensor = wrap(array, dtype, known, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False
     if grad and differentiable:
@@ -376,6 +405,10 @@ def as_result(
         expect_values(device, dtype)
         tensor._label = device
     return tensor
+
+
+def _part(values, index: int):
+    return values[index]
 
 
 def _has_tensor(value) -> bool:
@@ -412,8 +445,11 @@ def _dtype_of_first(names, args, kwargs) -> torch.dtype:
 class Reflected:
     """The operator form with its operands swapped: ``__radd__`` of ``add``."""
 
+    concrete = False
+
     def __init__(self, rule):
         self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise
+        self.is_pure, self.has_own_values = rule.is_pure, rule.has_own_values
 
     def __call__(self, args: tuple, kwargs: dict):
         this, other = args

@@ -4,6 +4,7 @@ A rule is written once, for one PyTorch function. From its name the table derive
 reflected operator, the in-place forms and, when asked, the ATen overloads whose arguments it can take.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -67,6 +68,8 @@ class Rules:
         self.functions: dict[Any, Any] = {}
         self._by_name: dict[str, ArrayRule] = {}
         self._found: dict[OpOverload, Any] = {}
+        self.are_pytorchs = False
+        """Whether the rules that are declared compute what PyTorch's functions do."""
 
     def __enter__(self) -> "Rules":
         _entered.set((self, *_entered.get()))
@@ -91,6 +94,7 @@ class Rules:
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
         exact_out: bool = False,
         strides: Callable[..., tuple[int, ...] | None] | None = None,
+        has_own_values: bool = False,
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -112,6 +116,8 @@ class Rules:
             prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
             exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
             strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
+            has_own_values: the rule may choose other values than PyTorch, as the sign of an eigenvector, and computes
+                known ones too, as do all rules of users.
         """
 
         def register(body: Callable) -> Callable:
@@ -130,6 +136,7 @@ class Rules:
                 prepare=prepare,
                 exact_out=exact_out,
                 strides=strides,
+                has_own_values=has_own_values or not self.are_pytorchs,
             )
             for function in functions:
                 self._add_family(function, rule)
@@ -187,19 +194,20 @@ class Rules:
             self._add_forms(owner, name, rule)
 
     def _add_forms(self, owner, name: str, rule: ArrayRule) -> None:
+        in_place = functools.partial(InPlace, rule)
         if owner is torch.Tensor:
-            self._set_default(owner, name, rule)
+            self._set_default(owner, name, lambda _: rule)
             operator = _OPERATORS.get(name)
             if operator is not None:
-                self._set_default(owner, f"__{operator}__", rule)
-                self._set_default(owner, f"__r{operator}__", Reflected(rule))
-                self._set_default(owner, f"__i{operator}__", InPlace(rule))
-        self._set_default(owner, name + "_", InPlace(rule))
+                self._set_default(owner, f"__{operator}__", lambda _: rule)
+                self._set_default(owner, f"__r{operator}__", lambda _: Reflected(rule))
+                self._set_default(owner, f"__i{operator}__", in_place)
+        self._set_default(owner, name + "_", in_place)
 
-    def _set_default(self, owner, name: str, rule) -> None:
+    def _set_default(self, owner, name: str, rule_of: Callable[[Any], Any]) -> None:
         function = getattr(owner, name, None)
-        if function is not None and function is not getattr(object, name, None):
-            self.functions.setdefault(function, rule)
+        if function is not None and function is not getattr(object, name, None) and function not in self.functions:
+            self.functions[function] = rule_of(function)
 
     def _find_operator(self, overload: OpOverload):
         packet = overload.overloadpacket
@@ -214,12 +222,13 @@ class Rules:
         if name.endswith("_") and not name.endswith("__"):
             rule = self._by_name.get(name[:-1]) or find(getattr(torch.ops.aten, name[:-1], None))
             if isinstance(rule, ArrayRule) and _fits(overload, rule):
-                return InPlace(rule)
+                return InPlace(rule, overload)
         return None
 
 
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 PROVIDED = Rules()
+PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
 
 
@@ -258,7 +267,7 @@ def _with_flag(function, rule: ArrayRule):
     if inspect.isfunction(function) and "inplace" not in rule.parameters:
         parameters = list(inspect.signature(function).parameters)
         if "inplace" in parameters:
-            return WithFlag(rule, parameters.index("inplace"))
+            return WithFlag(rule, function, parameters.index("inplace"))
     return rule
 
 

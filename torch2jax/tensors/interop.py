@@ -9,7 +9,7 @@ import torch
 from ..errors import SparseLayoutError
 from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import held_values
-from .storage import evaluating
+from .traced import evaluating
 
 __all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of"]
 

@@ -1,4 +1,4 @@
-"""Storages, views of them, and values that are known while JAX traces.
+"""Storages and views of them.
 
 A storage holds one immutable jax array. A tensor reads it through a chain of views; a write through any view
 replaces the storage's array, so that every tensor on that storage sees it. Reads are cached until the storage
@@ -7,23 +7,26 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 
 import functools
 import itertools
-import threading
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from ..translation import current
+from .dtypes import canonical
+from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
+from .known import Deferred, Frame, Place, defer, evaluate, in_pytorch, is_small, value_of_body
+from .traced import evaluating, is_traced, noting_questions
 
 __all__ = [
-    "Deferred",
     "Held",
     "Memory",
     "Part",
@@ -35,119 +38,15 @@ __all__ = [
     "evaluate",
     "evaluating",
     "is_traced",
-    "known_result",
     "next_number",
     "noting_questions",
     "reshape",
     "transpose",
+    "values_only",
     "with_derivatives_of",
     "with_tangents_of",
+    "without_gradient",
 ]
-
-_MAX_DEPTH = 100
-
-
-_questions = threading.local()
-
-
-def is_traced(array) -> bool:
-    """Whether JAX is tracing `array`, so that it may have no value yet."""
-    if isinstance(array, jax.core.Tracer):
-        _questions.asked = True
-        return True
-    return False
-
-
-def noting_questions(function: Callable, *args) -> tuple[Any, bool]:
-    """What `function` gives for traced arguments, and whether it asked if something is traced."""
-    before = getattr(_questions, "asked", False)
-    _questions.asked = False
-    try:
-        return function(*args), _questions.asked
-    finally:
-        _questions.asked = before
-
-
-def evaluating():
-    """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
-    return jax.core.eval_context()
-
-
-class Deferred:
-    """A value that is traced, but computed from constants alone: it can be evaluated at trace time, on demand.
-
-    The graph keeps its compact form (an iota, a broadcast), and only a question of Python's pays for the answer.
-    """
-
-    __slots__ = ("_args", "_fn", "_kwargs", "_value", "depth")
-
-    def __init__(self, fn: Callable, args: tuple, kwargs: dict, depth: int):
-        self._fn: Callable | None = fn
-        self._args, self._kwargs = args, kwargs
-        self._value: Any = None
-        self.depth = depth
-        if depth > _MAX_DEPTH:  # bounds the recursion of force()
-            self.force()
-            self.depth = 0
-
-    def force(self):
-        """The value, computed at most once."""
-        if self._fn is not None:
-            args = jax.tree.map(evaluate, self._args, is_leaf=_is_deferred)
-            kwargs = jax.tree.map(evaluate, self._kwargs, is_leaf=_is_deferred)
-            with evaluating():
-                self._value = self._fn(*args, **kwargs)
-            self._fn = self._args = self._kwargs = None
-        return self._value
-
-
-def _is_deferred(value) -> bool:
-    return isinstance(value, Deferred)
-
-
-def evaluate(known):
-    """The concrete array of a known value: the array itself, or what a `Deferred` computes."""
-    return known.force() if isinstance(known, Deferred) else known
-
-
-def known_result(result, fn: Callable, args: tuple, kwargs: dict, knowns: list):
-    """What is known of `result`, computed by `fn`: itself if concrete, a `Deferred` if all `knowns` are, or None.
-
-    `args` and `kwargs` hold the operands' known values in place of their arrays.
-    """
-    if not is_traced(result):
-        return result
-    if any(known is None for known in knowns):
-        return None
-    depth = 1 + max((known.depth for known in knowns if isinstance(known, Deferred)), default=0)
-    return Deferred(fn, args, kwargs, depth)
-
-
-class Held(NamedTuple):
-    """An array as it is held: with its dimensions in another order than the tensor's, or in order.
-
-    Operators that do not care for the order of dimensions work on what is held, so that a transposition is emitted
-    only where one is needed: a convolution net stays in channels-last order from its first layer to its last.
-    """
-
-    array: Any
-    layout: tuple[int, ...] | None
-    """The tensor's dimension at each place of `array`, None if they are in order."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The tensor's shape."""
-        if self.layout is None:
-            return self.array.shape
-        return tuple(size for _, size in sorted(zip(self.layout, self.array.shape, strict=True)))
-
-    def arranged(self, layout: tuple[int, ...] | None):
-        """The array with its dimensions in the order `layout` asks for."""
-        if layout == self.layout:
-            return self.array
-        own = self.layout or range(self.array.ndim)
-        wanted = range(self.array.ndim) if layout is None else layout
-        return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
 
 
 def _tape():
@@ -169,19 +68,26 @@ def with_derivatives_of(before, values):
     """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
     tape = _tape()
     if tape is None:
-        return _values_only(before, values)
-    return tape.with_values(before, _values_only(tape.lowered(before), tape.lowered(values)))
+        return values_only(before, values)
+    return tape.with_values(before, values_only(tape.lowered(before), tape.lowered(values)))
 
 
 @jax.custom_jvp
-def _values_only(before, after):
+def values_only(before, after):
+    """The values of `after` with the derivatives of `before`, on JAX's side."""
     del before
     return after
 
 
-@_values_only.defjvp
+@values_only.defjvp
 def _(primals, tangents):
-    return _values_only(*primals), tangents[0]
+    return values_only(*primals), tangents[0]
+
+
+def without_gradient(array):
+    """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
+    call = current()
+    return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
 
 
 def with_tangents_of(before, after):
@@ -190,7 +96,7 @@ def with_tangents_of(before, after):
     if fixed is before:
         return after
     zeros = jnp.zeros_like(after)
-    tangents_alone = lax.sub(_values_only(before, zeros), _values_only(fixed, zeros))
+    tangents_alone = lax.sub(values_only(before, zeros), values_only(fixed, zeros))
     return lax.add(after, tangents_alone)
 
 
@@ -256,7 +162,7 @@ class Storage(Journaled):
 
     Args:
         held: the values, in the shape of the tensor that the storage was made for.
-        known: the array or `Deferred` of the values if no traced input decides them.
+        known: the values as PyTorch and Python may have them, if no traced input decides them; see `known`.
         order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
         memory: the memory that this is one more storage of; by default a new one.
     """
@@ -267,10 +173,13 @@ class Storage(Journaled):
     )
     changing = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "history")
 
-    overlaps = False
+    overlaps = is_chosen = False
+    covers = True
     bits: frozenset[str] = frozenset()
 
-    def __init__(self, held: Held, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None):
+    def __init__(
+        self, held: Held | Lazy, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None
+    ):
         self._begin()
         self.history: Node | None = None  # how the values came about, if they require grad
         self._hold(held, known, touches=False)
@@ -278,7 +187,7 @@ class Storage(Journaled):
         self._flat: weakref.ref[View] | None = None
         self._larger: View | None = None  # where the values are, once the memory has grown
         if memory is None:
-            memory = Memory(held.array.size)
+            memory = Memory(held.size)
         else:
             memory.is_shared = True
         self.memory = memory
@@ -292,7 +201,22 @@ class Storage(Journaled):
     @property
     def held(self) -> Held:
         self._settle()
-        return self._held if self._larger is None else self._larger.held
+        if self._larger is not None:
+            return self._larger.held
+        held = self._held
+        if isinstance(held, Lazy):
+            held = held.held
+            self._touch()
+            self._held = held
+            if held.layout is None:
+                self._array = held.array
+        return held
+
+    def lazy(self, shape, dtype) -> Held | Lazy:
+        """The values as they are, though the graph may not have them yet."""
+        del shape, dtype
+        self._settle()
+        return self.held if self._larger is not None else self._held
 
     @property
     def known(self):
@@ -300,6 +224,15 @@ class Storage(Journaled):
         if self._known is not None and self.differentiable and self.is_older:
             return None  # a tape outside differentiates what is computed of it
         return self._known if self._larger is None else self._larger.known
+
+    @property
+    def root(self) -> "Storage":
+        """Where the values are: another storage, once the memory has grown."""
+        return self if self._larger is None else self._larger.storage.root
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(tuple(self._held.shape), self.order)
 
     @property
     def layout(self) -> tuple[int, ...] | None:
@@ -310,19 +243,21 @@ class Storage(Journaled):
         if self._larger is not None:
             return self._larger.read()
         if self._array is None:
+            held = self.held
             self._touch()
-            self._array = self._held.arranged(None)
+            self._array = held.arranged(None)
         return self._array
 
-    def write(self, held: Held, known, *, in_place_of_itself: bool = False) -> None:
+    def write(self, held: Held | Lazy, known, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values.
 
         Args:
+            known: what is known of all values in memory after that.
             in_place_of_itself: the new values have the derivatives of the old ones.
         """
         self._settle()
         if self._larger is not None:
-            self._larger.write(held, known)
+            self._larger.write(held.held, known)
         else:
             self._hold(held, known, is_new=not in_place_of_itself)
             self.differentiable = self.differentiable or self._may_differ()
@@ -337,6 +272,11 @@ class Storage(Journaled):
         self._hold(held, known)
         if is_written:
             self._publish()
+
+    def note_known(self, known) -> None:
+        """Notes what is known of the values that it has been made with."""
+        self._known = known
+        self.differentiable = self.differentiable and self._may_differ()
 
     def settle_as_is(self) -> None:
         """Notes that the values are what the memory holds now."""
@@ -353,21 +293,26 @@ class Storage(Journaled):
     @property
     def is_lost(self) -> bool:
         """Whether its values have been given up."""
-        return self._held.array is None
+        return isinstance(self._held, Held) and self._held.array is None
 
     @property
     def is_outgrown(self) -> bool:
         """Whether the values are in another storage, since the memory has grown."""
         return self._larger is not None
 
-    def detached(self) -> "Storage | View":
-        """The same memory without derivatives, until something is written there that has one."""
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
+        """The same memory without derivatives, until something is written there that has one.
+
+        Args:
+            stop: takes these from an array.
+        """
         self._settle()
         if self._larger is not None:
-            return self._larger.detached()
-        array, layout = self._held
-        array = lax.stop_gradient(array) if self.differentiable else array
-        twin = Storage(Held(array, layout), self._known, self.order, self.memory)
+            return self._larger.detached(stop)
+        held = self._held
+        if self.differentiable:
+            held = Held(stop(self.held.array), self.held.layout)
+        twin = Storage(held, self._known, self.order, self.memory)
         twin.differentiable = False
         return twin
 
@@ -384,7 +329,7 @@ class Storage(Journaled):
         if self._larger is not None:
             self._larger.storage.place()
             return
-        tape, (array, layout) = _tape(), self._held
+        tape, (array, layout) = _tape(), self.held
         placed = array if tape is None else tape.placed(array)
         if placed is not array:
             self._hold(Held(placed, layout), self._known, is_new=False)
@@ -393,7 +338,7 @@ class Storage(Journaled):
 
     @property
     def dtype(self) -> np.dtype:
-        return self._held.array.dtype
+        return self._held.dtype
 
     @property
     def flat(self) -> "Storage | View":
@@ -408,6 +353,7 @@ class Storage(Journaled):
         if flat is None:
             self._touch()
             flat = View(self, _flattening(shape, self.order))
+            flat.place = Place((math.prod(shape),), (1,), 0, None)
             self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
         return flat
 
@@ -426,18 +372,23 @@ class Storage(Journaled):
         self._touch()
         flat, shape = self.flat, self._held.shape
         before, known = flat.read(), flat.known
-        padding = [(0, self.memory.size - before.size, 0)]
-        pad = functools.partial(lax.pad, padding_value=np.zeros((), before.dtype), padding_config=padding)
-        after = pad(before)
-        larger = Storage(Held(after, None), known_result(after, pad, (known,), {}, [known]), None, self.memory)
+        more = self.memory.size - before.size
+        after = lax.pad(before, np.zeros((), before.dtype), [(0, more, 0)])
+        if known is not None:
+            known = defer(torch.nn.functional.pad, known, (0, more))
+        larger = Storage(Held(after, None), known, None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
         self._larger = View(larger, _beginning(shape, self.order))
+        self._larger.place = Place(tuple(shape), _strides(shape, self.order), 0, None)
         return larger
 
-    def _hold(self, held: Held, known, is_new: bool = True, touches: bool = True) -> None:
+    def _hold(self, held: Held | Lazy, known, is_new: bool = True, touches: bool = True) -> None:
         if touches:
             self._touch()
         self._array = None
+        if isinstance(held, Lazy):
+            self._held, self._known = held, known
+            return
         call = current()
         tape = None if call is None else call.tape
         if call is not None and call.dual is not None:
@@ -445,10 +396,11 @@ class Storage(Journaled):
         if is_traced(held.array):  # perhaps by a transformation that it does not depend on
             held = Held(held.array.full_lower(), held.layout)
         if not is_traced(held.array):
-            known = self._array = held.arranged(None)
+            self._array = held.arranged(None)
+            known = self._array if known is None else known
         elif tape is not None:
             values = tape.lowered(held.array)
-            if not is_traced(values):
+            if not is_traced(values) and known is None:
                 known = Held(values, held.layout).arranged(None)
             if is_new:
                 held = Held(tape.claimed(held.array), held.layout)
@@ -457,10 +409,12 @@ class Storage(Journaled):
             self._array = held.array
 
     def _may_differ(self) -> bool:
-        array, call = self._held.array, current()
+        call = current()
         if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
-            return call is not None and any(x is not None and x.has(array) for x in (call.tape, call.dual))
-        return array.dtype.kind not in "biu"
+            if isinstance(self._held, Lazy) or call is None:
+                return False
+            return any(x is not None and x.has(self._held.array) for x in (call.tape, call.dual))
+        return self._held.dtype.kind not in "biu"
 
     def _publish(self) -> None:
         kept = journal()
@@ -485,15 +439,15 @@ class Storage(Journaled):
             )
         self._touch()
         self._version = self.memory.version
-        if self._larger is None and self.memory.size > self._held.array.size:
+        if self._larger is None and self.memory.size > self._held.size:
             self._enlarge()._version = -1
         if self._larger is None:
             latest: Any = self.memory.latest
             (array, layout), known = latest.held, latest.known
-            if array is self._held.array:  # another history has begun with these values, or ended
+            if array is self.held.array:  # another history has begun with these values, or ended
                 return
             if self.differentiable:
-                array, known = with_derivatives_of(self._held.arranged(layout), array), None
+                array, known = with_derivatives_of(self.held.arranged(layout), array), None
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
             self._hold(Held(array, layout), known, is_new=False)
@@ -512,6 +466,14 @@ def _flattening(shape, order) -> ViewKind:
     )
 
 
+def _strides(shape, order) -> tuple[int, ...]:
+    """PyTorch's, of a tensor whose elements are in memory without gaps."""
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(order or range(len(shape))):
+        strides[dim], step = step, step * max(shape[dim], 1)
+    return tuple(strides)
+
+
 def _beginning(shape, order) -> ViewKind:
     """The array of a storage that has grown, as the beginning of its memory."""
     size, flattening = int(np.prod(shape)), _flattening(shape, order)
@@ -524,7 +486,10 @@ def _beginning(shape, order) -> ViewKind:
 class View(Journaled):
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
-    __slots__ = ("_array", "_root", "_version", "bits", "kind", "overlaps", "parent", "storage")
+    __slots__ = (
+        *("_array", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent", "place"),
+        "storage",
+    )
     changing = ("_array", "_root", "_version")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
@@ -533,6 +498,9 @@ class View(Journaled):
         self.storage = parent.storage
         self.overlaps = kind.overlaps or parent.overlaps
         self.bits = parent.bits if kind.bit is None else parent.bits ^ {kind.bit}
+        self.is_chosen = bool(kind.traced) or parent.is_chosen  # whether its place depends on a traced input
+        self.covers: bool = kind.covers and parent.covers  # whether it has all elements
+        self.place: Place | None = None  # which part of memory it is, where PyTorch has said so
         self._array = None
         self._root: Held | None = None  # what is held, where that has a place on a tape
         self._version = -1
@@ -566,8 +534,8 @@ class View(Journaled):
         if self._version != self.storage.memory.version:
             self._touch()
             if self.kind.permutation is None:
-                array, tape = self._read(), _tape()
-                self._array = array if tape is None else tape.claimed(array)
+                tape = _tape()
+                self._array = self._number() if tape is None else tape.claimed(self._read())
             else:
                 self._root = None
                 self._array = self.held.arranged(None)
@@ -577,30 +545,94 @@ class View(Journaled):
     def _read(self) -> Any:
         return self.kind.read(self.parent.read())
 
+    def _number(self):
+        """The array; where it is one known number, that number is a constant in the graph, and not a part of others."""
+        is_number = self.place is not None and not self.place.shape and not self.is_chosen
+        if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)):
+            return evaluate(self.known)
+        return self._read()
+
+    def lazy(self, shape, dtype) -> Held | Lazy:
+        """The values as they are, though the graph may not have them yet."""
+        if self._version == self.storage.memory.version:
+            return self.held
+        parent, kind = self.parent.lazy(None, None), self.kind
+        if isinstance(parent, Held):
+            return self.held
+        return parent.then(lambda held: Held(kind.read(held.arranged(None)), None), shape, dtype)
+
     @property
     def known(self):
-        parent = None if self.kind.traced else self.parent.known
-        return None if parent is None else known_result(self.read(), self.kind.read, (parent,), {}, [parent])
+        """What is known of the values; see `known`."""
+        if self.is_chosen or self.storage.known is None:
+            return None
+        root = self.storage.root
+        known = root.known
+        if isinstance(known, jax.Array) and not is_traced(array := self.read()):
+            return array
+        if self.place is None:
+            known = self.parent.known
+            return None if known is None else defer(value_of_body, self.kind.read, known)
+        place = self.place._replace(bits=self.bits) if self.bits else self.place
+        if isinstance(known, torch.Tensor):
+            return in_pytorch(place.read, known, root.frame)
+        return defer(place.read, known, root.frame)
 
-    def write(self, held: Held, known, *, in_place_of_itself: bool = False) -> None:
+    def known_after(self, written, place: Place):
+        """What is known of all memory after the values of a tensor there are replaced by known ones."""
+        if self.is_chosen or (self.storage.known is None and not self.covers):
+            return None
+        storage, place = self.storage.root, place._replace(bits=self.bits)
+        before = None if self.covers else storage.known
+        if before is None and place.dtype is not None and canonical(place.dtype) != storage.dtype:
+            return None
+        is_there = isinstance(written, torch.Tensor) and (before is None or isinstance(before, torch.Tensor))
+        if is_there and is_small(storage.memory.size):
+            return in_pytorch(place.write, before, storage.frame, written)
+        return defer(place.write, before, storage.frame, written)
+
+    def write(self, held: Held | Lazy, known, *, in_place_of_itself: bool = False) -> None:
+        """Replaces the values.
+
+        Args:
+            known: what is known of all values in memory after that.
+        """
         del in_place_of_itself  # the parent gets other derivatives
-        if self.kind.permutation is not None:
-            self._write_permuted(held, known)
+        if isinstance(held, Lazy):
+            self._write_lazily(held, known)
             return
-        array, write = held.arranged(None), self.kind.write
-        before, before_known = (None, None) if self.kind.covers else (self.parent.read(), self.parent.known)
+        if self.kind.permutation is not None:
+            self.parent.write(self._permuted(held.held), known)
+            return
+        array = held.held.arranged(None)
+        before = None if self.kind.covers else self.parent.read()
         self._touch()
-        after = write(before, array)
-        knowns = [known] if self.kind.covers else [before_known, None if self.kind.traced else known]
-        self.parent.write(Held(after, None), known_result(after, write, (before_known, known), {}, knowns))
+        self.parent.write(Held(self.kind.write(before, array), None), known)
         if _tape() is not None and is_traced(array):
             self._version = -1  # to be read anew: a tape has the view behind what it is a view of
         else:
             self._array, self._version = array, self.storage.memory.version
 
-    def _write_permuted(self, held: Held, known) -> None:
-        known = known_result(held.array, self.kind.write, (None, known), {}, [known])
-        self.parent.write(self._permuted(held), known)
+    def _write_lazily(self, held: Lazy, known) -> None:
+        storage, kind = self.storage, self.kind
+        if kind.permutation is not None:
+            changed = held.then(self._permuted, storage.frame.shape, storage.dtype)
+        else:
+            before: Any = None if kind.covers else self.parent.lazy(None, None)
+
+            def change(written: Held) -> Held:
+                whole = None if before is None else before.held.arranged(None)
+                return Held(kind.write(whole, written.arranged(None)), None)
+
+            changed = held.then(change, storage.frame.shape, storage.dtype)
+            changed.depth = 1 + max(held.depth, 0 if before is None else getattr(before, "depth", 0))
+        self._touch()
+        self._array, self._root, self._version = None, None, -1
+        if changed.is_long:
+            whole = Lazy(lambda: Held(evaluate(known), None), storage.frame.shape, storage.dtype)
+            storage.write(whole, known)
+        else:
+            self.parent.write(changed, known)
 
     def _permuted(self, held: Held) -> Held:
         """What the parent holds where the view, a permutation of it, holds `held`."""
@@ -608,17 +640,22 @@ class View(Journaled):
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return Held(array, None if layout == tuple(range(array.ndim)) else layout)
 
-    def detached(self) -> "View":
+    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "View":
         """The same view of detached memory."""
-        return View(self.parent.detached(), self.kind)
+        return self._again(self.parent.detached(stop))
+
+    def _again(self, parent: "Storage | View") -> "View":
+        view = View(parent, self.kind)
+        view.place = self.place
+        return view
 
     def grafted(self, held: Held) -> "View":
         """The same view of memory with a history of its own, which begins with `held`: the same values."""
         if self.kind.permutation is not None:
-            return View(self.parent.grafted(self._permuted(held)), self.kind)
+            return self._again(self.parent.grafted(self._permuted(held)))
         array = held.arranged(None)
         before = None if self.kind.covers else self.parent.read()
-        view = View(self.parent.grafted(Held(self.kind.write(before, array), None)), self.kind)
+        view = self._again(self.parent.grafted(Held(self.kind.write(before, array), None)))
         view._array, view._version = array, view.storage.memory.version
         return view
 
@@ -663,6 +700,7 @@ class Part(View):
 
     def __init__(self, view: View, split: Split, index: int, squeezed: int | None):
         super().__init__(view.parent, view.kind)
+        self.place = view.place
         self._split, self._index, self._squeezed = split, index, squeezed
 
     def _read(self) -> Any:

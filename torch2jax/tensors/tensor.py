@@ -9,10 +9,12 @@ import torch
 from ..errors import OnMetaError
 from ..translation import current
 from .dtypes import canonical
+from .held import Held, Lazy
 from .history import UNRECORDED, Node, Source
 from .journal import expect_contained, journal
+from .known import Place, evaluate, in_pytorch, real
 from .regions import region
-from .storage import Held, Storage, View, all_of, evaluate
+from .storage import Storage, View, all_of, without_gradient
 
 __all__ = [
     "EndedCallError",
@@ -33,6 +35,7 @@ __all__ = [
     "strides_of_shape",
     "swap",
     "wrap",
+    "wrap_held",
 ]
 
 _CPU = torch.device("cpu")
@@ -115,8 +118,25 @@ class Torchish(torch.Tensor):
 
     @property
     def known(self):
-        """The array or `Deferred` of the values if no traced input decides them, else None."""
+        """What PyTorch and Python may have of the values if no traced input decides them, else None; see `known`."""
         return self._node.known
+
+    @property
+    def real_values(self) -> torch.Tensor | None:
+        """A tensor of PyTorch's own with the values, not to be written; None if a traced input decides them."""
+        known = self._node.known
+        if known is None:
+            return None
+        found = real(known)
+        if found.dtype == self.dtype:
+            return found
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return found.to(self.dtype)
+
+    @property
+    def lazy(self) -> Held | Lazy:
+        """As `held`, though the graph may not have the values yet."""
+        return self._node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
     def held(self) -> Held:
@@ -174,18 +194,27 @@ class Torchish(torch.Tensor):
             held = Held(tape.lowered(held.array), held.layout)
         self.change("_node", self._node.grafted(held))
 
-    def write(self, held: Held, known=None, *, in_place_of_itself: bool = False) -> None:
+    def write(self, held: Held | Lazy, known=None, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
 
         Raises:
             RuntimeError: it was there before a transformation that JAX is at, which the values must not outlive.
         """
-        for level in reversed(current().levels):
-            level.check_write(self, held.array)
+        levels = current().levels
+        if levels:
+            held = held.held
+            for level in reversed(levels):
+                level.check_write(self, held.array)
         node = self._node
+        if known is not None and isinstance(node, View):
+            with torch._C.DisableTorchFunction():
+                place = Place(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
+            known = node.known_after(known, place)
         if node.overlaps:
             with torch._C.DisableTorchFunction():
                 node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
+        if isinstance(held, Lazy) and not isinstance(known, torch.Tensor):
+            held = held.held
         node.write(held, known, in_place_of_itself=in_place_of_itself)
         self.count_write()
 
@@ -229,16 +258,31 @@ def wrap(
 
     Args:
         array: the values, with their dimensions in the order `layout`.
-        known: the array or `Deferred` of the values, with their dimensions in order, if no traced input decides them.
+        known: what is known of the values, with their dimensions in order, if no traced input decides them.
     """
     if not _takes_tangents():
         array = current().without_tangents(array)
+    return wrap_held(Held(array, layout), dtype, known, strides, device)
+
+
+def wrap_held(
+    held: Held | Lazy, dtype: torch.dtype, known: Any, strides: tuple[int, ...] | None, device: torch.device = _CPU
+) -> Torchish:
+    """As `wrap`, of values that the graph may not have yet."""
     if device is not _CPU:
         expect_values(device, dtype)
-    held, order = Held(array, layout), None if strides is None else _memory_order(strides)
-    storage = Storage(held, known, order)
+    if isinstance(held, Lazy) and not (known.is_contiguous() if strides is None else known.stride() == strides):
+        known = in_pytorch(_with_strides, known, strides)
+    storage = Storage(held, known, None if strides is None else _memory_order(strides))
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return make_tensor(storage, held.shape, dtype, strides, None, device)
+
+
+def _with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """The values in memory as PyTorch would have them, so that what it computes of them is too."""
+    if strides is None:
+        return values.contiguous()
+    return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
 
 
 def expect_values(device: torch.device, dtype: torch.dtype) -> None:
@@ -309,9 +353,11 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     elif not grad:
         restriction = Restriction("inference" if is_inference else "no_grad", writes=base._writes[0])
         if (storage.differentiable or storage.history is not None) and not is_inference:
-            node = node.detached()
+            node = node.detached(without_gradient)
     elif restriction is not None and restriction.kind in ("no_grad", "inference"):
         restriction = restriction._replace(is_inherited=True)
+    if isinstance(node, View) and node.place is None:
+        node.place = Place(tuple(shape), tuple(strides), offset, dtype)
     tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     if is_view:
         tensor._viewed = base if base._viewed is None else base._viewed

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.jit._recursive import wrap_cpp_module
 
-from ..calls.module import named_tensors
 from ..calls.pickled import as_real
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
+from .modules import tensors_in
 
 _START = b"torch2jax:"
 _save, _load = torch.jit.save, torch.jit.load
@@ -26,7 +26,7 @@ def _save_module(m, f, _extra_files=None):
         m = wrap_cpp_module(m)
     elif not isinstance(m, torch.nn.Module):
         return _save(m, f, _extra_files)
-    tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in named_tensors(m).values()}
+    tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in tensors_in(m)}
     if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
         return _save(m, f, _extra_files)
     known = {key: as_real(stand_in) for key, (_, stand_in) in tensors.items()}
@@ -46,7 +46,7 @@ def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False)
     token = _token(f)
     if token is None:
         module = _load(f, map_location, _extra_files, _restore_shapes)
-        own = {id(tensor): current().lift_own(tensor) for tensor in named_tensors(module).values()}
+        own = {id(tensor): current().lift_own(tensor) for tensor in tensors_in(module)}
         return copy.deepcopy(module, own)
     return copy.deepcopy(current().kept.take(*token))
 

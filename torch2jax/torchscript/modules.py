@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch.jit._recursive import wrap_cpp_module
 
+from ..calls.module import named_tensors
 from ..seams import stands_in
+from ..tensors.trees import flatten
+
+__all__ = ["tensors_in"]
 
 
 @stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
@@ -53,4 +57,17 @@ def _copied(module: Any, memo: dict[Any, Any]) -> Any:
     return result
 
 
-_HOLDERS = ("ListType", "DictType", "TupleType", "OptionalType")
+_HOLDERS = ("TensorType", "ListType", "DictType", "TupleType", "OptionalType")
+
+
+def tensors_in(module: torch.nn.Module) -> list[torch.Tensor]:
+    """All tensors of a module, those in the attributes of TorchScript's own objects as well."""
+    found = list(named_tensors(module).values())
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            held: Any = part._c
+            declared: Any = torch._C.ConcreteModuleType.from_jit_type(held._type())
+            kinds = declared.get_attributes().items()
+            values = [held.getattr(name) for name, (kind, _) in kinds if kind.kind() in _HOLDERS]
+            found.extend(leaf for leaf in flatten(values)[0] if isinstance(leaf, torch.Tensor))
+    return found

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ..calls.module import named_tensors
 from ..calls.pickled import as_real
 from ..errors import TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import EndedCallError, Torchish
 from ..tensors.trees import flatten
+from .modules import tensors_in
 
 _trace, _trace_module, _trace_graph = torch.jit.trace, torch.jit.trace_module, torch.jit._get_trace_graph
 
@@ -47,7 +47,7 @@ def _real_trace(trace: Callable, name: str, args: tuple, kwargs: dict) -> Any:
     module = thing.__self__ if inspect.ismethod(thing) else thing
     known: dict[int, Any] = {}
     if isinstance(module, torch.nn.Module):
-        tensors = {id(tensor): tensor for tensor in named_tensors(module).values() if isinstance(tensor, Torchish)}
+        tensors = {id(tensor): tensor for tensor in tensors_in(module) if isinstance(tensor, Torchish)}
         known = {key: as_real(tensor) for key, tensor in tensors.items()}
     leaves, structure = flatten(dict(bound.arguments))
     examples = [as_real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -198,7 +198,7 @@ class _Run:
         """
         if not self.seeds and journal() is not None:  # what leads to the outputs is in a trace within
             raise Uncontained("a derivative of what a checkpointed function within gave")
-        if isinstance(tensor.history, Source):
+        if isinstance(tensor.history, Source) and tensor.history.variable is tensor:
             is_recorded = place is None or place in self.tape.sources
         else:
             outer, is_recorded = self.tape.outer, place is not None

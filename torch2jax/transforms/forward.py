@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jax import lax
 from torch._functorch import predispatch
 
 from ..rules.inplace import write_in_place
@@ -81,6 +82,16 @@ class DualLevel:
     def _lowered(self, array):
         return self._call.leaving(array)
 
+    def without_gradient(self, array):
+        """An array that keeps its tangent, but is a constant to derivatives backwards."""
+        lowered = self._lowered(array)
+        if not self._tangents.has(lowered):
+            return lax.stop_gradient(array)
+        tangent = self._tangents.tangent(lowered)
+        with running(self._tangents.below):
+            values = lax.stop_gradient(self._tangents.values(lowered))
+            return values if tangent is None else self._tangents.dual(values, lax.stop_gradient(tangent))
+
     def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
         """A tensor on the same memory with a tangent, which follow what is written to each other.
 
@@ -97,6 +108,8 @@ class DualLevel:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
+        if not _lie_alike(tensor, given):
+            given = _like(given, form)
         array = self._tangents.dual(self._lowered(tensor.held.array), self._lowered(tangent_array(given, tensor, form)))
         if form.wants_grad and self._call.tape is not None:
             array = self._call.tape.adopted(tensor, array)
@@ -182,6 +195,26 @@ def _weakly(method: Any) -> Callable[[], None]:
             found()
 
     return call
+
+
+def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
+    """Whether a tangent may itself be that of a tensor: views of it are then at the same places."""
+    if tangent.shape != tensor.shape or not tensor.numel():
+        return True  # an error that others tell of, or nothing to view
+    node, other = tensor._node, tangent._node
+    with torch._C.DisableTorchFunction():
+        if (tensor.stride(), tensor.storage_offset()) != (tangent.stride(), tangent.storage_offset()):
+            return False
+    memories = node.storage.memory, other.storage.memory
+    return node.bits == other.bits and (bool(current().levels) or memories[0].size == memories[1].size)
+
+
+def _like(tangent: Torchish, form: Form) -> Torchish:
+    """A copy of a tangent that lies in memory as a tensor of that form."""
+    copied: Any = torch.empty(tangent.shape, dtype=tangent.dtype)
+    if form.strides is not None:
+        copied = torch.empty_strided(tangent.shape, form.strides, dtype=tangent.dtype)
+    return copied.copy_(tangent)
 
 
 def _alias(tensor: Torchish, array) -> Torchish:

@@ -60,7 +60,7 @@ class _Derivative(Level):
             inner = form._replace(wants_grad=False).tensor(array)
             leaves[place] = self.give(outer, inner)
             if require_grad:
-                inner.requires_grad_()
+                inner.start_history()
         return tree_unflatten(leaves, self._spec)
 
     def _constant(self, leaf: torch.Tensor) -> Torchish:

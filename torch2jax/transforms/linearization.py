@@ -53,16 +53,52 @@ class Reached(NamedTuple):
     leaves: set[Var]
 
 
+class _PackedConstant(pe.DynamicJaxprTracer):
+    """What a linear program keeps of the way forward, packed."""
+
+    unpacked: Callable[[], Any]
+    kept: Any
+    """The program's own tracer of it."""
+
+
+class _LinearTrace(pe.DynamicJaxprTrace):
+    """Records a linear program, and has what it keeps of the way forward packed."""
+
+    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
+        super().__init__(None, auto_dce=True)
+        self._below, self._pack = below, pack
+
+    def new_const(self, c, source_info, aval=None):
+        with core.set_current_trace(self._below):
+            unpacked = self._pack(c)
+        if unpacked is None:
+            return super().new_const(c, source_info, aval)
+        known = self.frame.constid_to_tracer
+        before = known.pop(id(c), None)  # where the same array was kept as it is
+        tracer = super().new_const(c, source_info, aval)
+        known.pop(id(c), None)
+        if before is not None:
+            known[id(c)] = before
+        if not isinstance(tracer.val, core.Var):
+            return tracer
+        packed = _PackedConstant(self, tracer.aval, tracer.val, source_info)
+        packed.unpacked, packed.kept = unpacked, tracer
+        return packed
+
+    pure = lift = new_const
+
+
 class Level:
     """One linearization of what is computed while its trace is current.
 
     Args:
         below: the trace that the values themselves are computed with.
+        pack: is called with each array that is kept for the way back, and gives what gives it back, or None.
     """
 
-    def __init__(self, below):
+    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
         self.below = below
-        tangents: Any = pe.DynamicJaxprTrace(None, auto_dce=True)
+        tangents: Any = _LinearTrace(below, pack)
         tangents.tag = self.tag = core.TraceTag()
         self._tangents = tangents
         self.trace = ad.LinearizeTrace(below, tangents, True)
@@ -157,7 +193,11 @@ class Level:
         return backward.run(dict(cotangents), visit)
 
     def constant_of(self, tracer):
-        return self._tangents.get_const(tracer)
+        """The value that the linear program keeps at a place."""
+        if not isinstance(tracer, _PackedConstant):
+            return self._tangents.get_const(tracer)
+        with core.set_current_trace(self.below):
+            return tracer.unpacked()
 
 
 class _Backward:

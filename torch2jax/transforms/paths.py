@@ -100,6 +100,9 @@ _CHECKS: dict[str, Callable[[Any, str], None] | None] = {
 }
 
 
+_FEW = 4  # questions that a way may ask though there may be no room for its other ways: they may be checks
+
+
 class _Question(NamedTuple):
     place: Place
     asked_in: str
@@ -285,7 +288,10 @@ class _Ways:
 
     def _explore(self, answers: tuple[bool, ...]) -> None:
         """Goes all ways that begin with some answers."""
-        run = self._go(answers)
+        budget = self._policy.max_paths - self._live - self._open
+        run = self._go(answers, max(budget, _FEW))
+        if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
+            raise self._too_many(run)
         self._insert(run)
         given = tuple(question.answer for question in run.asked)
         others = [i for i in range(len(answers), len(given)) if not run.asked[i].is_settled]
@@ -303,15 +309,17 @@ class _Ways:
 
     def _expect_few(self, run: _Run) -> None:
         if self._live > self._policy.max_paths:
-            raise BranchError(
-                f"bool(tensor) at {run.asked[-1].place} is asked of a traced value on more ways than can be followed: "
-                f"got more than {self._policy.max_paths} ways through the code. A loop that ends when the data say so "
-                "is torch.while_loop (torch._higher_order_ops.while_loop), a choice of tensors is torch.where or "
-                "torch.cond; or allow more ways: t2j(..., max_paths=...)"
-            )
+            raise self._too_many(run)
 
-    def _go(self, answers: tuple[bool, ...]) -> _Run:
-        limit = max(1, self._policy.max_paths - self._live - self._open)
+    def _too_many(self, run: _Run) -> BranchError:
+        return BranchError(
+            f"bool(tensor) at {run.asked[-1].place} is asked of a traced value on more ways than can be followed: "
+            f"got more than {self._policy.max_paths} ways through the code. A loop that ends when the data say so "
+            "is torch.while_loop (torch._higher_order_ops.while_loop), a choice of tensors is torch.where or "
+            "torch.cond; or allow more ways: t2j(..., max_paths=...)"
+        )
+
+    def _go(self, answers: tuple[bool, ...], limit: int) -> _Run:
         path: Any = None
         end: Any = None
 

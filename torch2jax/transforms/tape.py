@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from .form import Form
 from .linearization import Level, Var, keep_with
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
+from .saved import Packing
 from .traces import Bookmark, current_trace, running
 
 __all__ = ["Attempt", "End", "Hooked", "Runs", "Tape"]
@@ -183,9 +184,9 @@ class Tape:
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> "Tape":
-        trace: Any = current_trace()
+        trace, pack = cast(Any, current_trace()), Packing()
         for _ in range(self.depth):
-            self.levels.insert(0, Level(trace))
+            self.levels.insert(0, Level(trace, pack))
             trace = self.levels[0].trace
         self._exits.enter_context(running(trace))
         return self

@@ -117,7 +117,7 @@ class Tangents:
     """
 
     def __init__(self, below):
-        self.tag = core.TraceTag()
+        self.below, self.tag = below, core.TraceTag()
         self.trace = ad.JVPTrace(below, self.tag)
 
     def has(self, array) -> bool:

@@ -156,8 +156,13 @@ def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False):
     return input.copy_(result) if inplace else result
 
 
-@implements_tensors(torch.rrelu_, takes=FLOATS)
-def rrelu_(input, lower=1 / 8, upper=1 / 3, training=False):
+@implements_tensors(aten.rrelu.default, takes=FLOATS)
+def _aten_rrelu(input, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    return rrelu(input, lower, upper, training)
+
+
+@implements_tensors(torch.rrelu_, aten.rrelu_.default, takes=FLOATS)
+def rrelu_(input, lower=1 / 8, upper=1 / 3, training=False, generator=None):
     return rrelu(input, lower, upper, training, inplace=True)
 
 

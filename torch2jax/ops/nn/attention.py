@@ -11,7 +11,7 @@ from jax import lax
 
 from ...errors import TracedValueError
 from ...rules.registry import implements_tensors
-from ...rules.rule import ArrayRule
+from ...rules.rule import ArrayRule, InnerRule
 from ...seams import stands_in
 from ...tensors.dtypes import FLOATS
 from ...translation import current
@@ -64,7 +64,7 @@ def _attend_dropping(rng, query, key, value, attn_mask, is_causal, scale, enable
     return attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop, rng)
 
 
-_ATTEND = ArrayRule(_attend, "scaled_dot_product_attention")
+_ATTEND = InnerRule(_attend, "scaled_dot_product_attention")
 _ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", random=True)
 
 

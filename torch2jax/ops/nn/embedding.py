@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from ...rules.registry import implements, implements_tensors
-from ...rules.rule import ArrayRule
+from ...rules.rule import InnerRule
 from ...tensors.storage import is_traced, reshape
 from ..indexing import known_values, progression
 from ..values import values
@@ -133,4 +133,4 @@ def _one_hot(input, num_classes):
     return lax.eq(lax.broadcast_in_dim(input, shape, range(input.ndim)), classes).astype(input.dtype)
 
 
-_ONE_HOT = ArrayRule(_one_hot, "one_hot", dtype=torch.int64)
+_ONE_HOT = InnerRule(_one_hot, "one_hot", dtype=torch.int64)

@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
 from ...rules.registry import implements_tensors
-from ...rules.rule import ArrayRule
+from ...rules.rule import InnerRule
 from ...seams import exchange, stands_in
 from ...translation import current
 from .scores import exponentials, rows_at_a_time, scores_of, weighted
@@ -40,8 +40,8 @@ def _attend(scores, value, may_be_empty: bool, wants_log_sum: bool):
     return output, log_sum
 
 
-_SCORES = ArrayRule(_scores, "flex_attention")
-_ATTEND = ArrayRule(_attend, "flex_attention")
+_SCORES = InnerRule(_scores, "flex_attention")
+_ATTEND = InnerRule(_attend, "flex_attention")
 
 
 @implements_tensors(torch.ops.higher_order.flex_attention)

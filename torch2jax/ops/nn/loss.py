@@ -124,7 +124,7 @@ def _reduce_tensor(loss, reduction: int):
     return loss if reduction == _NONE else loss.mean() if reduction == _MEAN else loss.sum()
 
 
-@implements_tensors(torch.margin_ranking_loss)
+@implements_tensors(torch.margin_ranking_loss, aten.margin_ranking_loss.default)
 def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
     return _reduce_tensor((-target * (input1 - input2) + float(margin)).clamp_min(0), reduction)
 
@@ -134,7 +134,7 @@ def soft_margin_loss(input, target, reduction=_MEAN):
     return _reduce_tensor(-F.logsigmoid(input * target), reduction)
 
 
-@implements_tensors(torch.hinge_embedding_loss)
+@implements_tensors(torch.hinge_embedding_loss, aten.hinge_embedding_loss.default)
 def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
     apart = torch.where(target != 1, (margin - input).clamp_min(0), 0)
     return _reduce_tensor(apart + torch.where(target != -1, input, 0), reduction)

@@ -12,7 +12,7 @@ from jax import lax
 from ...rules.formats import as_input
 from ...rules.inplace import write_in_place
 from ...rules.registry import implements, implements_tensors, limit_decomposed
-from ...rules.rule import ArrayRule
+from ...rules.rule import InnerRule
 from ...tensors.dtypes import FLOATS, INEXACT
 from ..arrays import spread
 from ..views import reshape
@@ -185,8 +185,8 @@ def _moved(running, value, momentum):
     return lax.add(kept, lax.mul(value.astype(running.dtype), _scalar(running, momentum)))
 
 
-_NORMALIZE_BATCH = ArrayRule(_normalize_batch, "batch_norm", channels_last=("follow", 4), strides=as_input)
-_NORMALIZE_WITH = ArrayRule(_normalize_with, "batch_norm", channels_last=("follow", 4), strides=as_input)
+_NORMALIZE_BATCH = InnerRule(_normalize_batch, "batch_norm", channels_last=("follow", 4), strides=as_input)
+_NORMALIZE_WITH = InnerRule(_normalize_with, "batch_norm", channels_last=("follow", 4), strides=as_input)
 
 
 @implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS)
@@ -216,7 +216,7 @@ def _normalize_instances(input, weight, bias, running_mean, running_var, momentu
     return output, *_updated(running_mean, running_var, _mean(mean, (0,)), _mean(var, (0,)), count, momentum)
 
 
-_NORMALIZE_INSTANCES = ArrayRule(_normalize_instances, "instance_norm", channels_last=("follow", 4))
+_NORMALIZE_INSTANCES = InnerRule(_normalize_instances, "instance_norm", channels_last=("follow", 4))
 
 
 @implements_tensors(torch.instance_norm, aten.instance_norm.default, takes=FLOATS)

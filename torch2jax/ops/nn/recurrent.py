@@ -9,7 +9,7 @@ import torch
 from jax import lax
 
 from ...rules.registry import implements, implements_tensors
-from ...rules.rule import ArrayRule
+from ...rules.rule import InnerRule
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values
@@ -115,7 +115,7 @@ def _layer(input, states, weights, kind: str, layer: int, has_biases: bool, bidi
     return (outputs[0] if directions == 1 else lax.concatenate(outputs, 2), *last)
 
 
-_LAYER = ArrayRule(_layer, "recurrent_layer")
+_LAYER = InnerRule(_layer, "recurrent_layer")
 
 
 def _recurrent(kind: str, input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_sizes):
@@ -248,7 +248,7 @@ def _pack(padded, batch_sizes):
     return take_rows(lax.collapse(padded, 0, 2), rows)
 
 
-_PAD, _PACK = ArrayRule(_pad, "_pad_packed_sequence"), ArrayRule(_pack, "_pack_padded_sequence")
+_PAD, _PACK = InnerRule(_pad, "_pad_packed_sequence"), InnerRule(_pack, "_pack_padded_sequence")
 
 
 @implements_tensors(torch._pack_padded_sequence, aten._pack_padded_sequence.default)

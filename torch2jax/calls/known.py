@@ -1,0 +1,325 @@
+"""Operations on known values while JAX traces: PyTorch's function on real tensors, beside the rule or in its place.
+
+What is small PyTorch computes at once, which takes less time than a note of how. The rule runs only if the graph asks
+for the array: a number becomes a constant there, and any other value what the rule makes of its operands. Of what is
+large, the rule's result is in the graph, and PyTorch computes it once somebody asks for the values.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from ..tensors.dtypes import canonical
+from ..tensors.held import Held, Lazy
+from ..tensors.interop import is_dense
+from ..tensors.known import Deferred, defer, evaluate, in_pytorch, is_small, real
+from ..tensors.tensor import Torchish, wrap, wrap_held
+from ..tensors.traced import evaluating, is_traced
+from ..translation import current
+
+__all__ = ["constant", "lazily", "run_known"]
+
+_MOST_WORK = 2**18
+_PLACEMENT = ("device", "pin_memory", "non_blocking")
+_CPU = torch.device("cpu")
+
+
+class _Unknown(Exception):
+    """An operand depends on a traced input."""
+
+
+class _Operands:
+    """The tensors among the arguments of a call, all of them known."""
+
+    def __init__(self, args: tuple, kwargs: dict):
+        self.tensors: list[Torchish] = []
+        self.knowns: list[Any] = []
+        self.args = tuple([self._take(x) for x in args])
+        self.kwargs = {key: self._take(x) for key, x in kwargs.items() if key not in _PLACEMENT} if kwargs else {}
+
+    def _take(self, value) -> Any:
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind([self._take(item) for item in value])
+        if kind is not Torchish:
+            if not isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+                return value
+            value = current().lift(value)
+        known = value.known
+        if known is None:
+            raise _Unknown
+        self.tensors.append(value)
+        self.knowns.append(known)
+        return known
+
+    @property
+    def want_grad(self) -> bool:
+        """Whether the result is to require grad."""
+        return any(x._node.storage.history is not None for x in self.tensors)
+
+    def is_small(self, elementwise: bool) -> bool:
+        """Whether PyTorch is done at once."""
+        work, shape = 1, None
+        for known in self.knowns:
+            if type(known) is not torch.Tensor:
+                return False
+            size = known.numel()
+            if size > 1 and not (elementwise and known.shape == shape):
+                work, shape = work * size, known.shape
+            if not is_small(size):
+                return False
+        return is_small(work) if elementwise else work <= _MOST_WORK and not _has_large(self.args, self.kwargs)
+
+
+def _has_large(*values) -> bool:
+    """Whether a number may stand for a large size."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            if _has_large(*value):
+                return True
+        elif isinstance(value, dict):
+            if _has_large(*value.values()):
+                return True
+        elif isinstance(value, int) and not is_small(abs(value)):
+            return True
+    return False
+
+
+def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
+    """``rule(args, kwargs)``, whose values are known if those of all tensors among the arguments are.
+
+    Args:
+        function: PyTorch's, which `rule` stands for: it gives new tensors, and changes nothing.
+    """
+    call = current()
+    if kwargs.get("out") is not None:
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        return rule.write_out(run_known(function, rule, args, rest), kwargs["out"], args, rest)
+    try:
+        operands = _Operands(args, kwargs)
+    except _Unknown:
+        return rule(args, kwargs)
+    if not operands.tensors:
+        return rule(args, kwargs)
+    error = None
+    by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
+    may_wait = call.is_lazy and not by_rule and not (operands.want_grad and torch.is_grad_enabled())
+    if may_wait and operands.is_small(rule.elementwise):
+        try:
+            made = in_pytorch(function, *operands.args, **operands.kwargs)
+        except Exception as refused:
+            error = refused
+        else:
+            return _results(made, rule, operands, args, kwargs)
+    if error is not None:
+        try:
+            result = rule(args, kwargs)
+        except Exception:
+            raise error from None
+        return _with_known(result, defer(_by_rule, rule, operands.args, operands.kwargs), call)
+    if rule.concrete:
+        return _concrete(function, rule, operands, kwargs, by_rule)
+    if by_rule:
+        known = defer(_by_rule, rule, operands.args, operands.kwargs)
+    else:
+        known = defer(function, *operands.args, **operands.kwargs)
+    return _with_known(rule(args, kwargs), known, call)
+
+
+def _by_rule(rule, args: tuple, kwargs: dict) -> Any:
+    """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
+    call: Any = current()
+    with call.outside(), evaluating(), call.at(None):
+        result = rule(_tensors(args), _tensors(kwargs))
+        if isinstance(result, (list, tuple)):
+            return [_value(part) for part in result]
+        return _value(result)
+
+
+def _value(tensor: Any) -> Any:
+    return in_pytorch(real(tensor.read()).to, tensor.dtype) if isinstance(tensor, Torchish) else tensor
+
+
+def _tensors(value) -> Any:
+    if isinstance(value, torch.Tensor):
+        return wrap(evaluate(value), value.dtype)
+    if type(value) in (list, tuple):
+        return type(value)([_tensors(item) for item in value])
+    if type(value) is dict:
+        return {key: _tensors(item) for key, item in value.items()}
+    return value
+
+
+def _with_known(result, known: Deferred, call) -> Any:
+    if isinstance(result, Torchish):
+        _note(result, known)
+    elif isinstance(result, (list, tuple)):
+        for index, part in enumerate(result):
+            if isinstance(part, Torchish):
+                _note(part, defer(_item, known, index))
+    return result
+
+
+def _item(values, index: int):
+    return values[index]
+
+
+def _note(tensor: Torchish, known: Deferred) -> None:
+    storage = tensor._node.storage
+    if storage is tensor._node and storage._known is None and is_traced(storage.held.array):
+        storage.note_known(known)
+
+
+def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
+    """The result of a function whose shape depends on values, as a constant."""
+    reals = [_real(x) for x in operands.args]
+    options = {key: _real(x) for key, x in operands.kwargs.items()}
+    computed = functools.partial(_by_rule, rule, tuple(reals), options) if by_rule else None
+    made = in_pytorch(function, *reals, **options) if computed is None else in_pytorch(computed)
+    device = _device(operands, kwargs)
+    if isinstance(made, torch.Tensor):
+        return constant(made, device=device)
+    return type(made)([constant(part, device=device) for part in made])
+
+
+def _real(value) -> Any:
+    if isinstance(value, (torch.Tensor, Deferred, jax.Array)):
+        return real(value)
+    return type(value)([_real(item) for item in value]) if type(value) in (list, tuple) else value
+
+
+def _device(operands: _Operands, kwargs: dict) -> torch.device:
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device)
+    found = operands.tensors[0]._label
+    for tensor in operands.tensors:
+        found = tensor._label if found.type == "cpu" else found
+    return found
+
+
+def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, device: torch.device = _CPU) -> Torchish:
+    """The tensor of this call with the values of one that PyTorch has just made, and that nobody else will write to.
+
+    JAX gets the array at once, but where it is traced: there, once the graph asks for it.
+    """
+    call, strides = current(), strides or _strides(made)
+    if not call.is_lazy:
+        array = evaluate(made)
+        return wrap(array, made.dtype, made if call.stages else None, strides=strides, device=device)
+    return _waiting(made, strides, device)
+
+
+def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
+    literal = Lazy(functools.partial(_literal, made), made.shape, canonical(made.dtype))
+    return wrap_held(literal, made.dtype, made, strides, device)
+
+
+def _literal(made: torch.Tensor) -> Held:
+    return Held(evaluate(made), None)
+
+
+def _strides(made: torch.Tensor) -> tuple[int, ...] | None:
+    return None if made.is_contiguous() or not is_dense(made) else made.stride()
+
+
+# Results that the graph may ask for.
+
+
+def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]) -> Lazy:
+    """What holds `made`, which PyTorch has made of the known values of `operand`, and `change` of its array."""
+    known: Any = operand.known
+    kept = _Kept(operand.lazy if made.ndim else None, known)
+    shape, dtype = tuple(made.shape), canonical(made.dtype)
+
+    def emit() -> Held:
+        return _literal(made) if kept.lazy is None or kept.is_narrowed else change(kept.lazy.held)
+
+    lazy = Lazy(emit, shape, dtype, 1 + kept.depth)
+    return Lazy(functools.partial(_literal, made), shape, dtype) if lazy.is_long else lazy
+
+
+class _Kept(NamedTuple):
+    """An operand as it was."""
+
+    lazy: Held | Lazy | None
+    """None for a number."""
+    known: torch.Tensor
+
+    @property
+    def depth(self) -> int:
+        return self.lazy.depth if type(self.lazy) is Lazy else 0
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether 32 bits do not hold what 64 do."""
+        known = self.known
+        if known.dtype is not torch.int64 or canonical(known.dtype).itemsize == 8 or known.numel() == 0:
+            return False
+        return bool(known.min() < -(2**31)) or bool(known.max() >= 2**31)
+
+    def tensor(self) -> Torchish:
+        """A tensor of its own with the operand's values."""
+        if self.lazy is None:
+            return constant(self.known)
+        return wrap_held(self.lazy, self.known.dtype, self.known, _strides(self.known))
+
+
+class _Operation:
+    """A rule and its operands as they are now, for when the graph asks for what it gives."""
+
+    def __init__(self, rule: Any, operands: _Operands, args: tuple, kwargs: dict):
+        pairs = zip(operands.tensors, operands.knowns, strict=True)
+        self._rule = rule
+        self._operands = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
+        self._args, self._kwargs = args, kwargs
+        self.depth = 1 + max(kept.depth for kept in self._operands)
+        self._results: list[Held] | None = None
+
+    def result(self, index: int, known: torch.Tensor) -> Held:
+        """One of its results, in the graph."""
+        if in_pytorch(lambda: any(kept.is_narrowed for kept in self._operands)):
+            return _literal(known)
+        if self._results is None:
+            operands = iter(self._operands)
+            with torch.no_grad():
+                results = self._rule(_replaced(self._args, operands), _replaced(self._kwargs, operands))
+            self._results = [x.held for x in (results if isinstance(results, (list, tuple)) else [results])]
+            self._args, self._kwargs = (), {}
+        held, dtype = self._results[index], canonical(known.dtype)
+        return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
+
+
+def _replaced(value, operands: Iterator[_Kept]) -> Any:
+    kind = type(value)
+    if kind is Torchish or isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+        return next(operands).tensor()
+    if kind is tuple or kind is list:
+        return kind([_replaced(item, operands) for item in value])
+    return {key: _replaced(item, operands) for key, item in value.items()} if kind is dict else value
+
+
+def _results(made, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:
+    """Tensors of this call for what PyTorch has made."""
+    device, operation = _device(operands, kwargs), None
+
+    def result(part, index: int) -> Any:
+        nonlocal operation
+        if not isinstance(part, torch.Tensor):
+            return part
+        if part.ndim and not rule.concrete:
+            operation = operation or _Operation(rule, operands, args, kwargs)
+            emit = functools.partial(operation.result, index, part)
+            lazy = Lazy(emit, tuple(part.shape), canonical(part.dtype), operation.depth)
+            if not lazy.is_long:
+                return wrap_held(lazy, part.dtype, part, _strides(part), device)
+        return _waiting(part, _strides(part), device)
+
+    if isinstance(made, (list, tuple)):
+        return type(made)([result(part, index) for index, part in enumerate(made)])
+    return result(made, 0)

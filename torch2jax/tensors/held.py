@@ -1,0 +1,93 @@
+"""Arrays as storages hold them: with their dimensions in some order, and in the graph or not yet there."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from ..translation import current
+
+__all__ = ["Held", "Lazy"]
+
+_MOST_STEPS = 24
+
+
+class Held(NamedTuple):
+    """An array as it is held: with its dimensions in another order than the tensor's, or in order.
+
+    Operators that do not care for the order of dimensions work on what is held, so that a transposition is emitted
+    only where one is needed: a convolution net stays in channels-last order from its first layer to its last.
+    """
+
+    array: Any
+    layout: tuple[int, ...] | None
+    """The tensor's dimension at each place of `array`, None if they are in order."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        if self.layout is None:
+            return self.array.shape
+        return tuple(size for _, size in sorted(zip(self.layout, self.array.shape, strict=True)))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def size(self) -> int:
+        return self.array.size
+
+    @property
+    def held(self) -> "Held":
+        return self
+
+    def arranged(self, layout: tuple[int, ...] | None):
+        """The array with its dimensions in the order `layout` asks for."""
+        if layout == self.layout:
+            return self.array
+        own = self.layout or range(self.array.ndim)
+        wanted = range(self.array.ndim) if layout is None else layout
+        return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
+
+
+class Lazy:
+    """What holds a known value that the graph has not asked for yet: it enters there at most once, or never.
+
+    Args:
+        emit: gives the array, in what JAX traces outside of all transformations that the code has begun.
+        shape: the tensor's.
+        dtype: the array's.
+        depth: how many others `emit` asks in turn.
+    """
+
+    __slots__ = ("_emit", "_held", "depth", "dtype", "shape")
+
+    def __init__(self, emit: Callable[[], Held], shape: tuple[int, ...], dtype: np.dtype, depth: int = 1):
+        self._emit: Callable[[], Held] | None = emit
+        self._held: Any = None
+        self.shape, self.dtype, self.depth = shape, dtype, depth
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the values are shorter said than how they come about; it also bounds the recursion of `held`."""
+        return self.depth > _MOST_STEPS
+
+    @property
+    def held(self) -> Held:
+        """The array, which is in the graph from now on."""
+        if self._emit is not None:
+            with current().outside():
+                self._held = self._emit()
+            self._emit = None
+        return self._held
+
+    def then(self, change: Callable[[Held], Held], shape: tuple[int, ...], dtype: np.dtype) -> "Lazy":
+        """What `change` makes of it, no sooner than the graph asks for that."""
+        return Lazy(lambda: change(self.held), shape, dtype, self.depth + 1)

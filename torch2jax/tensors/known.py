@@ -1,0 +1,184 @@
+"""Values that are known while JAX traces, since no traced input decides them: PyTorch computes these, on the CPU.
+
+A known value is a tensor of PyTorch's own, which has its logical dtype and is never written to; a `Deferred`, which
+gives one when it is asked; or a jax array that is no tracer, perhaps narrower than the dtype that it stands for.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .dtypes import canonical
+from .interop import array_to_tensor, to_numpy, values_of
+from .scalars import held_values
+from .traced import evaluating
+
+__all__ = ["Deferred", "Frame", "Place", "defer", "evaluate", "in_pytorch", "is_small", "real", "value_of_body"]
+
+_MAX_DEPTH = 100
+_SMALL = 4096
+_PLAIN = frozenset((torch.float32, torch.float64, torch.int32, torch.bool))
+
+
+def is_small(size: int) -> bool:
+    """Whether so many elements are computed in less time than it takes to note how."""
+    return size <= _SMALL
+
+
+class Deferred:
+    """A value that PyTorch will compute of other known values, when it is asked for: most never are."""
+
+    __slots__ = ("_args", "_function", "_kwargs", "_value", "depth")
+
+    def __init__(self, function: Callable, args: tuple, kwargs: dict, depth: int):
+        self._function: Callable | None = function
+        self._args, self._kwargs = args, kwargs
+        self._value: Any = None
+        self.depth = depth
+        if depth > _MAX_DEPTH:  # bounds the recursion of force()
+            self.force()
+            self.depth = 0
+
+    def force(self) -> Any:
+        """The value, computed at most once."""
+        if self._function is not None:
+            args, kwargs = _forced(self._args), _forced(self._kwargs)
+            with torch._C._DisableAutocast():
+                self._value = in_pytorch(self._function, *args, **kwargs)
+            self._function = self._args = self._kwargs = None
+        return self._value
+
+
+def defer(function: Callable, *args, **kwargs) -> Deferred:
+    """What `function` gives, in PyTorch itself, for arguments that hold known values in place of tensors."""
+    return Deferred(function, args, kwargs, 1 + max(_depths((*args, *kwargs.values())), default=0))
+
+
+def _depths(values):
+    for value in values:
+        if isinstance(value, Deferred):
+            yield value.depth
+        elif isinstance(value, (list, tuple)):
+            yield from _depths(value)
+
+
+def _forced(value) -> Any:
+    if isinstance(value, Deferred):
+        return value.force()
+    if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return real(value)
+    if type(value) in (list, tuple):
+        return type(value)([_forced(item) for item in value])
+    if type(value) is dict:
+        return {key: _forced(item) for key, item in value.items()}
+    return value
+
+
+def in_pytorch(function: Callable, *args, **kwargs) -> Any:
+    """What PyTorch itself gives, whatever code around it intercepts."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return function(*args, **kwargs)
+
+
+def real(known) -> torch.Tensor:
+    """The tensor of PyTorch's own with a known value; nobody may write to it."""
+    if isinstance(known, torch.Tensor):
+        return known
+    if isinstance(known, Deferred):
+        return known.force()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if isinstance(known, jax.Array) and next(iter(known.devices())).platform != "cpu":
+            with evaluating():
+                known = jax.device_put(known, jax.local_devices(backend="cpu")[0])
+        return array_to_tensor(known)
+
+
+def evaluate(known) -> jax.Array:
+    """The jax array of a known value, narrower than its dtype while ``jax_enable_x64`` is off."""
+    if isinstance(known, jax.Array):
+        return known
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        found = real(known)
+        if found.ndim == 0 and found.dtype in _PLAIN:
+            with evaluating():
+                return jnp.asarray(np.asarray(found.item(), canonical(found.dtype)))  # in half the time
+        with evaluating():
+            return jax.device_put(held_values(to_numpy(values_of(found)), canonical(found.dtype)), may_alias=True)
+
+
+def value_of_body(body: Callable, *args, **kwargs) -> Any:
+    """What a function of arrays gives for known values, as tensors: for `defer`, where PyTorch has no such function."""
+    args, kwargs = _as_arrays(args), _as_arrays(kwargs)
+    with evaluating():
+        result = body(*args, **kwargs)
+    return jax.tree.map(real, result)
+
+
+def _as_arrays(value) -> Any:
+    if isinstance(value, torch.Tensor):
+        return evaluate(value)
+    if type(value) in (list, tuple):
+        return type(value)([_as_arrays(item) for item in value])
+    if type(value) is dict:
+        return {key: _as_arrays(item) for key, item in value.items()}
+    return value
+
+
+# A value in memory: PyTorch's geometry says which elements a tensor has.
+
+
+class Frame(NamedTuple):
+    """How a storage's values are in memory: without gaps."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None
+    """The dimensions from the outermost to the innermost, None if in order."""
+
+
+class Place(NamedTuple):
+    """Which part of memory a tensor has, in elements of its dtype, and how it takes them."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype | None
+    """None for that of the memory."""
+    bits: frozenset[str] = frozenset()
+    """``"conj"`` and ``"neg"`` where the values in memory are conjugate or negative."""
+
+    def read(self, values: torch.Tensor, frame: Frame) -> torch.Tensor:
+        """The tensor's values, of those that its memory has."""
+        found = self._within(_memory(values, frame))
+        return found if self.dtype is None or found.dtype == self.dtype else found.to(self.dtype)
+
+    def write(self, values: torch.Tensor | None, frame: Frame, written: torch.Tensor) -> torch.Tensor:
+        """What the memory has after a write to the tensor; None for what it had, where all is written."""
+        if values is None:
+            memory = torch.empty(math.prod(frame.shape), dtype=written.dtype)
+        else:
+            memory = _memory(values, frame).clone(memory_format=torch.contiguous_format)
+        self._within(memory).copy_(written)
+        if frame.order is None:
+            return memory.view(frame.shape)
+        inverse = [frame.order.index(dim) for dim in range(len(frame.shape))]
+        return memory.view([frame.shape[dim] for dim in frame.order]).permute(inverse)
+
+    def _within(self, memory: torch.Tensor) -> torch.Tensor:
+        if self.dtype is not None and canonical(memory.dtype) != canonical(self.dtype):
+            memory = memory.view(self.dtype)
+        found = memory.as_strided(self.shape, self.strides, self.offset + memory.storage_offset())
+        if "conj" in self.bits:
+            found = found.conj()
+        return torch._neg_view(found) if "neg" in self.bits else found
+
+
+def _memory(values: torch.Tensor, frame: Frame) -> torch.Tensor:
+    """The elements in PyTorch's order, as one dimension without gaps."""
+    if frame.order is not None:
+        values = values.permute(frame.order)
+    return values.resolve_conj().resolve_neg().contiguous().view(-1)

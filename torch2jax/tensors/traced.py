@@ -1,0 +1,35 @@
+"""Whether JAX is tracing a value, and computing beside what it traces."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+
+__all__ = ["evaluating", "is_traced", "noting_questions"]
+
+_questions = threading.local()
+
+
+def is_traced(array) -> bool:
+    """Whether JAX is tracing `array`, so that it may have no value yet."""
+    if isinstance(array, jax.core.Tracer):
+        _questions.asked = True
+        return True
+    return False
+
+
+def noting_questions(function: Callable, *args) -> tuple[Any, bool]:
+    """What `function` gives for traced arguments, and whether it asked if something is traced."""
+    before = getattr(_questions, "asked", False)
+    _questions.asked = False
+    try:
+        return function(*args), _questions.asked
+    finally:
+        _questions.asked = before
+
+
+def evaluating():
+    """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
+    return jax.core.eval_context()

@@ -1,0 +1,83 @@
+"""`torch.autograd.graph.saved_tensors_hooks`: what a derivative keeps of the way forward goes through them.
+
+Which values those are, JAX's derivatives decide; a hook sees each of them once, as a tensor.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..seams import stands_in
+from ..tensors.dtypes import logical
+from ..tensors.history import NeedsTape
+from ..tensors.storage import values_only
+from ..tensors.tensor import Torchish, wrap
+from ..translation import current
+
+__all__ = ["Packing"]
+
+_autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
+_hooks, _push = _autograd._top_saved_tensors_default_hooks, _autograd._push_saved_tensors_default_hooks
+
+
+@stands_in(_autograd, "_push_saved_tensors_default_hooks")
+def _push_hooks(pack_hook, unpack_hook) -> None:
+    if current().attempt.depth == 0:
+        raise NeedsTape(1)
+    _push(pack_hook, unpack_hook)
+
+
+class Packing:
+    """What `saved_tensors_hooks` make of the values that one tape keeps."""
+
+    def __init__(self):
+        self._is_suspended = False
+
+    def __call__(self, array) -> Callable[[], Any] | None:
+        """Lets the hooks that are set pack an array.
+
+        Returns:
+            What gives the array back, unpacked; None if there are no hooks.
+
+        Raises:
+            RuntimeError: the hook wrote to its argument.
+        """
+        hooks = None if self._is_suspended else _hooks(False)
+        if hooks is None:
+            return None
+        pack, unpack = hooks
+        with self._suspended():
+            tensor = wrap(array, logical(array.dtype, ()))
+            packed = pack(tensor)
+        if tensor._writes[0]:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook can "
+                "not be modified by in-place operations as this can lead to unexpected side-effects."
+            )
+        return lambda: self._unpacked(unpack, packed, array)
+
+    def _unpacked(self, unpack: Callable, packed, array):
+        with self._suspended():
+            tensor = unpack(packed)
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got {type(tensor)}")
+            lifted: Torchish = current().lift(tensor)
+            found = lifted.read()
+        if (found.shape, found.dtype) != (array.shape, array.dtype):
+            raise RuntimeError(
+                f"a saved tensor was unpacked as one of {lifted.dtype} and shape {list(lifted.shape)}; wanted "
+                f"{logical(array.dtype, ())} and {list(array.shape)}"
+            )
+        # As in PyTorch it is differentiated as what was packed.
+        return array if found is array or array.dtype.kind in "biu" else values_only(array, found)
+
+    @contextlib.contextmanager
+    def _suspended(self):
+        before, self._is_suspended = self._is_suspended, True
+        try:
+            with current().at(None), torch.no_grad():
+                yield
+        finally:
+            self._is_suspended = before
