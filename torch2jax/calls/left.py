@@ -163,8 +163,9 @@ class _Tensor:
             shape, _, strides, offset, _ = self._geometry
             return current().constants.around.view(made.around[self._storage], shape, strides, offset)
         node: Any = made.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(made)
-        for kind in self._kinds:
+        for kind, place in self._kinds:
             node = View(node, kind)
+            node.place = None if isinstance(self._storage, int) and self._storage in made.stands else place
         shape, dtype, strides, offset, label = self._geometry
         if isinstance(self._storage, int) and self._storage in made.stands:
             offset += made.stands[self._storage].storage_offset()
@@ -254,7 +255,7 @@ class Left:
         while isinstance(node, View):
             if node.kind.traced:
                 raise Uncontained("a view at a place that is computed within")
-            kinds.append(node.kind)
+            kinds.append((node.kind, node.place))
             node = node.parent
         described = _Tensor(tensor, kinds[::-1], self._describe_storage(node), None)
         self._remember(tensor, described)
