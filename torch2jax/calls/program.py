@@ -34,7 +34,7 @@ class Spare:
 
     def given(self, storage: Storage, array) -> Any:
         """The array of a storage, or a copy of it, for a program that destroys it."""
-        own = (storage._array is array) + (storage._known is array) + (storage._held.array is array)
+        own = (storage._array is array) + (storage._known is array) + (storage.held.array is array)
         if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= _ALONE + own:
             return array
         return jax.numpy.array(array, copy=True)
