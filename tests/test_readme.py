@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from torch2jax.cli.vision import define_vision_operators
+
+define_vision_operators()  # transformers imports torchvision
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -12,6 +12,7 @@ import torch
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.originals import original
+from .calls.parts import parts_of
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .tensors.dtypes import canonical, dtype_j2t
@@ -31,6 +32,7 @@ def t2j(
     on_missing: str = "error",
     call_torch: Sequence[Any] = (),
     vmap_method: str = "sequential",
+    compile: Sequence[Any] = (),
     checks: str = "assume",
     answers: Mapping[str, bool] | None = None,
     max_paths: int = 64,
@@ -71,6 +73,9 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
+        compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
+            Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
+            themselves, and classes of modules.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
     only by code that draws random numbers; what runs in PyTorch may draw none.
@@ -79,7 +84,7 @@ def t2j(
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
             of another kind.
         ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
-            no positive integer; or `call_torch` has a name that nothing bears.
+            no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
     The functions raise
 
@@ -98,18 +103,21 @@ def t2j(
     if isinstance(thing, torch.dtype):
         return canonical(thing)
     if isinstance(thing, torch.nn.Module):
-        return TranslatedModule(thing, None, last_resort(thing, **options), policy)
+        return TranslatedModule(thing, None, last_resort(thing, **options), policy, parts_of(thing, compile))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
-        return TranslatedModule(thing.__self__, thing, last_resort(thing.__self__, **options), policy)
+        module = thing.__self__
+        return TranslatedModule(module, thing, last_resort(module, **options), policy, parts_of(module, compile))
     if isinstance(thing, JaxFunction):
         return thing.function
+    if compile and callable(thing) and not isinstance(thing, type):
+        parts_of(None, compile)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
         return StatefulFunction(thing, objects, last_resort(None, **options), policy)
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options), policy)
-    branching = {"checks": checks, "answers": answers, "max_paths": max_paths}
-    return _map_leaves(functools.partial(t2j, **options, **branching), thing)
+    others = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
+    return _map_leaves(functools.partial(t2j, **options, **others), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:

@@ -1,5 +1,7 @@
 """Tensors and arrays from outside a call, as tensors of the call: constants, and what arrays stand for."""
 
+import contextlib
+import itertools
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array, values_of
 from ..tensors.known import is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import View, next_number
+from ..tensors.storage import Storage, View, next_number
 from ..tensors.tensor import Torchish, make_region, make_view, wrap
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
@@ -29,6 +31,8 @@ class Constants:
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, Torchish] = {}
+        self.around: Any = None
+        """What runs around compiled parts (`around.Around`), None where there are none."""
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
@@ -38,12 +42,38 @@ class Constants:
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
 
+    def is_around(self, value) -> bool:
+        """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
+        return self.around is not None and self.around.owns(value)
+
+    def lifting(self, reached: Any) -> contextlib.AbstractContextManager:
+        """A context in which tensors stand for those of PyTorch's own (`around.Around`) that they were made for."""
+        if self.around is None:
+            return contextlib.nullcontext()
+        pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
+        lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
+        return self.around.lifting(lifted, is_closed=True)
+
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
         lifted = self.lift(tensor)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number = False, next_number()
         return lifted
+
+    @property
+    def count(self) -> int:
+        """How many tensors from outside, or made by PyTorch, others stand for."""
+        return len(self._tensors)
+
+    def known_tensors(self, since: int = 0) -> list[torch.Tensor]:
+        """The tensors from outside that others stand for, in the order in which they came."""
+        found = itertools.islice(self._tensors.values(), since, None)
+        return [tensor for tensor, lifted in found if lifted._node.storage.memory.number == 0]
+
+    def storages(self) -> list[Storage]:
+        """Those of all that stands for tensors from outside."""
+        return [lifted._node.storage for _, lifted in self._tensors.values()]
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
@@ -58,6 +88,8 @@ class Constants:
             entry = self._tensors.get(id(value))
             if entry is not None:
                 return entry[1]
+            if self.is_around(value):
+                return self.around.lift(value)
             with outside():
                 return self._lift_constant(value)
         if not isinstance(value, jax.Array):

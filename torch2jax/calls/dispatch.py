@@ -197,6 +197,9 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
+        around = self.constants.around
+        if around is not None and around.is_active:
+            return around.dispatch(self, func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch_selected(self, func, args: tuple, kwargs: dict):

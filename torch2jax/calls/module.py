@@ -35,18 +35,21 @@ class Skeleton:
         module: the user's module; it is only read.
         state: arrays for some or all of its parameters and buffers; the others are constants.
         call: the translated call that the skeleton lives in; it must be the active one.
+        parts: those of the module that are compiled (`parts.Parts`), or None.
 
     Raises:
         RuntimeError: `state` has a name that the module lacks, or an array of another shape.
     """
 
-    def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation):
+    def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation, parts: Any = None):
         self._state, self._call = state or {}, call
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
         name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
+        if parts is not None:
+            parts.take_over(self.module)
 
     def _bind(self, module, call) -> dict[int, Any]:
         tensors = named_tensors(module)

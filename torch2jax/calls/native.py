@@ -128,11 +128,11 @@ class StandIns:
 
     def _flat(self, tensor: Torchish) -> torch.Tensor:
         flat = make_region(tensor, (_elements(tensor),), (1,), 0)
-        values: Any = flat.real_values
+        values = flat.real_values
         if values is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
             raise TracedValueError("what runs in PyTorch")
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if flat.known is None:
+            if values is None:
                 return torch.full(
                     (_elements(tensor),), 0 if is_integral(tensor.dtype) else torch.nan, dtype=tensor.dtype
                 )

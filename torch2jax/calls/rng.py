@@ -26,6 +26,8 @@ class _State(NamedTuple):
     taken: int
     """How many keys were derived from that one."""
     seed: int | None
+    before: Any = 0
+    """How many had been, where that number is traced."""
 
 
 class Stream:
@@ -40,7 +42,7 @@ class Stream:
 
     def __init__(self, rng):
         self._key = None if rng is None else _checked(rng)
-        self._taken = 0
+        self._taken, self._before = 0, 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self.mapped: list[Mapped] = []
@@ -62,11 +64,11 @@ class Stream:
     @property
     def state(self) -> _State:
         """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
-        return _State(self._key, self._taken, self.seed)
+        return _State(self._key, self._taken, self.seed, self._before)
 
     @state.setter
     def state(self, state: _State) -> None:
-        self._key, self._taken, self.seed = state
+        self._key, self._taken, self.seed, self._before = state
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next key; of one example, where examples draw something different.
@@ -103,17 +105,19 @@ class Stream:
                 "or call module.eval() if the randomness is dropout"
             )
         self._taken += 1
-        return _fold_in(self._key, self._taken - 1)
+        return _fold_in(self._key, self._before + self._taken - 1)
 
     def reseed(self, seed: int) -> None:
         """Starts anew from a seed of 64 bits."""
         self.seed = seed
-        self._key, self._taken = _key_of(seed), 0
+        self._key, self._taken, self._before = _key_of(seed), 0, 0
 
     def get_state(self) -> torch.Tensor:
         """The state as bytes, from which `set_state` goes on; without a key there are none."""
         if self._key is None:
             return current().lift(np.zeros(0, np.uint8))
+        if is_traced(self._before):
+            expect_no_repetition("torch.get_rng_state")
         if self._taken:
             self._key, self._taken = _fold_in(self._key, self._taken), 0
         return wrap(_bytes_of(self._key), torch.uint8)
@@ -122,7 +126,7 @@ class Stream:
         """Goes on from what `get_state` gave."""
         state = current().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
-        self._key, self._taken = _key_from(array, self._key) if array.size else None, 0
+        self._key, self._taken, self._before = _key_from(array, self._key) if array.size else None, 0, 0
 
     def close(self) -> None:
         """Puts the generators back into the states in which the call found them."""
@@ -147,7 +151,7 @@ def _checked(rng):
     raise TypeError(f"rng got {got}; wanted one JAX key, as jax.random.key(0) gives it")
 
 
-def _fold_in(key, data: int):
+def _fold_in(key, data):
     with _where_known(key):
         return jax.random.fold_in(key, data)
 

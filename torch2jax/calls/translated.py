@@ -16,8 +16,10 @@ from ..tensors.trees import map_arguments, map_results
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
+from .around import Around
 from .dispatch import Translation
 from .module import Skeleton
+from .parts import Parts
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "run_on_arrays"]
 
@@ -72,8 +74,10 @@ class TranslatedModule:
         method: types.MethodType | None = None,
         last_resort: Any = None,
         policy: Policy = FOLLOWING,
+        parts: Parts | None = None,
     ):
         self._module, self._method, self._last_resort, self._runs = module, method, last_resort, Runs(policy)
+        self._parts = parts
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -87,7 +91,9 @@ class TranslatedModule:
 
         def run(attempt: Attempt):
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
-                skeleton = Skeleton(self._module, state_dict, call)
+                if self._parts is not None:
+                    call.constants.around = Around(call)
+                skeleton = Skeleton(self._module, state_dict, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)
                 return (result, skeleton.state_dict()) if return_state_dict else result
@@ -107,7 +113,7 @@ def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: di
 
     def enter(value):
         nonlocal is_inner
-        is_inner = is_inner or isinstance(value, Torchish)
+        is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_around(value)
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):

@@ -18,7 +18,7 @@ from .forward import replace_forward
 from .inplace import InPlace, WithFlag
 from .rule import ArrayRule, ChannelsLast, DtypeSpec, PromoteSpec, Reflected, TakesSpec, TensorRule
 
-__all__ = ["PROVIDED", "Rules", "lookup", "lookup_aten", "name_of"]
+__all__ = ["PROVIDED", "Rules", "entered", "lookup", "lookup_aten", "name_of"]
 
 _OPERATORS = {
     "add": "add",
@@ -230,6 +230,11 @@ _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
+
+
+def entered() -> tuple[Rules, ...]:
+    """The rules that hold before the others here, the first first."""
+    return _entered.get()
 
 
 def lookup(function):

@@ -26,9 +26,11 @@ __all__ = [
     "is_foreign",
     "keep_geometry",
     "make_region",
+    "make_tensor",
     "make_view",
     "make_view_of_shape",
     "resize",
+    "set_geometry",
     "strides_of_copy",
     "strides_of_shape",
     "swap",
@@ -273,7 +275,7 @@ def wrap_held(
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
     storage.memory.is_inference = torch.is_inference_mode_enabled()
-    return _make(storage, held.shape, dtype, strides, None, device)
+    return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
 def _with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
@@ -298,7 +300,8 @@ def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(strides))) else order
 
 
-def _make(node, shape, dtype, strides, offset, device) -> Torchish:
+def make_tensor(node, shape, dtype: torch.dtype, strides, offset, device: torch.device) -> Torchish:
+    """The tensor that reads `node`, with this geometry."""
     tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
         Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype
     )
@@ -355,7 +358,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
         restriction = restriction._replace(is_inherited=True)
     if isinstance(node, View) and node.place is None:
         node.place = Place(tuple(shape), tuple(strides), offset, dtype)
-    tensor = _make(node, shape, dtype, strides, offset, base._label)
+    tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     if is_view:
         tensor._viewed = base if base._viewed is None else base._viewed
     tensor._writes = base._writes
@@ -367,7 +370,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
 def become(tensor: Torchish, other: Torchish) -> None:
     """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
     keep_geometry(tensor)
-    _set_geometry(tensor, other)
+    set_geometry(tensor, other)
     tensor.change("_node", other._node)
 
 
@@ -378,7 +381,7 @@ def swap(tensor: Torchish, other: Torchish) -> None:
     before.__dict__ = dict(vars(tensor))  # pyright: ignore[reportAttributeAccessIssue]
     for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
         keep_geometry(place)
-        _set_geometry(place, like)
+        set_geometry(place, like)
         kept = journal()
         if kept is not None:
             kept.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
@@ -397,17 +400,18 @@ def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
     kept = journal()
     if kept is not None:
-        kept.note_change(tensor._node, functools.partial(_set_geometry, tensor, _at_the_place_of(tensor)))
+        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, _at_the_place_of(tensor)))
 
 
 def _at_the_place_of(tensor: Torchish) -> Torchish:
     """Another tensor with the geometry and the values of `tensor`."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        return _make(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
+        return make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
 
 
-def _set_geometry(tensor: Torchish, other: Torchish) -> None:
+def set_geometry(tensor: Torchish, other: Torchish) -> None:
+    """Lets `tensor` itself have the dtype, shape and strides of another."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -203,7 +203,7 @@ class Block:
 
     def _trace(self, path: Path, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         call, stream = self._call, self._call.stream.state
-        start = stream if key is None else stream._replace(key=key, taken=taken)
+        start = stream if key is None else stream._replace(key=key, taken=taken, before=0)
         kept = Journal(repeats=self._repeats)
         call.paths.append(path)
         try:

@@ -1,0 +1,101 @@
+"""`generate` of transformers with a compiled forward pass, against a jitted step by hand in a loop, and PyTorch itself.
+
+    python -m benchmarks.generate [greedy sampled beams whisper tiny] [--tokens 64] [--rounds 5]
+
+A Llama of eight layers of width 512 with random weights (`tiny`: two of width 64), and a small Whisper, with static
+caches. The step by hand is that of `handwritten/llama.py`: greedy, its cache donated, its token read in each round, as
+`generate` does to know when to stop. All start from the same weights, and give the same tokens as PyTorch where these
+are not drawn. A time is that of a whole call over the number of tokens; the ways take turns, and it is the best of its
+rounds.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+import torch
+
+from torch2jax import t2j
+from torch2jax.cli.vision import define_vision_operators
+
+from .handwritten import llama
+from .models import in_turns
+
+PROMPT = 8
+
+
+def small_llama(tiny: bool = False):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = (64, 128, 2, 4, 2, 100) if tiny else (512, 1376, 8, 8, 4, 8000)
+    names = (
+        *("hidden_size", "intermediate_size", "num_hidden_layers"),
+        *("num_attention_heads", "num_key_value_heads", "vocab_size"),
+    )
+    config = LlamaConfig(**dict(zip(names, sizes, strict=True)), max_position_embeddings=256, attention_bias=False)
+    return LlamaForCausalLM(config).eval()
+
+
+def small_whisper():
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 256, "encoder_layers": 4, "decoder_layers": 4, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 80}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    none = {"begin_suppress_tokens": None, "suppress_tokens": None}
+    config = WhisperConfig(vocab_size=8000, max_source_positions=500, **sizes, **heads, **tokens, **none)
+    return WhisperForConditionalGeneration(config).eval()
+
+
+def compare(name: str, tokens: int, rounds: int) -> None:
+    """Prints the rows of one way to decode."""
+    options = {"max_new_tokens": tokens, "cache_implementation": "static"}
+    if name == "whisper":
+        model, arguments, parts = small_whisper(), {"input_features": torch.randn(1, 80, 1000)}, ["", "model.encoder"]
+    else:
+        model, parts = small_llama(name == "tiny"), [""]
+        arguments = {"input_ids": torch.randint(3, 100, (1, PROMPT))}
+        options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": name == "sampled"}
+        options |= {"num_beams": 3 if name == "beams" else 1}
+    state = t2j(dict(model.state_dict()))
+    rng = {"rng": jax.random.key(0)} if name == "sampled" else {}
+    generate, arrays = t2j(model.generate, compile=parts), {key: t2j(x) for key, x in arguments.items()}
+
+    def ours():
+        return np.asarray(generate(**arrays, state_dict=state, **rng, **options))
+
+    def pytorch():
+        return model.generate(**arguments, **options).numpy()
+
+    mine, theirs = ours(), pytorch()
+    ways = [ours, pytorch]
+    if name != "sampled":
+        np.testing.assert_array_equal(mine, theirs)
+    if name in ("greedy", "tiny"):
+        decode = llama.decoder(model.config, state, PROMPT + tokens)
+        np.testing.assert_array_equal(decode(arrays["input_ids"], tokens), theirs)
+        ways.append(lambda: decode(arrays["input_ids"], tokens))
+    assert mine.shape[1] >= tokens, "it ended before: choose another seed"
+    milliseconds = [1e3 * seconds / tokens for seconds in in_turns(ways, rounds)]
+    for other, time in zip(("PyTorch", "by hand"), milliseconds[1:], strict=False):
+        mine = milliseconds[0]
+        print(f"| {name} | {other} | {mine:.3g} | {time:.3g} | {mine / time:.3f} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="*", metavar="WAY", help="greedy, sampled, beams, whisper, tiny; all by default")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    define_vision_operators()
+    torch.set_num_threads(1)
+    print("| way | other | translated (ms/token) | other (ms/token) | ratio |\n|---|---|---|---|---|")
+    for name in options.ways or ("greedy", "sampled", "beams", "whisper", "tiny"):
+        compare(name, options.tokens, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A Llama that decodes one token after another, with the weights' names of transformers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+__all__ = ["decoder"]
+
+
+def project(x, weight):
+    return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+def normalize(x, weight, epsilon):
+    return weight * (x * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + epsilon))
+
+
+def rotate(x, cos, sin):
+    left, right = jnp.split(x, 2, -1)
+    return x * cos + jnp.concatenate([-right, left], -1) * sin
+
+
+def decoder(config, params: dict, length: int):
+    """A function of token ids (1, prompt) and a number of tokens, which gives (1, prompt + tokens), greedily."""
+    heads, shared, layers = config.num_attention_heads, config.num_key_value_heads, config.num_hidden_layers
+    width, epsilon = config.hidden_size // heads, config.rms_norm_eps
+    theta = config.rope_parameters["rope_theta"]
+    frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
+
+    def attend(p, x, cache, position, cos, sin):
+        count = x.shape[0]
+        q = rotate(project(x, p("q_proj")).reshape(count, heads, width).swapaxes(0, 1), cos, sin)
+        k = rotate(project(x, p("k_proj")).reshape(count, shared, width).swapaxes(0, 1), cos, sin)
+        v = project(x, p("v_proj")).reshape(count, shared, width).swapaxes(0, 1)
+        keys, values = (
+            lax.dynamic_update_slice(old, new, (0, position, 0)) for old, new in zip(cache, (k, v), strict=True)
+        )
+        q = q.reshape(shared, heads // shared, count, width)
+        scores = jnp.einsum("sgqd,skd->sgqk", q, keys) * width**-0.5
+        mask = jnp.arange(length) <= position + jnp.arange(count)[:, None]
+        weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), -1)
+        y = jnp.einsum("sgqk,skd->sgqd", weights, values).reshape(heads, count, width)
+        return project(y.swapaxes(0, 1).reshape(count, -1), p("o_proj")), (keys, values)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def step(params, caches, ids, position):
+        angles = (position + jnp.arange(ids.shape[0]))[:, None] * jnp.concatenate([frequencies, frequencies])
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        x, new = params["model.embed_tokens.weight"][ids], []
+        for i, cache in enumerate(caches):
+            at = f"model.layers.{i}."
+            y = normalize(x, params[at + "input_layernorm.weight"], epsilon)
+            y, cache = attend(lambda name, at=at: params[f"{at}self_attn.{name}.weight"], y, cache, position, cos, sin)
+            new.append(cache)
+            x = x + y
+            y = normalize(x, params[at + "post_attention_layernorm.weight"], epsilon)
+            gate = jax.nn.silu(project(y, params[at + "mlp.gate_proj.weight"]))
+            x = x + project(gate * project(y, params[at + "mlp.up_proj.weight"]), params[at + "mlp.down_proj.weight"])
+        x = normalize(x[-1], params["model.norm.weight"], epsilon)
+        return jnp.argmax(project(x, params["lm_head.weight"])), new
+
+    def decode(ids, tokens: int):
+        caches = [tuple(jnp.zeros((shared, length, width)) for _ in range(2)) for _ in range(layers)]
+        given, position, found = ids[0], 0, list(np.asarray(ids[0]))
+        for _ in range(tokens):
+            token, caches = step(params, caches, given, np.int32(position))
+            position += given.shape[0]
+            given = token[None]
+            found.append(int(token))
+            if found[-1] == config.vocab_size:  # the end, where there is one
+                break
+        return np.asarray([found])
+
+    return decode

@@ -1,0 +1,210 @@
+"""Parts of a program that are compiled, where Python around them runs as it is."""
+
+import copy
+import difflib
+import functools
+import itertools
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import torch
+from torch.overrides import _get_current_function_mode_stack
+
+from ..errors import TracedValueError
+from ..rules import autocast
+from ..rules.tables import entered
+from ..tensors.dtypes import default_dtype
+from ..tensors.journal import Uncontained
+from ..translation import Call, current
+from .differences import difference, listed
+from .objects import Hidden, Identity
+from .program import Program, Spare
+from .reached import Reached, World
+
+__all__ = ["Parts", "parts_of"]
+
+_MANY = 16
+_NOT_COMPILED: Any = object()
+
+
+def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
+    """The parts that `t2j` was told to compile, or None if these are none.
+
+    Args:
+        module: what is translated; its parts are meant.
+        chosen: names of parts and methods, modules, classes of modules.
+
+    Raises:
+        TypeError: there is no module, or `chosen` has something of another kind.
+        ValueError: no part bears a name.
+    """
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable):  # a name alone would be taken apart
+        raise TypeError(f"got compile={chosen!r}; wanted a list of parts to compile")
+    chosen = tuple(chosen)
+    if not chosen:
+        return None
+    if module is None:
+        raise TypeError("compile names parts of a module, but a function is translated: give a module or its method")
+    return Parts(tuple(found for thing in chosen for found in _found(module, thing)))
+
+
+def _found(module: torch.nn.Module, thing: Any) -> Iterator[tuple[str, str | None]]:
+    """The path of each module that something means, and the name of its method, None for the call of the module."""
+    parts = dict(module.named_modules(remove_duplicate=False))
+    if isinstance(thing, str):
+        yield _named(module, parts, thing)
+        return
+    if isinstance(thing, types.MethodType):
+        owner, method = thing.__self__, thing.__name__
+    else:
+        owner, method = thing, None
+    if isinstance(thing, type) and issubclass(thing, torch.nn.Module):
+        found = [path for path, part in module.named_modules() if isinstance(part, thing)]
+    elif isinstance(owner, torch.nn.Module):
+        found = [path for path, part in parts.items() if part is owner][:1]
+    else:
+        raise TypeError(f"compile has {thing!r}; wanted a part or method, by name or as itself, or a class of modules")
+    if not found:
+        raise ValueError(f"compile has {thing!r}, which is no part of the module")
+    yield from ((path, method) for path in found)
+
+
+def _named(module: torch.nn.Module, parts: dict[str, torch.nn.Module], name: str) -> tuple[str, str | None]:
+    if name in parts:
+        return name, None
+    path, _, method = name.rpartition(".")
+    if path in parts and isinstance(getattr(type(parts[path]), method, None), (types.FunctionType, classmethod)):
+        return path, method
+    methods = [f"{path}.{x}" if path else x for x in dir(type(parts.get(path, module))) if not x.startswith("__")]
+    near = ", ".join(map(repr, difflib.get_close_matches(name, [*parts, *methods], n=3, cutoff=0.4)))
+    hint = f" (nearest: {near})" if near else ""
+    raise ValueError(f"compile names {name!r}, but the module has no part and no method of that name{hint}")
+
+
+class Parts:
+    """The parts of one module that are compiled, and their programs."""
+
+    def __init__(self, chosen: tuple[tuple[str, str | None], ...]):
+        self._chosen = chosen
+        self._parts = {(path, method): _Part(path, method) for path, method in chosen}
+
+    def __reduce__(self):
+        return Parts, (self._chosen,)
+
+    def take_over(self, skeleton: torch.nn.Module) -> None:
+        """Lets the parts of `skeleton`, a copy of the module, run by their programs."""
+        spare = Spare()
+        for (path, method), part in self._parts.items():
+            module: Any = skeleton.get_submodule(path)
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(f"compile names {path!r}, a TorchScript module, which is what it was compiled to")
+            name = "_call_impl" if method is None else method
+            setattr(module, name, _Running(part, module, getattr(module, name), spare))
+
+
+class _Part:
+    """A part, and the programs that it has been compiled to."""
+
+    def __init__(self, path: str, method: str | None):
+        self.name = ".".join(x for x in (path, method) if x) or "the forward pass"
+        self.programs: dict[tuple, Program | None] = {}
+        self._numbers: dict[tuple, int] = {}
+        self._next = itertools.count()
+        self._has_warned = False
+        self._last: dict[str, str] = {}
+
+    def numbered(self, signature: tuple) -> int:
+        """A number that stands for a signature."""
+        number = self._numbers.get(signature)
+        return self._numbers.setdefault(signature, next(self._next)) if number is None else number
+
+    def note(self, key: tuple, program: Program | None, listed: dict[str, str]) -> None:
+        """Keeps a program.
+
+        Args:
+            program: None if the part runs as it is.
+            listed: what the call gets for which it was compiled.
+        """
+        before, self._last = self._last, listed
+        self.programs[key] = program
+        if len(self.programs) > _MANY and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self.name} has been compiled {len(self.programs)} times by now. What differed the last time: "
+                f"{difference(before, listed)}. Wanted the same shapes, dtypes and Python values each time",
+                stacklevel=4,
+            )
+
+
+class _Running(Hidden):
+    """A part of a skeleton, as it is called there."""
+
+    def __init__(self, part: _Part, module: torch.nn.Module, function: Callable, spare: Spare):
+        self._part, self._module, self._function, self._spare = part, module, function, spare
+        self._world: World | None = None
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args, **kwargs):
+        call = current()
+        if not _may_compile(call):
+            return self._function(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            world = self._world
+            if world is None or not world.is_current():
+                world = self._world = World(self._module)
+            world.refresh(self._part.numbered)
+            reached = Reached((args, kwargs), world)
+            key = world.number, reached.signature, reached.described(), _settings(call)
+            program = self._part.programs.get(key, _NOT_COMPILED)
+            if program is _NOT_COMPILED:
+                program = self._compiled(key, args, kwargs, world, reached)
+            if program is not None:
+                return program.run(call, world, reached, self._spare)
+        return self._function(*args, **kwargs)
+
+    def _compiled(self, key: tuple, args: tuple, kwargs: dict, world: World, reached: Reached) -> Program | None:
+        """The program for a signature; None if the part is to run as it is, which shows what is the matter."""
+        name = self._part.name
+        listing = listed(self._function, self._module, args, kwargs)
+        try:
+            program = Program(name, self._function, args, kwargs, world, reached)
+        except (TracedValueError, jax.errors.JAXTypeError) as error:
+            error.add_note(f"{name} is a part that is compiled (compile=...), so that it has no values of tensors.")
+            raise
+        except Uncontained as reason:
+            warnings.warn(f"{name} is not compiled but runs as it is, because of {reason}", stacklevel=4)
+            program = None
+        except Exception:  # the code's own, which comes again, after all that the code has done before
+            return None
+        self._part.note(key, program, listing)
+        return program
+
+    def __deepcopy__(self, memo):
+        module, function = copy.deepcopy(self._module, memo), copy.deepcopy(self._function, memo)
+        return _Running(self._part, module, function, self._spare)
+
+
+def _may_compile(call: Any) -> bool:
+    """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
+    around = call.constants.around
+    if around is None or not around.is_active:
+        return False
+    return all(isinstance(mode, Call) for mode in _get_current_function_mode_stack())
+
+
+def _settings(call: Any) -> tuple:
+    """What else decides a trace."""
+    region, key = autocast.region(), call.stream.state.key
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        region and (region, torch.get_autocast_dtype(region)),
+        default_dtype(),
+        tuple(map(Identity, entered())),
+        jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue]
+        None if key is None else (key.dtype, key.shape),
+        call.compiles,
+    )

@@ -1,0 +1,280 @@
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and what it leaves behind."""
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
+import torch
+from jax.core import eval_jaxpr
+
+from ..tensors.history import UNRECORDED
+from ..tensors.journal import Journal, Uncontained
+from ..tensors.storage import Held, Storage
+from ..tensors.tensor import Torchish, make_tensor, set_geometry
+from ..translation import current
+from .left import Left, Made, Restoration
+from .reached import Reached, World
+
+__all__ = ["Program", "Spare"]
+
+
+class Spare:
+    """The arrays that programs have made for what they write to: nobody else has them, but for what was read since."""
+
+    def __init__(self):
+        self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def add(self, array) -> None:
+        self._arrays[id(array)] = array
+
+    def given(self, storage: Storage, array) -> Any:
+        """The array of a storage, or a copy of it, for a program that destroys it."""
+        own = (storage._array is array) + (storage._known is array) + (storage.held.array is array)
+        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= _ALONE + own:
+            return array
+        return jax.numpy.array(array, copy=True)
+
+
+def _references_alone() -> int:
+    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else."""
+
+    def references(array) -> int:
+        return sys.getrefcount(array)
+
+    array = object()
+    return references(array)
+
+
+_ALONE = _references_alone()
+
+
+def _held_elsewhere(tensors: list) -> list:
+    """Those that others have besides this list and what remembers them: the rest was made only just now."""
+    made: list[Any] = [object()]
+    remembered = (made[0],)
+    alone = sys.getrefcount(made[0])
+    del remembered
+    return [tensors[i] for i in range(len(tensors)) if sys.getrefcount(tensors[i]) > alone]
+
+
+class _Written(NamedTuple):
+    """A storage that was there before, and is written."""
+
+    place: int
+    layout: tuple[int, ...] | None
+    has_history: bool
+
+
+def _standing(tensor: Torchish, storage: Storage) -> Torchish:
+    """Lets a view show a storage of its own; gives what is to be restored."""
+    shape, dtype, strides = tensor.shape, tensor.dtype, tensor.stride()
+    before = make_tensor(tensor._node, shape, dtype, strides, tensor.storage_offset(), tensor._label)
+    set_geometry(tensor, make_tensor(storage, shape, dtype, strides, 0, tensor._label))
+    tensor._node = storage
+    return before
+
+
+class Program:
+    """The trace of a part.
+
+    Args:
+        name: the part's.
+        function: it takes `args` and `kwargs`, tensors of the current call in objects of any kind.
+        world: what is reached from the part's module.
+        reached: what is reached from the arguments besides.
+
+    Raises:
+        Uncontained: it does what cannot be done again by running a program; nothing has been changed then.
+        Exception: what the function raises; nothing has been changed then.
+    """
+
+    def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, world: World, reached: Reached):
+        self._call: Any = current()
+        self._written: list[_Written] = []
+        self._writes: list[tuple[int, int]] = []
+        self._draws = 0
+        self._stream: Any = None
+        self._outer: list[torch.Tensor] = []
+        self._left: Any = None
+        self._program: Any = None
+        self._made_within: set[int] = set()
+        while not self._trace(function, args, kwargs, reached):
+            pass
+        self._finish(name, world, reached)
+        self._call = None
+
+    # Tracing.
+
+    def _trace(self, function: Callable, args: tuple, kwargs: dict, reached: Reached) -> bool:
+        """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
+        call = self._call
+        reached = Reached(self._outer, reached)
+        stream, constants = call.stream.state, call.constants
+        known_before = constants.count
+        restoration, tensors = Restoration(reached.all_objects), reached.all_tensors
+        writes = [tensor._writes[0] for tensor in tensors]
+        storages = reached.all_storages
+        casts, call.casts = call.casts, {}
+
+        def run(arrays: Sequence, key, before) -> list:
+            kept = Journal(repeats=True)
+            try:
+                with kept, call.nested():
+                    self._enter(storages, arrays)
+                    kept.written.clear()
+                    if key is not None:
+                        call.stream.state = stream._replace(key=key, taken=0, before=before)
+                    with call.inside(), constants.lifting(reached):
+                        result = function(*args, **kwargs)
+                    if kept.changes_older:
+                        raise Uncontained("a change of a tensor from outside itself, not of its values")
+                    self._note(storages, arrays, tensors, writes, key, stream)
+                    self._left = Left(reached, restoration.changed(), result)
+                    found = [storages[x.place].held.arranged(x.layout) for x in self._written] + self._left.arrays
+                    return found if self._stream is None else [*found, self._stream.key]
+            except BaseException:
+                kept.cancel()
+                raise
+            finally:
+                call.stream.state = stream
+                self._made_within = {id(node) for node in kept.survivors()}
+                for node in kept.survivors():
+                    if isinstance(node, Storage) and isinstance(node.held.array, jax.core.Tracer):
+                        node.lose()
+
+        stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in reached.all_stands.items()]
+        try:
+            arrays = [storage.held.array for storage in storages]
+            key = stream.key if stream.key is not None else None
+            self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
+        finally:
+            restoration.restore()
+            for tensor, before in stood:
+                set_geometry(tensor, before)
+                tensor._node = before._node
+            for tensor, count in zip(tensors, writes, strict=True):
+                tensor._writes[0] = count
+            call.casts = casts
+        found = [x for x in _held_elsewhere(constants.known_tensors(known_before)) if id(x) not in reached.places]
+        self._outer.extend(found)
+        if found:
+            self._written, self._writes, self._stream = [], [], None
+        return not found
+
+    def _enter(self, storages: Sequence[Storage], arrays: Sequence) -> None:
+        if any(storage.is_outgrown for storage in storages):
+            raise Uncontained("memory that has grown")
+        for storage, array in zip(storages, arrays, strict=True):
+            storage.replace(Held(array, storage.held.layout), None, is_written=True)
+        for storage in storages:
+            storage.settle_as_is()
+
+    def _note(self, storages, arrays, tensors: list[Torchish], writes: list[int], key, stream) -> None:
+        """Takes down what was written to, and how many random numbers were drawn."""
+        self._written = []
+        for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
+            array, layout = storage.held
+            if array is not entered:
+                self._written.append(_Written(place, layout, storage.history is not None))
+        counts: dict[int, tuple[int, int]] = {}
+        for place, (tensor, before) in enumerate(zip(tensors, writes, strict=True)):
+            if tensor._writes[0] != before:
+                counts.setdefault(id(tensor._writes), (place, tensor._writes[0] - before))
+        self._writes = list(counts.values())
+        end = self._call.stream.state
+        if end.key is not key:
+            self._stream = end
+        elif end.seed != stream.seed:
+            raise Uncontained("torch.manual_seed")
+        self._draws = end.taken
+
+    # Running.
+
+    def _finish(self, name: str, world: World, reached: Reached) -> None:
+        closed = self._program
+        self._check_constants(closed.consts, reached)
+        inputs = len(closed.jaxpr.invars) - 1 - (self._call.stream.state.key is not None)
+        before, after = closed.in_avals, closed.out_avals
+        given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
+        kept = [i for i in range(inputs) if i not in given]
+        self._uses_stream = self._draws > 0 or self._stream is not None
+        jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
+
+        def evaluate(spare: list, others: list, constants: list, stream: tuple) -> list:
+            arrays: list[Any] = [None] * inputs
+            for place, array in zip(given, spare, strict=True):
+                arrays[place] = array
+            for place, array in zip(kept, others, strict=True):
+                arrays[place] = array
+            if has_key:
+                key, before = stream
+                arrays.append(key)
+            else:
+                before = np.uint32(0)
+            return eval_jaxpr(jaxpr, constants, *arrays, before)
+
+        evaluate.__name__ = evaluate.__qualname__ = name
+        self._kept, self._given, self._constants = kept, given, list(closed.consts)
+        self._run = jax.jit(evaluate, donate_argnums=0)
+        self._program = None
+
+    def _check_constants(self, constants: Sequence, reached: Reached) -> None:
+        """Refuses a trace that has taken values of tensors for constants, which need not be so the next time."""
+        arrays = [array for array in constants if isinstance(array, jax.Array)]
+        if not arrays:
+            return
+        known = {*map(id, self._call.constants.storages()), *self._made_within, *reached.places}
+        for holder in gc.get_referrers(*arrays):
+            if isinstance(holder, Storage) and id(holder) not in known:
+                raise Uncontained("a tensor that is in neither its module nor its arguments")
+
+    def run(self, call: Any, world: World, reached: Reached, spare: Spare) -> Any:
+        """Runs the program, and leaves behind what the function would have left."""
+        if self._outer:
+            reached = Reached(self._outer, reached)
+            storages: list[Any] = list(reached.all_storages)
+            arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
+        else:
+            storages: list[Any] = [*world.storages, *reached.storages]
+            arrays = [*world.arrays, *[storage.held.array for storage in reached.storages]]
+        given = []
+        for place in self._given:
+            if place < len(world.arrays):
+                world.arrays[place] = None
+            array, arrays[place] = arrays[place], None
+            given.append(spare.given(storages[place], array))
+            del array
+        stream, around, stands = call.stream.state, reached.all_around, reached.all_stands
+        results = self._run(given, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
+        del given
+        if self._stream is not None:
+            call.stream.state = self._stream._replace(key=results.pop())
+        elif self._draws:
+            call.stream.state = stream._replace(taken=stream.taken + self._draws)
+        for (place, layout, has_history), array in zip(self._written, results, strict=False):
+            storage = storages[place]
+            if place in stands:
+                stands[place].write(Held(array, layout))
+                continue
+            storage.write(Held(array, layout), None)
+            if place in around:
+                call.constants.around.write_back(around[place], array)
+            if has_history and storage.history is None:
+                storage.history = UNRECORDED
+            spare.add(array)
+        objects, tensors = reached.all_objects if self._left.needs_objects else (), reached.all_tensors
+        for place, count in self._writes:
+            tensors[place]._writes[0] += count
+        for place, tensor in stands.items():
+            storages[place] = tensor._node
+        return self._left.make(Made(reached, objects, storages, results[len(self._written) :]))
+
+    def _rng(self, stream: Any) -> tuple:
+        if not self._uses_stream:
+            return (stream.key, np.uint32(0)) if stream.key is not None else ()
+        return stream.key, np.uint32(stream.taken)

@@ -1,0 +1,213 @@
+"""All that a compiled part can reach: the objects, tensors and storages, and what its trace depends on of them."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from ..tensors.history import Source
+from ..tensors.storage import Held, Storage, View
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .objects import codec_of, leaf_of
+
+__all__ = ["Reached", "World"]
+
+_SEEN = object()
+_node_of, _held_of = attrgetter("_node"), attrgetter("_held")
+
+
+class Reached:
+    """What can be reached from some roots, and is not reached from others before.
+
+    PyTorch's overrides must be off while it is made.
+
+    Args:
+        roots: any objects.
+        beyond: what is reached from others.
+    """
+
+    def __init__(self, roots: Iterable, beyond: "Reached | None" = None):
+        self._beyond = beyond
+        self.first_object = 0 if beyond is None else len(beyond.objects)
+        self.first_tensor = 0 if beyond is None else len(beyond.tensors)
+        self.first_storage = 0 if beyond is None else len(beyond.storages)
+        self.objects: list = []
+        """Those that hold others."""
+        self.tensors: list[Torchish] = []
+        self.storages: list[Storage] = []
+        self.places: dict[int, int] = {} if beyond is None else beyond.places.copy()
+        """The number of each object, tensor and storage, by id."""
+        self.originals: list[torch.Tensor] = []
+        """What the tensors stand for, themselves if for nothing."""
+        self.around: dict[int, torch.Tensor] = {}
+        """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
+        self._shape: list = []
+        self.stands: dict[int, Torchish] = {}
+        """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
+        self._at: list[int] = []  # where in the signature the tensors are
+        for root in roots:
+            self._visit(root)
+        if beyond is not None:
+            self._stand_alone()
+
+    def _stand_alone(self) -> None:
+        """Lets a row be the same, whatever matrix it is a row of, where only the row is reached."""
+        if all(type(tensor._node) is Storage for tensor in self.tensors):
+            return
+        counts = Counter(self._shape[at][1] for at in self._at)
+        for tensor, at in zip(self.tensors, self._at, strict=True):
+            entry, node = self._shape[at], tensor._node
+            place, storage = entry[1], node.storage
+            is_view = isinstance(node, View) and not node.overlaps and not node.bits and not node.kind.traced
+            if not is_view or counts[place] > 1 or place < self.first_storage or not tensor.is_contiguous():
+                continue
+            if storage.memory.is_shared or storage.is_outgrown or storage.memory.foreign:
+                continue
+            alone = Storage(Held(tensor.read(), None))
+            alone.differentiable, alone.history = storage.differentiable, storage.history
+            alone.memory.is_inference = storage.memory.is_inference
+            self.storages[place - self.first_storage] = alone
+            self.places[id(alone)] = place
+            self.stands[place] = tensor
+            self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
+
+    @property
+    def all_objects(self) -> list:
+        """Also those reached before."""
+        return self.objects if self._beyond is None else self._beyond.all_objects + self.objects
+
+    @property
+    def all_tensors(self) -> list[Torchish]:
+        return self.tensors if self._beyond is None else self._beyond.all_tensors + self.tensors
+
+    @property
+    def all_originals(self) -> list[torch.Tensor]:
+        return self.originals if self._beyond is None else self._beyond.all_originals + self.originals
+
+    @property
+    def all_around(self) -> dict[int, torch.Tensor]:
+        return self.around if self._beyond is None else {**self._beyond.all_around, **self.around}
+
+    @property
+    def all_stands(self) -> dict[int, Torchish]:
+        return self.stands if self._beyond is None else {**self._beyond.all_stands, **self.stands}
+
+    @property
+    def all_storages(self) -> list[Storage]:
+        return self.storages if self._beyond is None else self._beyond.all_storages + self.storages
+
+    @property
+    def signature(self) -> tuple:
+        """What the trace depends on, but for what `storages` are like."""
+        return tuple(self._shape)
+
+    def _visit(self, value) -> None:
+        kind = type(value)
+        codec = codec_of(kind)
+        if codec is None:
+            if issubclass(kind, torch.Tensor):
+                self._visit_tensor(value)
+            else:
+                self._shape.append(leaf_of(kind)(value))
+            return
+        place = self.places.get(id(value))
+        if place is not None:
+            self._shape.append((_SEEN, place))
+            return
+        self.places[id(value)] = self.first_object + len(self.objects)
+        self.objects.append(value)
+        head, items = codec.open(value)
+        self._shape.append((kind, head))
+        for item in items:
+            self._visit(item)
+
+    def _visit_tensor(self, value: torch.Tensor) -> None:
+        place = self.places.get(id(value))
+        if place is not None:
+            self._shape.append((_SEEN, place, "tensor"))
+            return
+        tensor: Any = value
+        if not isinstance(value, Torchish):
+            try:
+                tensor = self._standing_for(value)
+            except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
+                self._shape.append(leaf_of(object)(value))
+                return
+            place = self.places.get(id(tensor))
+        if place is None:
+            place = self.places[id(tensor)] = self.first_tensor + len(self.tensors)
+            self.tensors.append(tensor)
+            self.originals.append(value)
+        self.places[id(value)] = place
+        storage = tensor._node.storage
+        at = self.places.get(id(storage))
+        if at is None:
+            at = self.places[id(storage)] = self.first_storage + len(self.storages)
+            self.storages.append(storage)
+            if tensor is not value and not storage.memory.foreign:
+                self.around[at] = value
+        geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
+        restriction = tensor._restriction and tensor._restriction.kind
+        self._at.append(len(self._shape))
+        self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
+
+    def _standing_for(self, value: torch.Tensor) -> Torchish:
+        constants = current().constants
+        return constants.around.standing_for(value) if constants.is_around(value) else constants.lift(value)
+
+    def described(self) -> tuple:
+        """What the trace depends on of the storages."""
+        return tuple([self._described(storage) for storage in self.storages])
+
+    def _described(self, storage: Storage) -> tuple:
+        array, layout = storage.held
+        memory, history = storage.memory, storage.history
+        shared = self.places.setdefault(id(memory), self.places[id(storage)]) if memory.is_shared else None
+        return (
+            *(array.shape, array.dtype, layout, storage.order, storage.differentiable, shared),
+            *(None if history is None else isinstance(history, Source), memory.foreign, memory.is_inference),
+        )
+
+
+class World(Reached):
+    """What is reached from a module, which seldom changes: asking whether it has costs little."""
+
+    def __init__(self, root):
+        super().__init__((root,))
+        self._views: list[Any] = [view for x in self.objects for view in _views_of(x)]
+        self._sizes = [*map(len, self._views)]
+        self._items = [*itertools.chain.from_iterable(self._views)]
+        self._nodes = [*map(_node_of, self.tensors)]
+        self._held: list = []
+        self._is_shared = False
+        self.arrays: list = []
+        self.number: Any = None
+        """What stands for it, as long as it has not changed, in the keys of programs."""
+
+    def is_current(self) -> bool:
+        """Whether the objects hold what they did."""
+        return (
+            not self.around
+            and [*map(len, self._views)] == self._sizes
+            and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
+            and all(map(is_, map(_node_of, self.tensors), self._nodes))
+        )
+
+    def refresh(self, numbered: Callable[[tuple], int]) -> None:
+        """Takes note of what the storages hold by now."""
+        if not self._is_shared and self._held and all(map(is_, map(_held_of, self.storages), self._held)):
+            return
+        described = self.described()
+        self._held = [storage._held for storage in self.storages]
+        self._is_shared = any(storage.memory.is_shared or storage.is_outgrown for storage in self.storages)
+        self.arrays = [storage.held.array for storage in self.storages]
+        self.number = numbered((self.signature, described))
+
+
+def _views_of(value) -> tuple[Iterable, ...]:
+    codec: Any = codec_of(type(value))
+    return () if codec.views is None else codec.views(value)
