@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import torch
 
-from ..rules.rule import ArrayRule
+from ..rules.rule import InnerRule
 from ..translation import current
 from .differentiable import run_program
 from .exchange import check_dtypes, widened
@@ -53,7 +53,7 @@ class JaxFunction:
         if current() is None:
             return self._run_program(arguments)
         function = _FlatFunction(self.function, arguments.template)
-        rule = _Inlined(functools.partial(function, arguments.constants), getattr(self, "__name__", "j2t"))
+        rule = InnerRule(functools.partial(function, arguments.constants), getattr(self, "__name__", "j2t"))
         return function.restore(rule(tuple(arguments.tensors), {}))
 
     def _run_program(self, arguments: Arguments):
@@ -105,10 +105,3 @@ class _FlatFunction:
     def restore(self, results) -> Any:
         """The result of the last call or trace, with `results` in place of arrays."""
         return self._result.fill(results)  # pyright: ignore[reportOptionalMemberAccess]
-
-
-class _Inlined(ArrayRule):
-    """A rule that is always run: what a rule remembers of its body is for bodies that translate nothing themselves."""
-
-    def _run(self, body, args, kwargs, tensors):
-        return body(*args, **kwargs)

@@ -194,7 +194,7 @@ class LastResort:
             listed = ", ".join(f"{name} (at {place})" for name, place in new.items())
             warnings.warn(
                 f"t2j runs in PyTorch itself what it was told to, outside of what XLA compiles: {listed}",
-                stacklevel=6,
+                stacklevel=7,
             )
 
 

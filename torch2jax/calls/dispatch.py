@@ -10,6 +10,7 @@
 
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -115,9 +116,13 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def __enter__(self) -> "Translation":
         open_seams()
         Call.__enter__(self)
-        self._recording.enter_context(self.nested())
-        if self._is_outermost:
-            self._session.begin(current_trace(), self.tape)
+        try:
+            self._recording.enter_context(self.nested())
+            if self._is_outermost:
+                self._session.begin(current_trace(), self.tape)
+        except BaseException:
+            self._leave(*sys.exc_info())
+            raise
         self.outermost = self._session.outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
@@ -130,15 +135,18 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
                 self._session.abandon()
         finally:
-            self._recording.close()
-            Call.__exit__(self, *exc_info)
-            if self._owns_stream:
-                self.stream.close()
-            if self._is_outermost:
-                self.settings.restore()
-            close_seams()
+            self._leave(*exc_info)
         if self._reports and exc_info[0] is None:
             self.last_resort.report()
+
+    def _leave(self, *exc_info):
+        self._recording.close()
+        Call.__exit__(self, *exc_info)
+        if self._owns_stream:
+            self.stream.close()
+        if self._is_outermost:
+            self.settings.restore()
+        close_seams()
 
     @contextlib.contextmanager
     def nested(self):

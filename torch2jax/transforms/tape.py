@@ -313,9 +313,9 @@ class Tape:
 
     def end_of(self, tensor: Torchish) -> End:
         """What remains of a tensor where its values are not kept."""
-        array, layout = tensor.held
-        tangents = tuple(part.tangent for level, part in self._parts(array) if level.has(part))
-        return End(tangents, Form(tensor.dtype, layout, None, tensor._label, True), tensor.shape)
+        held = tensor.held
+        tangents = tuple(part.tangent for level, part in self._parts(held.array) if level.has(part))
+        return End(tangents, Form(tensor.dtype, held.layout, None, tensor._label, True), torch.Size(held.shape))
 
     def tensor_at(self, end: End, history: Node) -> Torchish:
         """A tensor at an end: of its history, but not of its values."""
