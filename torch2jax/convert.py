@@ -12,9 +12,9 @@ import torch
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.originals import original
-from .calls.parts import parts_of
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
+from .parts.part import parts_of
 from .tensors.dtypes import canonical, dtype_j2t
 from .tensors.interop import array_to_tensor, tensor_to_array
 from .tensors.tensor import Torchish

@@ -106,6 +106,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     except _Unknown:
         return run_named(function, rule, args, kwargs)
     if not operands.tensors:
+        if rule.elementwise and args:  # of numbers alone, which PyTorch lets a few functions take
+            return run_known(function, rule, (in_pytorch(torch.tensor, args[0]), *args[1:]), kwargs)
         return run_named(function, rule, args, kwargs)
     error = None
     by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages

@@ -35,7 +35,7 @@ class Skeleton:
         module: the user's module; it is only read.
         state: arrays for some or all of its parameters and buffers; the others are constants.
         call: the translated call that the skeleton lives in; it must be the active one.
-        parts: those of the module that are compiled (`parts.Parts`), or None.
+        parts: those of the module that are compiled (`parts.part.Parts`), or None.
 
     Raises:
         RuntimeError: `state` has a name that the module lacks, or an array of another shape.

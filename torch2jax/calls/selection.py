@@ -26,6 +26,7 @@ class Selected(torch.Tensor):
     sums and multiples is computed of them.
     """
 
+    length_depends_on_values = True
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool

@@ -10,16 +10,16 @@ import jax
 import numpy as np
 import torch
 
+from ..parts.around import Around
+from ..parts.part import Parts
 from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments, map_results
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
 from . import optimizers as optimizers  # registers what stands in for PyTorch's
-from .around import Around
 from .dispatch import Translation
 from .module import Skeleton
-from .parts import Parts
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "run_on_arrays"]
 

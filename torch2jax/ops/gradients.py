@@ -48,8 +48,6 @@ def _expect_no_transformation(name: str, likewise: str = "") -> None:
 @implements_tensors(Tensor.requires_grad.__set__)
 def set_requires_grad(self, requires_grad):
     tensor = current().lift(self)
-    if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise RuntimeError("only Tensors of floating point dtype can require gradients")
     if requires_grad and tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
         raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
     if requires_grad == (tensor.history is not None):

@@ -175,7 +175,13 @@ class Torchish(torch.Tensor):
         self._node.storage.history = UNRECORDED if current().tape is None else Node("Transformed")
 
     def start_history(self) -> None:
-        """Lets the tensor require grad by itself."""
+        """Lets the tensor require grad by itself.
+
+        Raises:
+            RuntimeError: it is of an integer dtype.
+        """
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
         expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
         source = Source(self)

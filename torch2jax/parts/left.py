@@ -17,7 +17,6 @@ from ..tensors.tensor import Torchish, make_tensor
 from ..translation import current
 from .objects import Codec, codec_of
 from .reached import Reached
-from .selection import Selected
 
 __all__ = ["Left", "Made", "Restoration"]
 
@@ -228,7 +227,7 @@ class Left:
         described = self._described.get(id(value))
         if described is not None:
             return described
-        if isinstance(value, Selected):
+        if getattr(type(value), "length_depends_on_values", False):
             raise Uncontained("what a mask chose, whose length depends on values")
         if isinstance(value, torch.Tensor):
             return self._describe_tensor(value) if isinstance(value, Torchish) else _Static(value)
