@@ -351,10 +351,8 @@ UNINITIALISED = ("empty*", "new_empty*", "resize_*")
 
 # Their results' shapes, or Python values, depend on data: jit refuses them.
 DATA_DEPENDENT = (
-    "allclose",
     "argwhere",
     "bincount",
-    "equal",
     "item",
     "masked_select",
     "nn.functional.one_hot",
