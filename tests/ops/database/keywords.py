@@ -81,6 +81,9 @@ def _named(function: Callable, names: tuple[str, ...], given: int) -> Callable:
             raise TypeError("an argument by place and by keyword")
         if isinstance(named.get("dim", named.get("axis")), bool):
             raise TypeError("what another overload has for unbiased")
-        return function(*args[:given], **named, **kwargs)
+        result = function(*args[:given], **named, **kwargs)
+        if result is NotImplemented:
+            raise TypeError("what an operator answers to arguments that it does not know")
+        return result
 
     return call
