@@ -158,9 +158,10 @@ class NoRuleError(NotImplementedError):
     Args:
         operator: its name.
         reason: why it cannot run in PyTorch either, where that was asked for.
+        unknown: what PyTorch says of it, which cannot run it at all.
     """
 
-    def __init__(self, operator: str, reason: str | None = None):
+    def __init__(self, operator: str, reason: str | None = None, unknown: str | None = None):
         place = user_location()
         if reason is None:
             message = (
@@ -173,7 +174,7 @@ class NoRuleError(NotImplementedError):
                 f"torch2jax cannot run {operator} in PyTorch, called at {place}: {reason}. "
                 "Rewrite that line, or add a rule with `@torch2jax.implements` for an operator that has none."
             )
-        super().__init__(message)
+        super().__init__(message if unknown is None else f"{message} PyTorch has no kernel for it either: {unknown}")
 
 
 class SparseLayoutError(TypeError):

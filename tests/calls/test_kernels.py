@@ -235,7 +235,7 @@ def test_operators_that_pytorch_cannot_run_either():
             function(torch.tensor(np.asarray(given)) if given is X else given)
         with pytest.raises(NotImplementedError) as actual:
             t2j(function)(given)
-        assert str(actual.value)[:60] == str(expected.value)[:60]
+        assert str(expected.value)[:60] in str(actual.value)
 
 
 def test_a_kernel_chosen_by_device():

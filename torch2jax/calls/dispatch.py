@@ -360,7 +360,10 @@ class Translation(TorchFunctionMode, Call, CallMode):
             NoRuleError: the user does not, or it cannot be.
         """
         if self.last_resort is None:
-            expect_known_to_pytorch(self, func, args, kwargs)
+            try:
+                expect_known_to_pytorch(self, func, args, kwargs)
+            except NotImplementedError as error:
+                raise NoRuleError(f"torch.ops.{func}", unknown=str(error).partition("\n")[0]) from error
             raise NoRuleError(f"torch.ops.{func}")
         return self.last_resort.missing(func, args, kwargs)
 

@@ -136,7 +136,8 @@ def _compare_leaves(got: list, want: list, precise: list, rounded: list, what: s
         elif isinstance(e, float):
             assert math.isclose(a, e, rel_tol=1e-5) or (a != a and e != e), f"{what}: {a!r} != {e!r}"
         elif isinstance(e, bool) and isinstance(a, (jax.Array, np.ndarray)):  # both answers to a question were followed
-            assert a.dtype == bool and bool(a) == e, f"{what}: {a!r} != {e!r}"
+            assert a.dtype == bool, f"{what}: {a!r} != {e!r}"
+            assert bool(a) == e, f"{what}: {a!r} != {e!r}"
         else:
             assert type(a) is type(e), f"{what}: {a!r} is a {type(a).__name__}, {e!r} is a {type(e).__name__}"
             assert a == e, f"{what}: {a!r} != {e!r}"
