@@ -35,22 +35,22 @@ class Spare:
     def given(self, storage: Storage, array) -> Any:
         """The array of a storage, or a copy of it, for a program that destroys it."""
         own = (storage._array is array) + (storage._known is array) + (storage.held.array is array)
-        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= _ALONE + own:
+        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= _references_alone() + own:
             return array
         return jax.numpy.array(array, copy=True)
 
 
 def _references_alone() -> int:
-    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else."""
+    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else.
+
+    Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
+    """
 
     def references(array) -> int:
         return sys.getrefcount(array)
 
     array = object()
     return references(array)
-
-
-_ALONE = _references_alone()
 
 
 def _held_elsewhere(tensors: list) -> list:
