@@ -6,6 +6,7 @@ large, the rule's result is in the graph, and PyTorch computes it once somebody 
 """
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
-from ..tensors.known import Deferred, defer, defer_body, evaluate, in_pytorch, is_small, real
+from ..tensors.known import Deferred, defer, defer_body, evaluate, in_pytorch, is_small, map_values, real
 from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
@@ -145,7 +146,7 @@ def _by_rule(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
     call: Any = current()
     with call.inside(), call.outside(), evaluating(), call.at(None):
-        result = run_named(function, rule, _tensors(args), _tensors(kwargs))
+        result = run_named(function, rule, map_values(_tensor, args), map_values(_tensor, kwargs))
         if isinstance(result, (list, tuple)):
             return [_value(part) for part in result]
         return _value(result)
@@ -155,14 +156,8 @@ def _value(tensor: Any) -> Any:
     return in_pytorch(real(tensor.read()).to, tensor.dtype) if isinstance(tensor, Torchish) else tensor
 
 
-def _tensors(value) -> Any:
-    if isinstance(value, torch.Tensor):
-        return wrap(evaluate(value), value.dtype)
-    if type(value) in (list, tuple):
-        return type(value)([_tensors(item) for item in value])
-    if type(value) is dict:
-        return {key: _tensors(item) for key, item in value.items()}
-    return value
+def _tensor(value) -> Any:
+    return wrap(evaluate(value), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _with_known(result, known: Deferred) -> Any:
@@ -171,12 +166,8 @@ def _with_known(result, known: Deferred) -> Any:
     elif isinstance(result, (list, tuple)):
         for index, part in enumerate(result):
             if isinstance(part, Torchish):
-                _note(part, defer(_item, known, index))
+                _note(part, defer(operator.getitem, known, index))
     return result
-
-
-def _item(values, index: int):
-    return values[index]
 
 
 def _note(tensor: Torchish, known: Deferred) -> None:
@@ -187,9 +178,8 @@ def _note(tensor: Torchish, known: Deferred) -> None:
 
 def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
     """The result of a function whose shape depends on values, as a constant."""
-    reals = [_real(x) for x in operands.args]
-    options = {key: _real(x) for key, x in operands.kwargs.items()}
-    made = _by_rule(function, rule, tuple(reals), options) if by_rule else in_pytorch(function, *reals, **options)
+    reals, options = map_values(_real, operands.args), map_values(_real, operands.kwargs)
+    made = _by_rule(function, rule, reals, options) if by_rule else in_pytorch(function, *reals, **options)
     device = _device(operands, kwargs)
     if isinstance(made, torch.Tensor):
         return constant(made, device=device)
@@ -197,9 +187,7 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
 
 
 def _real(value) -> Any:
-    if isinstance(value, (torch.Tensor, Deferred, jax.Array)):
-        return real(value)
-    return type(value)([_real(item) for item in value]) if type(value) in (list, tuple) else value
+    return real(value) if isinstance(value, (torch.Tensor, Deferred, jax.Array)) else value
 
 
 def _device(operands: _Operands, kwargs: dict) -> torch.device:
@@ -297,20 +285,16 @@ class _Operation:
         if self._results is None:
             operands = iter(self._operands)
             with torch.no_grad():
-                results = self._rule(_replaced(self._args, operands), _replaced(self._kwargs, operands))
+                replaced = functools.partial(_replaced, operands)
+                results = self._rule(map_values(replaced, self._args), map_values(replaced, self._kwargs))
             self._results = [x.held for x in (results if isinstance(results, (list, tuple)) else [results])]
             self._args, self._kwargs = (), {}
         held, dtype = self._results[index], canonical(known.dtype)
         return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
 
 
-def _replaced(value, operands: Iterator[_Kept]) -> Any:
-    kind = type(value)
-    if kind is Torchish or isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
-        return next(operands).tensor()
-    if kind is tuple or kind is list:
-        return kind([_replaced(item, operands) for item in value])
-    return {key: _replaced(item, operands) for key, item in value.items()} if kind is dict else value
+def _replaced(operands: Iterator[_Kept], value) -> Any:
+    return next(operands).tensor() if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
 
 def _results(made, function: Callable, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:

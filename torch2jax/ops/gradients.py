@@ -144,24 +144,20 @@ def _delete_grad(self):
     current().lift(self).change("_gradient", None)
 
 
-@implements_tensors(Tensor.data.__delete__)
-def _delete_data(self):
-    raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+def _refusing_deletion(message: str):
+    def refuse(self):
+        raise RuntimeError(message)
+
+    return refuse
 
 
-@implements_tensors(Tensor.requires_grad.__delete__)
-def _delete_requires_grad(self):
-    raise RuntimeError("requires_grad must be a bool")
-
-
-@implements_tensors(Tensor._grad_fn.__delete__)
-def _delete_grad_fn(self):
-    raise RuntimeError("Deletion of _grad_fn not allowed. Detach tensor instead!")
-
-
-@implements_tensors(Tensor._backward_hooks.__delete__)
-def _delete_backward_hooks(self):
-    raise RuntimeError("Deletion of _backwards_hooks not allowed!")
+for _attribute, _message in (
+    (Tensor.data, "Deleting tensor data is not allowed. Delete tensor instead!"),
+    (Tensor.requires_grad, "requires_grad must be a bool"),
+    (Tensor._grad_fn, "Deletion of _grad_fn not allowed. Detach tensor instead!"),
+    (Tensor._backward_hooks, "Deletion of _backwards_hooks not allowed!"),
+):
+    implements_tensors(_attribute.__delete__)(_refusing_deletion(_message))
 
 
 @implements_tensors(Tensor.register_hook)

@@ -160,17 +160,17 @@ class _Running(Hidden):
             key = world.number, reached.signature, reached.described(), _settings(call)
             program = self._part.programs.get(key, _NOT_COMPILED)
             if program is _NOT_COMPILED:
-                program = self._compiled(key, args, kwargs, world, reached)
+                program = self._compiled(key, args, kwargs, reached)
             if program is not None:
                 return program.run(call, world, reached, self._spare)
         return self._function(*args, **kwargs)
 
-    def _compiled(self, key: tuple, args: tuple, kwargs: dict, world: World, reached: Reached) -> Program | None:
+    def _compiled(self, key: tuple, args: tuple, kwargs: dict, reached: Reached) -> Program | None:
         """The program for a signature; None if the part is to run as it is, which shows what is the matter."""
         name = self._part.name
         listing = listed(self._function, self._module, args, kwargs)
         try:
-            program = Program(name, self._function, args, kwargs, world, reached)
+            program = Program(name, self._function, args, kwargs, reached)
         except (TracedValueError, jax.errors.JAXTypeError) as error:
             error.add_note(f"{name} is a part that is compiled (compile=...), so that it has no values of tensors.")
             raise

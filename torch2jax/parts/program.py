@@ -15,7 +15,7 @@ from jax.core import eval_jaxpr
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Held, Storage
-from ..tensors.tensor import Torchish, make_tensor, set_geometry
+from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
 from ..translation import current
 from .left import Left, Made, Restoration
 from .reached import Reached, World
@@ -72,9 +72,8 @@ class _Written(NamedTuple):
 
 def _standing(tensor: Torchish, storage: Storage) -> Torchish:
     """Lets a view show a storage of its own; gives what is to be restored."""
-    shape, dtype, strides = tensor.shape, tensor.dtype, tensor.stride()
-    before = make_tensor(tensor._node, shape, dtype, strides, tensor.storage_offset(), tensor._label)
-    set_geometry(tensor, make_tensor(storage, shape, dtype, strides, 0, tensor._label))
+    before = at_the_place_of(tensor)
+    set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
     tensor._node = storage
     return before
 
@@ -85,15 +84,14 @@ class Program:
     Args:
         name: the part's.
         function: it takes `args` and `kwargs`, tensors of the current call in objects of any kind.
-        world: what is reached from the part's module.
-        reached: what is reached from the arguments besides.
+        reached: what is reached from the part's module, and from the arguments besides.
 
     Raises:
         Uncontained: it does what cannot be done again by running a program; nothing has been changed then.
         Exception: what the function raises; nothing has been changed then.
     """
 
-    def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, world: World, reached: Reached):
+    def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, reached: Reached):
         self._call: Any = current()
         self._written: list[_Written] = []
         self._writes: list[tuple[int, int]] = []
@@ -105,7 +103,7 @@ class Program:
         self._made_within: set[int] = set()
         while not self._trace(function, args, kwargs, reached):
             pass
-        self._finish(name, world, reached)
+        self._finish(name, reached)
         self._call = None
 
     # Tracing.
@@ -195,15 +193,15 @@ class Program:
 
     # Running.
 
-    def _finish(self, name: str, world: World, reached: Reached) -> None:
+    def _finish(self, name: str, reached: Reached) -> None:
         closed = self._program
         self._check_constants(closed.consts, reached)
-        inputs = len(closed.jaxpr.invars) - 1 - (self._call.stream.state.key is not None)
+        jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
+        inputs = len(jaxpr.invars) - 1 - has_key
         before, after = closed.in_avals, closed.out_avals
         given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
         kept = [i for i in range(inputs) if i not in given]
         self._uses_stream = self._draws > 0 or self._stream is not None
-        jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
 
         def evaluate(spare: list, others: list, constants: list, stream: tuple) -> list:
             arrays: list[Any] = [None] * inputs
@@ -237,11 +235,8 @@ class Program:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             reached = Reached(self._outer, reached)
-            storages: list[Any] = list(reached.all_storages)
-            arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
-        else:
-            storages: list[Any] = [*world.storages, *reached.storages]
-            arrays = [*world.arrays, *[storage.held.array for storage in reached.storages]]
+        storages: list[Any] = list(reached.all_storages)
+        arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
         given = []
         for place in self._given:
             if place < len(world.arrays):

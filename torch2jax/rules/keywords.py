@@ -32,7 +32,11 @@ class Names(NamedTuple):
     @classmethod
     def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "Names":
         """Those of a function, after some that are skipped; and others that the rule itself takes by keyword."""
-        parameters = list(inspect.signature(body).parameters.values())[skipped:]
+        return cls.of_parameters(list(inspect.signature(body).parameters.values())[skipped:], known)
+
+    @classmethod
+    def of_parameters(cls, parameters: list[inspect.Parameter], known: Iterable[str] = ()) -> "Names":
+        """As `of`, of the parameters of a function."""
         places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
         options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         kinds = {p.kind for p in parameters}

@@ -6,6 +6,7 @@ tensors themselves; it is for functions that are about storages, metadata or Pyt
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -177,14 +178,11 @@ class ArrayRule:
         self.elementwise = promote is not None
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
-        self.open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
-        self.positional = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-        self.options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        operands = () if promote is None else self.positional
+        self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
+        operands = () if promote is None else self.names.places
         self._integers = tuple(
             (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
         )
-        self.names = Names.of(body, known=("out", *_PLACEMENT), skipped=1 if random else 0)
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -238,17 +236,17 @@ class ArrayRule:
         if takes is not None:
             expect(self.name, dtype, takes)
         if self.fits:
-            for name, value in (*zip(self.positional, args, strict=False), *kwargs.items()):
+            for name, value in (*zip(self.names.places, args, strict=False), *kwargs.items()):
                 if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
     def _examined(self, args, kwargs) -> torch.dtype:
         if "dtype" in self.parameters:
-            at = self.positional.index("dtype") if "dtype" in self.positional else len(args)
+            at = self.names.places.index("dtype") if "dtype" in self.names.places else len(args)
             dtype = args[at] if at < len(args) else kwargs.get("dtype")
             if dtype is not None:
                 return dtype
-        return _dtype_of_first(self.positional, args, kwargs)
+        return _dtype_of_first(self.names.places, args, kwargs)
 
     def _apply(self, args, kwargs, device):
         if self.takes is not None or self.fits:
@@ -295,16 +293,16 @@ class ArrayRule:
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
     def _apply_elementwise(self, args, kwargs):
-        count = len(self.positional)
+        count = len(self.names.places)
         operands, options = list(args[:count]), args[count:]
         factors: list[Torchish] = []
         if kwargs or options:
-            kwargs = kwargs | dict(zip(self.options, options, strict=False))
-            for name in self.options:  # what PyTorch takes as a number
+            kwargs = kwargs | dict(zip(self.names.options, options, strict=False))
+            for name in self.names.options:  # what PyTorch takes as a number
                 if isinstance(kwargs.get(name), torch.Tensor):
                     kwargs[name] = self._number(name, lift(kwargs[name]), factors)
-            named = [i for i, name in enumerate(self.positional) if name in kwargs]
-            for name in self.positional[len(operands) : max(named, default=-1) + 1]:
+            named = [i for i, name in enumerate(self.names.places) if name in kwargs]
+            for name in self.names.places[len(operands) : max(named, default=-1) + 1]:
                 operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
         tensors: list[Torchish] = []
         for i, operand in enumerate(operands):
@@ -345,7 +343,9 @@ class ArrayRule:
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [
-                as_result(part, each, tensors, known and defer(_part, known, i), device, layout, strides, self.name)
+                as_result(
+                    part, each, tensors, known and defer(operator.getitem, known, i), device, layout, strides, self.name
+                )
                 for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
             ]
             if isinstance(result, list):
@@ -405,10 +405,6 @@ def as_result(
         expect_values(device, dtype)
         tensor._label = device
     return tensor
-
-
-def _part(values, index: int):
-    return values[index]
 
 
 def _has_tensor(value) -> bool:

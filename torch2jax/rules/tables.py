@@ -273,7 +273,7 @@ def _with_flag(function, rule: ArrayRule):
 
 def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
     """Whether an overload's arguments mean what the rule's parameters of the same place and name do."""
-    if rule.open:
+    if rule.names.spreads or rule.names.is_open:
         return True
     arguments = overload._schema.arguments
     names = ["input" if argument.name == "self" else argument.name for argument in arguments]
@@ -282,6 +282,6 @@ def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
         name for name, argument in zip(names, arguments, strict=True) if argument.kwarg_only and not argument.is_out
     }
     if rule.promote is not None:  # operands are taken by place: schemas spell them in many ways
-        options = positional[len(rule.positional) :]
-        return tuple(options) == rule.options[: len(options)] and keywords <= rule.parameters | _FACTORY_KEYWORDS
-    return positional == list(rule.positional[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS
+        options = positional[len(rule.names.places) :]
+        return tuple(options) == rule.names.options[: len(options)] and keywords <= rule.parameters | _FACTORY_KEYWORDS
+    return positional == list(rule.names.places[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS

@@ -27,6 +27,7 @@ __all__ = [
     "evaluate",
     "in_pytorch",
     "is_small",
+    "map_values",
     "real",
     "value_of_body",
 ]
@@ -58,7 +59,7 @@ class Deferred:
     def force(self) -> Any:
         """The value, computed at most once."""
         if self._function is not None:
-            args, kwargs = _forced(self._args), _forced(self._kwargs)
+            args, kwargs = map_values(_forced, self._args), map_values(_forced, self._kwargs)
             self._value = self._function(*args, **kwargs)
             self._function = self._args = self._kwargs = None
         return self._value
@@ -96,11 +97,16 @@ def _forced(value) -> Any:
         return value.force()
     if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return real(value)
-    if type(value) in (list, tuple):
-        return type(value)([_forced(item) for item in value])
-    if type(value) is dict:
-        return {key: _forced(item) for key, item in value.items()}
     return value
+
+
+def map_values(function: Callable, value) -> Any:
+    """What `function` gives for each value among arguments, which hold them in lists, tuples and dictionaries."""
+    if type(value) in (list, tuple):
+        return type(value)([map_values(function, item) for item in value])
+    if type(value) is dict:
+        return {key: map_values(function, item) for key, item in value.items()}
+    return function(value)
 
 
 def in_pytorch(function: Callable, *args, **kwargs) -> Any:
@@ -137,20 +143,14 @@ def evaluate(known) -> jax.Array:
 
 def value_of_body(body: Callable, *args, **kwargs) -> Any:
     """What a function of arrays gives for known values, as tensors: for `defer_body`."""
-    args, kwargs = _as_arrays(args), _as_arrays(kwargs)
+    args, kwargs = map_values(_as_array, args), map_values(_as_array, kwargs)
     with evaluating():
         result = body(*args, **kwargs)
     return jax.tree.map(real, result)
 
 
-def _as_arrays(value) -> Any:
-    if isinstance(value, torch.Tensor):
-        return evaluate(value)
-    if type(value) in (list, tuple):
-        return type(value)([_as_arrays(item) for item in value])
-    if type(value) is dict:
-        return {key: _as_arrays(item) for key, item in value.items()}
-    return value
+def _as_array(value) -> Any:
+    return evaluate(value) if isinstance(value, torch.Tensor) else value
 
 
 # A value in memory: PyTorch's geometry says which elements a tensor has.

@@ -20,6 +20,7 @@ __all__ = [
     "EndedCallError",
     "Restriction",
     "Torchish",
+    "at_the_place_of",
     "become",
     "expect_values",
     "geometry",
@@ -383,7 +384,7 @@ def become(tensor: Torchish, other: Torchish) -> None:
 def swap(tensor: Torchish, other: Torchish) -> None:
     """Puts each of two tensors, with all that is known of it, where the other is."""
     sources = [_own_source(tensor), _own_source(other)]
-    before = _at_the_place_of(tensor)
+    before = at_the_place_of(tensor)
     before.__dict__ = dict(vars(tensor))  # pyright: ignore[reportAttributeAccessIssue]
     for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
         keep_geometry(place)
@@ -406,10 +407,10 @@ def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
     kept = journal()
     if kept is not None:
-        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, _at_the_place_of(tensor)))
+        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, at_the_place_of(tensor)))
 
 
-def _at_the_place_of(tensor: Torchish) -> Torchish:
+def at_the_place_of(tensor: Torchish) -> Torchish:
     """Another tensor with the geometry and the values of `tensor`."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()

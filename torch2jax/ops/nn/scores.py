@@ -70,30 +70,26 @@ def rows_at_a_time(shape) -> int | None:
 def _in_blocks(attend: Callable, query, mask, rows: int):
     attend = jax.checkpoint(attend, prevent_cse=False)  # the loop does what that would prevent
     count, rest = divmod(query.shape[-2], rows)
-    has_rows = mask is not None and mask.ndim > 1 and mask.shape[-2] > 1
+    own = mask if mask is not None and mask.ndim > 1 and mask.shape[-2] > 1 else None  # what differs from row to row
 
     def step(first, block):
         query, own = block
-        return lax.add(first, np.int32(rows)), attend(query, own if has_rows else mask, first)
+        return lax.add(first, np.int32(rows)), attend(query, mask if own is None else own, first)
 
-    blocks = _blocks(query, count, rows), _blocks(mask, count, rows) if has_rows else None
+    blocks = jax.tree.map(functools.partial(_blocks, count=count, rows=rows), (query, own))
     first, results = lax.scan(step, np.int32(0), blocks)
     results = jnp.moveaxis(results, 0, -3)
     results = reshape(results, (*query.shape[:-2], count * rows, results.shape[-1]))
     if not rest:
         return results
-    query, own = (_rows_from(x, count * rows) for x in (query, mask if has_rows else None))
-    return lax.concatenate([results, attend(query, own if has_rows else mask, first)], results.ndim - 2)
+    _, last = step(first, jax.tree.map(lambda x: lax.slice_in_dim(x, count * rows, None, axis=-2), (query, own)))
+    return lax.concatenate([results, last], results.ndim - 2)
 
 
 def _blocks(array, count: int, rows: int):
     """``(count, *batch, rows, columns)``, without the rows that are left over."""
     array = lax.slice_in_dim(array, 0, count * rows, axis=-2)
     return jnp.moveaxis(reshape(array, (*array.shape[:-2], count, rows, array.shape[-1])), -3, 0)
-
-
-def _rows_from(array, start: int):
-    return None if array is None else lax.slice_in_dim(array, start, None, axis=-2)
 
 
 def scores_of(query, key, scale=None):
