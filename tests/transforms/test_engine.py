@@ -90,7 +90,25 @@ def gradients_that_depend_on_nothing(x):
     return linear, torch.autograd.grad(squared.sum(), x)
 
 
-CASES = [hooks_on_operations, edges, callbacks, undefined_gradients, gradients_that_depend_on_nothing]
+def whether_the_graph_is_kept(x):
+    x, kept = x.clone().requires_grad_(), []
+    asked = torch._C._autograd._get_current_graph_task_keep_graph
+    x.register_hook(lambda gradient: kept.append(asked()))
+    y = x.sin().sum()
+    y.backward(retain_graph=True)
+    torch.autograd.grad(y, x)
+    assert kept == [True, False]
+    return x.grad
+
+
+CASES = [
+    whether_the_graph_is_kept,
+    hooks_on_operations,
+    edges,
+    callbacks,
+    undefined_gradients,
+    gradients_that_depend_on_nothing,
+]
 
 
 @pytest.mark.parametrize("function", CASES)

@@ -2,8 +2,9 @@
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import torch
@@ -23,6 +24,14 @@ from .recorders import expect_unrecorded
 from .tape import Tape
 
 __all__ = ["is_source", "retain", "run_backward"]
+
+
+_CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
+    "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
+    "have to use this function, make sure to reset the .grad fields of your parameters to None after use to break the "
+    "cycle and avoid the leak."
+)
 
 
 @stands_in(torch.autograd, "_engine_run_backward")
@@ -64,9 +73,11 @@ def run_backward(
     if refusal is not None:
         raise RuntimeError(refusal)
     if accumulate_grad:
-        for tensor in inputs and wanted:
+        for tensor in wanted if inputs else []:
             retain(tensor)
-    with _Pass([x.history for x in outputs], ends, accumulate_grad) as under_way:
+        if create_graph:
+            warnings.warn(_CYCLE, UserWarning, stacklevel=2)
+    with _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -342,11 +353,12 @@ class _Pass:
         starts: the histories of what is differentiated.
         ends: the ids of those that it is differentiated with respect to; empty for all that lead to it.
         accumulates: whether gradients are added to `Tensor.grad`.
+        keeps: whether the graph may be used again.
     """
 
-    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
+    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool, keeps: bool):
         self.number = next(_numbers)
-        self.accumulates = accumulates
+        self.accumulates, self.keeps = accumulates, keeps
         self.callbacks: list[Callable[[], Any]] = []
         self._starts, self.ends = starts, ends
 
@@ -377,6 +389,12 @@ def _passes() -> list[_Pass]:
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
     return _passes()[-1].number if _passes() else -1
+
+
+@stands_in(cast(Any, torch._C)._autograd, "_get_current_graph_task_keep_graph")
+def _keeps_graph() -> bool:
+    """Whether the graph may be used again after the backward pass under way; true without one."""
+    return _passes()[-1].keeps if _passes() else True
 
 
 @stands_in(torch._C, "_will_engine_execute_node")
