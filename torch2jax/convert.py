@@ -16,7 +16,7 @@ from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
 from .tensors.containers import open_up
-from .tensors.dtypes import canonical, dtype_j2t
+from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array
 from .tensors.tensor import Torchish
 from .tensors.trees import map_arguments, map_results
@@ -45,7 +45,7 @@ def t2j(
 
             - a tensor: the array of the same values, without a copy on the CPU where the layout allows it. While
               ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
-            - a dtype: JAX's dtype of that name, narrowed likewise.
+            - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
               `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
@@ -103,7 +103,7 @@ def t2j(
     if isinstance(thing, torch.Tensor):
         return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
     if isinstance(thing, torch.dtype):
-        return canonical(thing)
+        return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):
         return TranslatedModule(thing, None, last_resort(thing, **options), policy, parts_of(thing, compile))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
