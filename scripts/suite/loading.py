@@ -59,7 +59,8 @@ class Lost:
 
 def mended(source: str, path: str = "<tests>") -> ast.Module:
     """The syntax tree of a test file whose module, and whose classes, are executed as far as they can be."""
-    tree = ast.parse(source, path)
+    # The class of a device has the classes' own methods, once was their copy: this would call them for ever.
+    tree = ast.parse(source.replace("super(self.__class__, self)", "super()"), path)
     tree.body = _statements(tree.body)
     return ast.fix_missing_locations(tree)
 

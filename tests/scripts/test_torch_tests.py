@@ -125,6 +125,19 @@ def test_functions_are_tests_for_each_of_their_parameters(folder):
     }
 
 
+def test_the_class_of_a_device_calls_what_it_inherits_from():
+    source = """
+    import unittest
+    class Base(unittest.TestCase):
+        def setUp(self): super(self.__class__, self).setUp()
+        def test_it(self): pass
+    class OfDevice(Base): pass
+    """
+    namespace = {}
+    exec(compile(loading.mended(textwrap.dedent(source)), "<tests>", "exec"), namespace)
+    assert namespace["OfDevice"]("test_it").run().wasSuccessful()
+
+
 def test_what_is_gone_changes_nothing():
     gone = loading.Gone("x")
     assert not gone

@@ -43,6 +43,7 @@ from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
+from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -197,6 +198,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in DROPPED:
+            kwargs = with_dropped(func, kwargs or {})
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented
