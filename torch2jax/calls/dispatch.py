@@ -87,7 +87,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
         self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
-        self.paths = session.paths
+        self.paths, self.lent = session.paths, session.lent
         self._is_outermost = outer is None
         self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -191,6 +191,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
+        if self.lent:
+            self.lent.settle()
         return self.leaving(tensor.read())
 
     def inside(self) -> "_Inside":
@@ -208,6 +210,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
+        if self.lent:
+            self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
             return around.dispatch(self, func, args, kwargs or {})

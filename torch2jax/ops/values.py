@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
 import copy
+import functools
 import operator
 
 import jax
@@ -131,23 +132,22 @@ def numpy(self, *, force=False):
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
-    array = values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
-    current().kernels.lend(current().lift(self), array)
-    return array
+    return _lent(self, "Tensor.numpy()")
+
+
+def _lent(tensor, what: str) -> np.ndarray:
+    return current().lent.lend(current().lift(tensor), functools.partial(values, what=what))
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    array = values(self, "numpy.asarray(tensor)").copy()  # JAX's own memory is not for writing
-    if dtype is not None and array.dtype != dtype:
-        return array.astype(dtype)
-    current().kernels.lend(current().lift(self), array)
-    return array
+    array = _lent(self, "numpy.asarray(tensor)")
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 @implements_tensors(Tensor.__dlpack__)
 def __dlpack__(self, **kwargs):
-    return values(self, "tensor.__dlpack__()").copy().__dlpack__()
+    return _lent(self, "tensor.__dlpack__()").__dlpack__()
 
 
 @implements_tensors(Tensor.__dlpack_device__)

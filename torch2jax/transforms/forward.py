@@ -2,7 +2,6 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -158,8 +157,8 @@ class _Pair:
         self._dual = weakref.ref(dual)
         self._is_following = False
         dual._pair = self  # pyright: ignore[reportAttributeAccessIssue]
-        dual._node.storage.memory.followers.append(_weakly(self._follow_dual))
-        tangent._node.storage.memory.followers.append(_weakly(self._follow_tangent))
+        dual._node.storage.memory.follow(self._follow_dual)
+        tangent._node.storage.memory.follow(self._follow_tangent)
 
     def _follow_dual(self) -> None:
         dual = self._dual()
@@ -184,17 +183,6 @@ class _Pair:
             yield
         finally:
             self._is_following = False
-
-
-def _weakly(method: Any) -> Callable[[], None]:
-    reference = weakref.WeakMethod(method)
-
-    def call() -> None:
-        found = reference()
-        if found is not None:
-            found()
-
-    return call
 
 
 def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
