@@ -26,6 +26,7 @@ from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersErro
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
+from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
@@ -43,6 +44,7 @@ from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
+from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -199,6 +201,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in DROPPED:
+            kwargs = with_dropped(func, kwargs or {})
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented
@@ -255,7 +259,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return self.last_resort.run(func, args, kwargs)
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
-            if rule is not None:
+            if rule is not None and not is_in_old_order(func, args):
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
