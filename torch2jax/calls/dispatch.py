@@ -192,7 +192,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         return self.leaving(tensor.read())
 
@@ -211,7 +211,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
