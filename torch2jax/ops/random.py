@@ -24,6 +24,7 @@ from ..translation import current
 from .arrays import like
 from .creation import factory, label_of, like_options, new_shape
 from .gradients import set_requires_grad
+from .indexing import known_values
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -394,9 +395,9 @@ def binomial(count, prob, generator=None):
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
 
-def _are_weights(weights) -> bool:
-    totals = weights.sum(-1)
-    return bool(jnp.all(weights >= 0) and jnp.all(jnp.isfinite(weights)) and jnp.all(totals > 0))
+def _are_weights(weights: np.ndarray) -> bool:
+    weights = weights.astype(np.float64)
+    return bool((weights >= 0).all() and np.isfinite(weights).all() and (weights.sum(-1) > 0).all())
 
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
@@ -411,8 +412,8 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"{input.shape[-1]}"
         )
     expect("multinomial", input.dtype, FLOATS)
-    weights = current().lift(input).read()
-    if not is_traced(weights) and not _are_weights(weights):
+    weights = known_values(current().lift(input))
+    if weights is not None and not _are_weights(weights):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)

@@ -145,16 +145,6 @@ def __array__(self, dtype=None):
     return array
 
 
-@implements_tensors(Tensor.__dlpack__)
-def __dlpack__(self, **kwargs):
-    return values(self, "tensor.__dlpack__()").copy().__dlpack__()
-
-
-@implements_tensors(Tensor.__dlpack_device__)
-def __dlpack_device__(self):
-    return values(self, "tensor.__dlpack_device__()").__dlpack_device__()
-
-
 @implements_tensors(Tensor.__repr__)
 def _repr(self, *, tensor_contents=None):
     self = current().lift(self)
