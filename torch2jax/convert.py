@@ -15,10 +15,11 @@ from .calls.originals import original
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
+from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array
 from .tensors.tensor import Torchish
-from .tensors.trees import map_arguments
+from .tensors.trees import map_arguments, map_results
 from .transforms.paths import Policy
 from .translation import current
 
@@ -53,7 +54,8 @@ def t2j(
             - such code in another shape: compiled (`torch.compile`), scripted, traced or loaded (`torch.jit`), exported
               (an ``ExportedProgram``), as the function or module that it is.
             - what `j2t` made of a JAX function: that function.
-            - any tree of these; other leaves stay as they are.
+            - any tree of these, also of objects that hold tensors or are to hold some, as caches: other objects with
+              the same attributes, whose classes are pytrees of JAX's from then on. Other leaves stay as they are.
         state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
             schedulers, gradient scalers. It becomes a pure function ``step(state, *args, rng=None, **kwargs)`` that
             gives ``(result, new_state)``. ``step.init(*args)`` makes the first state, a dictionary of arrays for each
@@ -116,8 +118,9 @@ def t2j(
         return StatefulFunction(thing, objects, last_resort(None, **options), policy)
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options), policy)
+    open_up(thing)
     others = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
-    return _map_leaves(functools.partial(t2j, **options, **others), thing)
+    return map_results(_but_for(thing, functools.partial(t2j, **options, **others)), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:
@@ -159,11 +162,9 @@ def j2t(thing: Any, *, jit: bool = True) -> Any:
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
-    return _map_leaves(functools.partial(j2t, jit=jit), thing)
+    return map_arguments(_but_for(thing, functools.partial(j2t, jit=jit)), thing)
 
 
-def _map_leaves(convert: Callable, tree):
-    def leaf(value):
-        return convert(value) if value is not tree else value
-
-    return map_arguments(leaf, tree)
+def _but_for(tree, convert: Callable) -> Callable:
+    """As `convert`, but a tree that is a leaf itself stays as it is."""
+    return lambda leaf: leaf if leaf is tree else convert(leaf)

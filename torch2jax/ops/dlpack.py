@@ -8,7 +8,7 @@ from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .values import values
+from .values import lent_values
 
 Tensor = torch.Tensor
 
@@ -35,9 +35,10 @@ def _alias(ext_tensor, *, device=None, copy=None):
 def _capsule(tensor, **kwargs):
     if not isinstance(tensor, Torchish):
         return _to_dlpack(tensor, **kwargs)
-    made = array_to_tensor(values(tensor, "to_dlpack"))
+    array = lent_values(tensor, "tensor.__dlpack__()")
     with torch._C.DisableTorchFunction():
-        return _to_dlpack(made.clone())  # JAX's own memory is not for writing
+        # bfloat16 and narrower types are not numpy's own, and shared with nobody.
+        return _to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin else array_to_tensor(array).clone())
 
 
 for _owner, _name in (
