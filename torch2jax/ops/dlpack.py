@@ -38,7 +38,7 @@ def _capsule(tensor, **kwargs):
     array = lent_values(tensor, "tensor.__dlpack__()")
     with torch._C.DisableTorchFunction():
         # bfloat16 and narrower types are not numpy's own, and shared with nobody.
-        return _to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin else array_to_tensor(array).clone())
+        return _to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin == 1 else array_to_tensor(array).clone())
 
 
 for _owner, _name in (
