@@ -1,11 +1,13 @@
 """PyTorch's dtypes and JAX's."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from torch2jax import t2j
+from torch2jax import j2t, t2j
+from torch2jax.tensors import dtypes
 
 WITH_TYPES = {
     "creation": lambda x: torch.zeros(2, dtype=complex),
@@ -28,6 +30,18 @@ def test_python_types_are_dtypes(function):
         expected, got = function(x), t2j(function)(x.numpy(), rng=jax.random.key(0))
         assert str(got.dtype) == str(expected.dtype).removeprefix("torch.")
         np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", list(map(str, dtypes._TO_JAX)))
+def test_names_do_not_narrow(name, x64):
+    dtype = getattr(torch, name.removeprefix("torch."))
+    scalar_type = getattr(jnp, name.removeprefix("torch."))
+    with jax.enable_x64(x64):
+        assert t2j(dtype) == scalar_type
+        assert t2j({"a": [dtype]})["a"][0] == scalar_type
+        assert j2t(t2j(dtype)) is dtype
+        assert j2t(scalar_type) is dtype
 
 
 def test_other_types_are_refused():

@@ -52,7 +52,7 @@ class Constants:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
         lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
-        return self.around.lifting(lifted, is_closed=True)
+        return self.around.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""

@@ -14,7 +14,7 @@ from ..tensors.held import Held
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.storage import without_gradient
 from ..tensors.tensor import strides_of_copy, wrap, wrap_held
-from ..tensors.traced import is_traced
+from ..tensors.traced import is_at_once, is_traced
 from ..translation import current
 
 aten = torch.ops.aten
@@ -57,7 +57,7 @@ def _converted(input, dtype, device, copy: bool, memory_format):
     held = input.held
     result = convert(held.array, array_dtype)
     if known is not None:
-        known = defer(torch.Tensor.to, known, dtype, copy=True)
+        known = None if is_at_once(result) else defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
         result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)

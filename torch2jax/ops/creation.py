@@ -27,6 +27,7 @@ from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, evaluate, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
+from ..tensors.traced import is_at_once
 from ..translation import current
 from .gradients import set_requires_grad
 
@@ -89,7 +90,14 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     if type(value) is complex and not dtype.is_complex:
         value = value.real
     make = functools.partial(torch.full, shape, value)
-    return made_of(lax.full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+    return made_of(_full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+
+
+def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
+    return _full_at_once(value, shape) if is_at_once() else lax.full(shape, value, dtype)
+
+
+_full_at_once = jax.jit(lax.broadcast, static_argnums=1)
 
 
 def label_of(device) -> torch.device:

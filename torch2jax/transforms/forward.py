@@ -143,10 +143,11 @@ class DualLevel:
 
     def move(self, tensor: Torchish, tangent: Torchish) -> None:
         """Gives a dual tensor another tangent."""
-        array, layout = tensor.held
+        (array, layout), tape = tensor.held, self._call.tape
         moved = tangent_array(tangent, tensor, Form.of(tensor))
-        array = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
-        tensor._node.write(Held(array, layout), None)
+        dual = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
+        dual = dual if tape is None else tape.with_values(array, dual)  # gradients backwards go on as before
+        tensor._node.write(Held(dual, layout), None)
 
 
 class _Pair:
