@@ -49,6 +49,7 @@ from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from .refusals import refuse_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -327,9 +328,13 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def run_rule(self, func, rule, args: tuple, kwargs: dict):
         if self.on_result is not None:
             return self._run_seen(func, rule, args, kwargs)
-        if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
-            return run_known(func, rule, args, kwargs)
-        return run_named(func, rule, args, kwargs)
+        try:
+            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+                return run_known(func, rule, args, kwargs)
+            return run_named(func, rule, args, kwargs)
+        except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+            refuse_as_pytorch(self, func, rule, args, kwargs, error)
+            raise
 
     @property
     def stages(self) -> bool:
