@@ -146,6 +146,20 @@ def test_grouped_products_refuse_other_groups():
         t2j(torch._grouped_mm)(rows, matrices)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_products_of_small_integers_are_not_small(dtype):
+    a, b = torch.randint(0, 127, (3, 5)).to(dtype), torch.randint(-128, 127, (4, 5)).to(torch.int8).t()
+    expected = torch._int_mm(a, b)
+    for run in (t2j(torch._int_mm), jax.jit(t2j(torch._int_mm))):
+        result = run(t2j(a), t2j(b))
+        assert result.dtype == jnp.int32
+        np.testing.assert_array_equal(result, expected.numpy())
+    with pytest.raises(RuntimeError, match="float32"):
+        t2j(torch._int_mm)(t2j(a), t2j(b.float()))
+    with pytest.raises(RuntimeError, match="dimension 2"):
+        t2j(torch._int_mm)(t2j(a)[0], t2j(b))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("function", "shapes"),
