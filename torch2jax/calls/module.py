@@ -11,11 +11,11 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..seams import stands_in
+from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
 
-__all__ = ["Skeleton", "copy_structure", "name_scopes", "named_tensors"]
+__all__ = ["Skeleton", "as_array", "copy_structure", "expect_shape", "name_scopes", "named_tensors"]
 
 _LISTED = 5
 
@@ -58,7 +58,7 @@ class Skeleton:
         for name, tensor in tensors.items():
             if name not in self._state or id(tensor) in memo:
                 continue  # the first of several names stands for a tied weight
-            memo[id(tensor)] = call.bind(*_checked(name, tensor, self._state[name]))
+            memo[id(tensor)] = call.bind(tensor, as_array(expect_shape(self._state[name], tensor, name, "state_dict")))
         for tensor in tensors.values():
             if id(tensor) not in memo:
                 memo[id(tensor)] = call.lift_own(tensor)
@@ -118,16 +118,27 @@ def _forward_of_wrapper(self, *inputs, **kwargs):
     return self.module(*inputs, **kwargs)
 
 
-def _checked(name: str, tensor: torch.Tensor, value):
-    array = tensor_to_array(value) if isinstance(value, torch.Tensor) else value
-    if tuple(array.shape) != tuple(tensor.shape):
+def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any:
+    """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
+
+    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions.
+
+    Raises:
+        RuntimeError: it is of another shape.
+    """
+    if tuple(value.shape) == (1,) and tensor.ndim == 0:
+        return value[0]
+    if tuple(value.shape) != tuple(tensor.shape):
         raise RuntimeError(
-            f"size mismatch for {name}: got an array of shape {tuple(array.shape)} in state_dict; "
-            f"the module's has shape {tuple(tensor.shape)}"
+            f"size mismatch for {name}: got an array of shape {tuple(value.shape)} in {state}; wanted "
+            f"{tuple(tensor.shape)}"
         )
-    if not isinstance(array, jax.Array):
-        array = jax.numpy.asarray(array)
-    return tensor, array
+    return value
+
+
+def as_array(value) -> jax.Array:
+    """An entry of a state, a tensor or an array of anyone's."""
+    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.asarray(value)
 
 
 def _check_names(state, tensors, persistent) -> None:
@@ -153,33 +164,37 @@ def _uncopyable(module: torch.nn.Module):
                 yield value
 
 
-class _Scope:
-    """Names the operations of a module after its path below the module that calls it."""
+class _Named:
+    """A module's call, whose operations are named after its path below the module that calls it."""
 
-    stack: list[str]
+    def __init__(self, module: torch.nn.Module, path: str, stack: list[str]):
+        self._module, self._path, self._stack = module, path, stack
 
-    def __init__(self):
-        self.stack = [""]
+    def __call__(self, *args, **kwargs):
+        return self.call(self._module, args, kwargs)
 
-    def wrap(self, module: torch.nn.Module, path: str):
-        def run(*args, **kwargs):
-            outer = self.stack[-1]
-            prefix = outer + "." if outer else ""
-            name = path[len(prefix) :] if path.startswith(prefix) else path
-            self.stack.append(path)
-            try:
-                with jax.named_scope(name):
-                    return module._call_impl(*args, **kwargs)
-            finally:
-                self.stack.pop()
-
-        return run
+    def call(self, module: torch.nn.Module, args: tuple, kwargs: dict):
+        outer = self._stack[-1]
+        self._stack.append(self._path)
+        try:
+            with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
+                return module._call_impl(*args, **kwargs)
+        finally:
+            self._stack.pop()
 
 
 def name_scopes(skeleton: torch.nn.Module) -> None:
     """Lets the operations of a module's parts bear their names."""
-    scope = _Scope()
+    stack = [""]
     for path, module in skeleton.named_modules():
         if path and not isinstance(module, torch.jit.ScriptModule):
             # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
-            module._compiled_call_impl = scope.wrap(module, path)  # pyright: ignore[reportAttributeAccessIssue]
+            named: Any = _Named(module, path, stack)
+            module._compiled_call_impl = named
+
+
+@runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
+def _call(original, self, *args, **kwargs):
+    """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
+    named = vars(self).get("_compiled_call_impl")
+    return named.call(self, args, kwargs) if isinstance(named, _Named) else original(self, *args, **kwargs)

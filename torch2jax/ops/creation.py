@@ -22,13 +22,14 @@ from ..calls.known import constant
 from ..errors import SparseLayoutError
 from ..rules.inplace import write_out
 from ..rules.registry import implements_tensors
-from ..tensors.dtypes import REALS, canonical, expect, is_integral
+from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
+from .arrays import cast
 from .gradients import set_requires_grad
 
 aten = torch.ops.aten
@@ -160,6 +161,14 @@ def _shape(size: tuple) -> tuple[int, ...]:
 
 def _number(value):
     return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _real_number(value):
+    value = _number(value)
+    if isinstance(value, complex):
+        expect_fits(value, torch.float64)
+        return value.real
+    return value
 
 
 # One value everywhere. Memory that PyTorch leaves uninitialised is zero.
@@ -369,8 +378,24 @@ def as_tensor(data, dtype=None, device=None):
 
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
+    if copy is False:
+        _expect_memory(obj, dtype)
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
     return set_requires_grad(result, True) if requires_grad else result.detach()
+
+
+def _expect_memory(obj, dtype: torch.dtype | None) -> None:
+    """Refuses what a tensor cannot be on the memory of.
+
+    Raises:
+        ValueError: it has no memory, or holds another dtype.
+    """
+    if isinstance(obj, (int, float, complex, list, tuple)):
+        raise ValueError("can't alias arbitrary sequence into a tensor.")
+    if isinstance(obj, torch.Tensor) and dtype not in (None, obj.dtype):
+        raise ValueError(
+            f"can't alias tensor with dtype '{type_name(obj.dtype)}' into dtype '{type_name(dtype)}'."  # pyright: ignore
+        )
 
 
 @factory(torch.from_numpy)
@@ -387,16 +412,17 @@ def scalar_tensor(s, *, dtype=None, **options):
 
 
 def _range(start, step, count: int, dtype) -> jax.Array:
-    """``start + step * i`` for ``i`` below `count`, computed in `dtype`."""
-    steps = lax.iota(dtype, count)
+    """``start + step * i`` for ``i`` below `count`, computed in `dtype`, half precision in single."""
+    compute = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+    steps = lax.iota(compute, count)
     if step != 1:
-        steps = lax.mul(steps, np.asarray(step).astype(dtype))
-    return steps if start == 0 else lax.add(steps, np.asarray(start).astype(dtype))
+        steps = lax.mul(steps, np.asarray(step).astype(compute))
+    return cast(steps if start == 0 else lax.add(steps, np.asarray(start).astype(compute)), dtype)
 
 
 @factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(start, end=None, step=1, *, dtype=None, **options):
-    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     if dtype is not None:
         expect("arange", dtype, REALS)
     else:
@@ -421,9 +447,9 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
 
 
-@factory(torch.range, aten.range.default, aten.range.step)
+@factory(torch.range, *[getattr(aten.range, name) for name in aten.range.overloads()])
 def range_(start=0, end=None, step=1, *, dtype=None, **options):
-    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     dtype = dtype or torch.get_default_dtype()
     if step == 0:
         raise RuntimeError("step must be nonzero")
