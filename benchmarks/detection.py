@@ -83,7 +83,7 @@ def main() -> None:
             ours()
         times = [(ours()[1], pytorch()[1]) for _ in range(options.rounds)]
         mine, theirs = (min(column) for column in zip(*times, strict=True))
-        print("| boxes | first call (s) | translated (s) | PyTorch without the library (s) | ratio |\n|---|---|---|---|---|")
+        print("| boxes | first call (s) | translated (s) | PyTorch (s) | ratio |\n|---|---|---|---|---|")
         print(f"| {len(expected['boxes'])} | {first:.1f} | {mine:.2f} | {theirs:.2f} | {mine / theirs:.2f} |")
 
 
