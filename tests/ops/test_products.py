@@ -158,3 +158,27 @@ def test_products_of_small_integers_are_not_small(dtype):
         t2j(torch._int_mm)(t2j(a), t2j(b.float()))
     with pytest.raises(RuntimeError, match="dimension 2"):
         t2j(torch._int_mm)(t2j(a)[0], t2j(b))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.addmm, [(9, 17), (9, 20), (20, 17)]),
+        (torch.baddbmm, [(2, 9, 17), (2, 9, 20), (2, 20, 17)]),
+        (torch.addmv, [(9,), (9, 20), (20,)]),
+        (torch.addbmm, [(9, 17), (2, 9, 20), (2, 20, 17)]),
+    ],
+)
+def test_half_precision_is_rounded_once(function, shapes, dtype):
+    tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    scaled = lambda *tensors: function(*tensors, beta=3.4445, alpha=-0.7)
+    exact = scaled(*(x.double() for x in tensors))
+    found = torch.from_numpy(np.array(t2j(scaled)(*map(t2j, tensors)).astype(jnp.float32)))
+    assert (found - exact).abs().max() <= exact.abs().max() * torch.finfo(dtype).eps / 2
+    gradients = jax.grad(lambda *arrays: t2j(scaled)(*arrays).sum().astype(jnp.float32), argnums=(0, 1, 2))
+    leaves = [x.double().requires_grad_() for x in tensors]
+    wanted = torch.autograd.grad(scaled(*leaves).sum(), leaves)
+    for gradient, tensor, expected in zip(gradients(*map(t2j, tensors)), tensors, wanted, strict=True):
+        assert gradient.dtype == t2j(tensor).dtype
+        np.testing.assert_allclose(gradient.astype(jnp.float32), expected.numpy(), rtol=0.05, atol=0.1)

@@ -49,6 +49,7 @@ from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from .refusals import refuse_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -193,7 +194,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         return self.leaving(tensor.read())
 
@@ -212,7 +213,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
@@ -327,9 +328,13 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def run_rule(self, func, rule, args: tuple, kwargs: dict):
         if self.on_result is not None:
             return self._run_seen(func, rule, args, kwargs)
-        if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
-            return run_known(func, rule, args, kwargs)
-        return run_named(func, rule, args, kwargs)
+        try:
+            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+                return run_known(func, rule, args, kwargs)
+            return run_named(func, rule, args, kwargs)
+        except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+            refuse_as_pytorch(self, func, rule, args, kwargs, error)
+            raise
 
     @property
     def stages(self) -> bool:

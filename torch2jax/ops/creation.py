@@ -24,7 +24,7 @@ from ..rules.inplace import write_out
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
-from ..tensors.known import defer, evaluate, in_pytorch, is_small
+from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
@@ -53,13 +53,17 @@ def made_of(
         make: gives the same in PyTorch, from the dtype.
     """
     call, known = current(), None
+    if not shape and call.is_lazy:
+        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label_of(device)), requires_grad)
     values: Any = functools.partial(body, *args)
     if call.stages:
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            held = Lazy(functools.partial(_held, known, values), shape, canonical(dtype))
-            return _requiring_grad(wrap_held(held, dtype, known, strides, label_of(device)), requires_grad)
+            held, label = Lazy(functools.partial(_held, values), shape, canonical(dtype)), label_of(device)
+            with torch._C.DisableTorchFunction():
+                made = wrap_held(held, dtype, known, strides, label)
+            return _requiring_grad(made, requires_grad)
     return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
 
 
@@ -69,8 +73,8 @@ def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     return tensor
 
 
-def _held(known: Tensor, values: Callable) -> Held:
-    return Held(values() if known.ndim else evaluate(known), None)
+def _held(values: Callable) -> Held:
+    return Held(values(), None)
 
 
 def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:

@@ -386,6 +386,8 @@ def as_result(
     """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
     if array is None:
         return None
+    if isinstance(array, np.ndarray):  # of a body that works with values
+        array = jax.numpy.asarray(array)
     if dtype is None:
         dtype = logical(array.dtype, tuple(tensor.dtype for tensor in tensors))
     elif array.dtype != canonical(dtype):

@@ -57,6 +57,14 @@ def test_nms(ops, threshold):
     _assert_agrees(functools.partial(ops.nms, iou_threshold=threshold), boxes, scores, jit=False)
 
 
+def test_the_first_that_nms_keeps(ops):
+    def first(boxes, scores):
+        kept = ops.nms(boxes, scores, 0.5)[:2]
+        return boxes[kept], kept
+
+    _assert_agrees(first, _boxes(8), torch.rand(8), jit=False)
+
+
 def test_nms_of_nothing(ops):
     kept = t2j(ops.nms)(jnp.zeros((0, 4)), jnp.zeros(0), 0.5)
     assert kept.shape == (0,)
