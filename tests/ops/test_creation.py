@@ -300,3 +300,25 @@ def test_tensors_in_a_sequence_are_numbers():
         np.testing.assert_array_equal(got, want.numpy())
     with pytest.raises(ValueError, match="only one element tensors"):
         t2j(lambda x: torch.tensor([x]))(t2j(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32, torch.uint8, torch.bool]
+)
+def test_what_was_not_written_shows_where_algorithms_are_deterministic(dtype):
+    def function():
+        return (
+            torch.empty(2, 3, dtype=dtype),
+            torch.empty_like(torch.zeros(3, 2, dtype=dtype)),
+            torch.zeros(1, dtype=dtype).new_empty(2),
+            torch.empty_strided((2, 3), (1, 4), dtype=dtype),
+            torch.empty_permuted((2, 3, 2), (1, 0, 2), dtype=dtype),
+        )
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected, found = function(), t2j(function)()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for want, got in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(np.asarray(got).astype(complex), want.to(torch.complex128).numpy())
