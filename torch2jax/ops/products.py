@@ -196,6 +196,8 @@ def _scaled(array, factor):
 
 
 def _added(input, product, beta, alpha):
+    if input.dtype != product.dtype:
+        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {product.dtype}")
     product = _scaled(product, alpha)
     if beta == 0:
         return product
@@ -206,8 +208,6 @@ def _added(input, product, beta, alpha):
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(input.shape)} at non-singleton dimensions"
         ) from None
-    if input.dtype != product.dtype:
-        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {product.dtype}")
     input = _scaled(input, beta)
     if input.shape != product.shape:
         input = lax.broadcast_in_dim(input, product.shape, range(product.ndim - input.ndim, product.ndim))
