@@ -77,14 +77,15 @@ def t2j(
             with 1 such a question is an error.
         compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
             Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
-            themselves, and classes of modules.
+            themselves, and classes of modules. A function that calls modules becomes the method of a module that holds
+            them.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
     only by code that draws random numbers; what runs in PyTorch may draw none.
 
     Raises:
-        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
-            of another kind.
+        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
+            something of another kind; or `compile` is given for a function, or with `state`.
         ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
             no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
@@ -111,6 +112,11 @@ def t2j(
         return TranslatedModule(module, thing, last_resort(module, **options), policy, parts_of(module, compile))
     if isinstance(thing, JaxFunction):
         return thing.function
+    if compile and state is not None:
+        raise TypeError(
+            "t2j got compile= with state=, where all derivatives are taken inside: give t2j(function, state=...) to "
+            "jax.jit as a whole"
+        )
     if compile and callable(thing) and not isinstance(thing, type):
         parts_of(None, compile)
     if state is not None:

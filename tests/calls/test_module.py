@@ -201,3 +201,20 @@ def test_a_jitted_step_compiles_once():
         state = step(state, jnp.ones((8, 4)))
     assert step._cache_size() == 1
     assert state["num_batches_tracked"] == 3
+
+
+def test_a_module_with_the_attributes_of_another_is_itself():
+    """As copies of libraries are, which take over what a module has and put their own weights there."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            twin = nn.Linear(3, 2, device="meta")
+            twin.__dict__.update(self.layer.__dict__, _parameters={k: 2 * v for k, v in self.layer.named_parameters()})
+            return twin(x)
+
+    module, x = Twice(), torch.randn(4, 3)
+    np.testing.assert_allclose(t2j(module)(t2j(x)), module(x).detach(), rtol=1e-5)

@@ -167,3 +167,27 @@ def test_what_a_product_is_added_to_has_its_dtype(beta):
 
     with pytest.raises(RuntimeError, match="Input dtypes must be the same, got: input int, batch1: float"):
         t2j(function)(jnp.ones((2, 3, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.addmm, [(9, 17), (9, 20), (20, 17)]),
+        (torch.baddbmm, [(2, 9, 17), (2, 9, 20), (2, 20, 17)]),
+        (torch.addmv, [(9,), (9, 20), (20,)]),
+        (torch.addbmm, [(9, 17), (2, 9, 20), (2, 20, 17)]),
+    ],
+)
+def test_half_precision_is_rounded_once(function, shapes, dtype):
+    tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    scaled = lambda *tensors: function(*tensors, beta=3.4445, alpha=-0.7)
+    exact = scaled(*(x.double() for x in tensors))
+    found = torch.from_numpy(np.array(t2j(scaled)(*map(t2j, tensors)).astype(jnp.float32)))
+    assert (found - exact).abs().max() <= exact.abs().max() * torch.finfo(dtype).eps / 2
+    gradients = jax.grad(lambda *arrays: t2j(scaled)(*arrays).sum().astype(jnp.float32), argnums=(0, 1, 2))
+    leaves = [x.double().requires_grad_() for x in tensors]
+    wanted = torch.autograd.grad(scaled(*leaves).sum(), leaves)
+    for gradient, tensor, expected in zip(gradients(*map(t2j, tensors)), tensors, wanted, strict=True):
+        assert gradient.dtype == t2j(tensor).dtype
+        np.testing.assert_allclose(gradient.astype(jnp.float32), expected.numpy(), rtol=0.05, atol=0.1)

@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 
@@ -93,6 +94,8 @@ class Constants:
             with outside():
                 return self._lift_constant(value)
         if not isinstance(value, jax.Array):
+            with contextlib.suppress(TypeError), torch._C.DisableTorchFunction():  # dtypes that PyTorch lacks
+                return self.lift_own(torch.from_numpy(np.array(value)))
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)
         return wrap(value, dtype_j2t(value.dtype))

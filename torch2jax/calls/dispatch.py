@@ -26,6 +26,7 @@ from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersErro
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
+from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
@@ -193,7 +194,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         return self.leaving(tensor.read())
 
@@ -212,7 +213,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
-        if self.lent:
+        if self.lent.loans:
             self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
@@ -261,6 +262,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if rule is not None and not is_in_old_order(func, args):
+                if has_numpys(args, kwargs):
+                    args, kwargs = without_numpys(func, rule, args, kwargs)
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)

@@ -18,10 +18,7 @@ class Lent:
     """The arrays that a call has lent, and that somebody still has."""
 
     def __init__(self):
-        self._loans: list[_Loan] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._loans)
+        self.loans: list[_Loan] = []
 
     def lend(self, tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray:
         """An array that stands for a tensor's memory.
@@ -34,16 +31,16 @@ class Lent:
         """
         loan = _Loan(tensor, read)
         array = loan.array()
-        self._loans.append(loan)
+        self.loans.append(loan)
         return array
 
     def settle(self) -> None:
         """Writes to the tensors what has been written to arrays, and forgets the arrays that nobody has any more."""
-        loans, self._loans = self._loans, []
+        loans, self.loans = self.loans, []  # to settle is to call PyTorch
         ended = [loan for loan in loans if loan.is_over]
         for loan in loans:
             loan.settle()
-        self._loans += [loan for loan in loans if loan not in ended]
+        self.loans += [loan for loan in loans if loan not in ended]
 
 
 class _Loan:

@@ -11,7 +11,7 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..seams import stands_in
+from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
 
@@ -164,33 +164,37 @@ def _uncopyable(module: torch.nn.Module):
                 yield value
 
 
-class _Scope:
-    """Names the operations of a module after its path below the module that calls it."""
+class _Named:
+    """A module's call, whose operations are named after its path below the module that calls it."""
 
-    stack: list[str]
+    def __init__(self, module: torch.nn.Module, path: str, stack: list[str]):
+        self._module, self._path, self._stack = module, path, stack
 
-    def __init__(self):
-        self.stack = [""]
+    def __call__(self, *args, **kwargs):
+        return self.call(self._module, args, kwargs)
 
-    def wrap(self, module: torch.nn.Module, path: str):
-        def run(*args, **kwargs):
-            outer = self.stack[-1]
-            prefix = outer + "." if outer else ""
-            name = path[len(prefix) :] if path.startswith(prefix) else path
-            self.stack.append(path)
-            try:
-                with jax.named_scope(name):
-                    return module._call_impl(*args, **kwargs)
-            finally:
-                self.stack.pop()
-
-        return run
+    def call(self, module: torch.nn.Module, args: tuple, kwargs: dict):
+        outer = self._stack[-1]
+        self._stack.append(self._path)
+        try:
+            with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
+                return module._call_impl(*args, **kwargs)
+        finally:
+            self._stack.pop()
 
 
 def name_scopes(skeleton: torch.nn.Module) -> None:
     """Lets the operations of a module's parts bear their names."""
-    scope = _Scope()
+    stack = [""]
     for path, module in skeleton.named_modules():
         if path and not isinstance(module, torch.jit.ScriptModule):
             # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
-            module._compiled_call_impl = scope.wrap(module, path)  # pyright: ignore[reportAttributeAccessIssue]
+            named: Any = _Named(module, path, stack)
+            module._compiled_call_impl = named
+
+
+@runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
+def _call(original, self, *args, **kwargs):
+    """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
+    named = vars(self).get("_compiled_call_impl")
+    return named.call(self, args, kwargs) if isinstance(named, _Named) else original(self, *args, **kwargs)

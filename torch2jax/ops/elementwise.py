@@ -142,7 +142,7 @@ def sgn(input):
     return input if input.dtype == bool else lax.sign(input)
 
 
-@predicate(torch.signbit, takes=REALS_AND_BOOL)
+@predicate(torch.signbit, takes=REALS_AND_BOOL, exact_out=True)
 def signbit(input):
     return has_sign(input)
 

@@ -19,12 +19,13 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
-from ..tensors.traced import evaluating, is_at_once, is_traced
+from ..tensors.traced import is_at_once, is_traced
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
 from .creation import factory, label_of, like_options, new_shape
 from .gradients import set_requires_grad
+from .indexing import known_values
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -398,9 +399,9 @@ def binomial(count, prob, generator=None):
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
 
-@jax.jit
-def _are_weights(weights):
-    return jnp.all(weights >= 0) & jnp.all(jnp.isfinite(weights)) & jnp.all(weights.sum(-1) > 0)
+def _are_weights(weights: np.ndarray) -> bool:
+    weights = weights.astype(np.float64)
+    return bool((weights >= 0).all() and np.isfinite(weights).all() and (weights.sum(-1) > 0).all())
 
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
@@ -415,10 +416,8 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"{input.shape[-1]}"
         )
     expect("multinomial", input.dtype, FLOATS)
-    weights = current().lift(input).read()
-    with evaluating():
-        is_refused = not is_traced(weights) and not _are_weights(weights)
-    if is_refused:
+    weights = known_values(current().lift(input))
+    if weights is not None and not _are_weights(weights):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)

@@ -412,7 +412,8 @@ def _(axes, primals, tangents):
 
 
 def _is_minus_infinity(array):
-    return lax.eq(lax.real(array) if is_complex(array) else array, -math.inf)
+    real = lax.real(array) if is_complex(array) else array
+    return lax.eq(real, like(real, -math.inf))
 
 
 @implements(torch.logsumexp, torch.special.logsumexp, dtype=lambda input, *_, **__: _inexact(input.dtype))

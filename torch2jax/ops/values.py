@@ -132,27 +132,18 @@ def numpy(self, *, force=False):
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
-    return _lent(self, "Tensor.numpy()")
+    return lent_values(self, "Tensor.numpy()")
 
 
-def _lent(tensor, what: str) -> np.ndarray:
+def lent_values(tensor, what: str) -> np.ndarray:
+    """As `values`, in memory that is the tensor's for who writes to it."""
     return current().lent.lend(current().lift(tensor), functools.partial(values, what=what))
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    array = _lent(self, "numpy.asarray(tensor)")
+    array = lent_values(self, "numpy.asarray(tensor)")
     return array if dtype is None else array.astype(dtype, copy=False)
-
-
-@implements_tensors(Tensor.__dlpack__)
-def __dlpack__(self, **kwargs):
-    return _lent(self, "tensor.__dlpack__()").__dlpack__()
-
-
-@implements_tensors(Tensor.__dlpack_device__)
-def __dlpack_device__(self):
-    return values(self, "tensor.__dlpack_device__()").__dlpack_device__()
 
 
 @implements_tensors(Tensor.__repr__)

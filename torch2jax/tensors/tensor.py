@@ -66,6 +66,8 @@ class Torchish(torch.Tensor):
     array may be narrower while ``jax_enable_x64`` is off. It lives within the translated call that made it.
     """
 
+    __module__ = "torch"  # by which libraries tell whose array it is, and whose functions take it
+
     _node: Storage | View
     _label: torch.device  # what the code asked for; JAX alone decides where the array lives
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it

@@ -131,6 +131,7 @@ class Derivative:
             origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
         self._held: list[Torchish] = []
         self._origins: list[tuple[str, int] | None] = []
+        self._known: list[torch.Tensor | None] = []
         attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
@@ -146,6 +147,8 @@ class Derivative:
                 places[id(value)] = _Place(len(self._held))
                 self._held.append(current().lift(value))
                 self._origins.append(origins.get(id(value)))
+                known = self._held[-1].known
+                self._known.append(self._held[-1].real_values if isinstance(known, torch.Tensor) else None)
             return places[id(value)]
 
         return map_arguments(take_out, tree)
@@ -153,9 +156,10 @@ class Derivative:
     def attach(self, inputs: list, results: list) -> list:
         """The results, with derivatives with respect to the inputs."""
         self._dtypes = [tensor.dtype for tensor in self._held]
-        # Arrays are handed on as arguments, since they may be traced.
+        # Arrays are handed on as arguments, since they may be traced; Python may look at known values there too.
         held = [
-            tensor.read() if origin is None else None for tensor, origin in zip(self._held, self._origins, strict=True)
+            tensor.read() if origin is None and known is None else None
+            for tensor, origin, known in zip(self._held, self._origins, self._known, strict=True)
         ]
         self._held = []
         if self._function.jvp is not _Function.jvp:
@@ -200,12 +204,15 @@ class Derivative:
     def _fill(self, inputs: list, results: list, held: list) -> list:
         sources = {"input": inputs, "output": results}
         return [
-            array if origin is None else sources[origin[0]][origin[1]]
-            for array, origin in zip(held, self._origins, strict=True)
+            array if origin is None or known is not None else sources[origin[0]][origin[1]]
+            for array, origin, known in zip(held, self._origins, self._known, strict=True)
         ]
 
     def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Context:
-        tensors = [wrap(array, dtype) for array, dtype in zip(held, self._dtypes, strict=True)]
+        tensors = [
+            wrap(array, dtype) if known is None else current().lift(known)
+            for array, dtype, known in zip(held, self._dtypes, self._known, strict=True)
+        ]
 
         def put_back(tree):
             return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
@@ -257,7 +264,7 @@ class Derivative:
                 ]
             if not _is_once(backward):
                 return arrays
-            origins = [x for x in (*held, *cotangents) if not isinstance(x, SymbolicZero)]
+            origins = [x for x in (*held, *cotangents) if x is not None and not isinstance(x, SymbolicZero)]
             return [None if x is None else once(x, origins, self._function.__name__) for x in arrays]
 
         return self._running(run)
