@@ -77,3 +77,14 @@ def test_an_array_is_traced_with_its_tensor():
 def test_functions_take_no_arrays():
     with pytest.raises(TypeError, match=r"must be Tensor, not numpy\.ndarray"):
         t2j(lambda x: torch.mul(x, np.ones(3)))(np.ones(3))
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+def test_what_numpy_gives_is_a_tensor_of_the_call():
+    def code(x):
+        y = x + np.ones(3, np.float32)
+        return y, type(y) is type(x), (x == np.ones(3, np.float32)).dtype == torch.uint8
+
+    result, *facts = t2j(code)(np.arange(3.0, dtype=np.float32))
+    np.testing.assert_array_equal(result, [1, 2, 3])
+    assert facts == [True, True]
