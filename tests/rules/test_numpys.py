@@ -83,8 +83,8 @@ def test_functions_take_no_arrays():
 def test_what_numpy_gives_is_a_tensor_of_the_call():
     def code(x):
         y = x + np.ones(3, np.float32)
-        return y, type(y) is type(x), (x == np.ones(3, np.float32)).dtype == torch.uint8
+        return y, type(y) is type(x)
 
-    result, *facts = t2j(code)(np.arange(3.0, dtype=np.float32))
+    result, is_of_call = t2j(code)(np.arange(3.0, dtype=np.float32))
     np.testing.assert_array_equal(result, [1, 2, 3])
-    assert facts == [True, True]
+    assert is_of_call
