@@ -622,3 +622,13 @@ _window("hann_window", lambda x: _cosines(x, 0.5, 0.5))
 _window("blackman_window", lambda x: _cosines(x, 0.42, 0.5) + 0.08 * np.cos(4 * np.pi * x))
 _window("bartlett_window", lambda x: 1 - np.abs(2 * x - 1))
 _window("kaiser_window", _kaiser)
+
+
+@implements_tensors(aten._new_zeros_with_same_feature_meta.default)
+def _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims=0):
+    """Zeros that lie in memory as `other` does, once for each example of `self`: the tangent of a batched tensor."""
+    batch = self.shape[:self_num_batch_dims]
+    size = other.untyped_storage().nbytes() // other.element_size()
+    strides = [size * math.prod(batch[i + 1 :]) for i in range(len(batch))]
+    zeros = other.new_zeros(size * math.prod(batch))
+    return zeros.as_strided((*batch, *other.shape), (*strides, *other.stride()), other.storage_offset())
