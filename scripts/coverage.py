@@ -35,8 +35,9 @@ import torch
 from tests.memory import Bound
 from tests.ops.database import DTYPES, Trial, cases, columns_of, dtypes_of, entries, full_name, run, trials
 from tests.ops.database.exceptions import EXCLUDED, excluded
+from torch2jax import t2j
 from torch2jax.calls.dispatch import observing
-from torch2jax.rules import registry, t2j
+from torch2jax.rules import registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 COLUMNS = {
@@ -47,8 +48,11 @@ COLUMNS = {
     "gradients": "`jax.vjp` of a random cotangent against PyTorch's autograd",
     "forward": "`jax.jvp` against `jax.vjp`",
     "second": "the gradient of the gradient against PyTorch's",
+    "wide": "`gradients` with `jax_enable_x64`, in half precision too",
     "vmap": "`jax.vmap` over two samples against PyTorch's results for each",
     "forms": "methods, operators, in-place forms, `out=`, aliases and arguments by keyword; in one dtype",
+    "constants": "under `jax.jit`, with all tensors, and with every second one, closed over instead of given; in one "
+    "dtype",
     "errors": "what PyTorch refuses, dtypes among it, is refused with its exception type",
 }
 SECONDS = 300  # a sample that takes longer hangs

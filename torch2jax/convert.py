@@ -15,10 +15,11 @@ from .calls.originals import original
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
-from .tensors.dtypes import canonical, dtype_j2t
+from .tensors.containers import open_up
+from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array
 from .tensors.tensor import Torchish
-from .tensors.trees import map_arguments
+from .tensors.trees import map_arguments, map_results
 from .transforms.paths import Policy
 from .translation import current
 
@@ -44,7 +45,7 @@ def t2j(
 
             - a tensor: the array of the same values, without a copy on the CPU where the layout allows it. While
               ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
-            - a dtype: JAX's dtype of that name, narrowed likewise.
+            - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
               `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
@@ -53,7 +54,8 @@ def t2j(
             - such code in another shape: compiled (`torch.compile`), scripted, traced or loaded (`torch.jit`), exported
               (an ``ExportedProgram``), as the function or module that it is.
             - what `j2t` made of a JAX function: that function.
-            - any tree of these; other leaves stay as they are.
+            - any tree of these, also of objects that hold tensors or are to hold some, as caches: other objects with
+              the same attributes, whose classes are pytrees of JAX's from then on. Other leaves stay as they are.
         state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
             schedulers, gradient scalers. It becomes a pure function ``step(state, *args, rng=None, **kwargs)`` that
             gives ``(result, new_state)``. ``step.init(*args)`` makes the first state, a dictionary of arrays for each
@@ -75,14 +77,15 @@ def t2j(
             with 1 such a question is an error.
         compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
             Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
-            themselves, and classes of modules.
+            themselves, and classes of modules. A function that calls modules becomes the method of a module that holds
+            them.
 
     Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
     only by code that draws random numbers; what runs in PyTorch may draw none.
 
     Raises:
-        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; or `call_torch` has something
-            of another kind.
+        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
+            something of another kind; or `compile` is given for a function, or with `state`.
         ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
             no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
@@ -101,7 +104,7 @@ def t2j(
     if isinstance(thing, torch.Tensor):
         return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
     if isinstance(thing, torch.dtype):
-        return canonical(thing)
+        return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):
         return TranslatedModule(thing, None, last_resort(thing, **options), policy, parts_of(thing, compile))
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
@@ -109,6 +112,11 @@ def t2j(
         return TranslatedModule(module, thing, last_resort(module, **options), policy, parts_of(module, compile))
     if isinstance(thing, JaxFunction):
         return thing.function
+    if compile and state is not None:
+        raise TypeError(
+            "t2j got compile= with state=, where all derivatives are taken inside: give t2j(function, state=...) to "
+            "jax.jit as a whole"
+        )
     if compile and callable(thing) and not isinstance(thing, type):
         parts_of(None, compile)
     if state is not None:
@@ -116,8 +124,9 @@ def t2j(
         return StatefulFunction(thing, objects, last_resort(None, **options), policy)
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options), policy)
+    open_up(thing)
     others = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
-    return _map_leaves(functools.partial(t2j, **options, **others), thing)
+    return map_results(_but_for(thing, functools.partial(t2j, **options, **others)), thing)
 
 
 def j2t(thing: Any, *, jit: bool = True) -> Any:
@@ -159,11 +168,9 @@ def j2t(thing: Any, *, jit: bool = True) -> Any:
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
-    return _map_leaves(functools.partial(j2t, jit=jit), thing)
+    return map_arguments(_but_for(thing, functools.partial(j2t, jit=jit)), thing)
 
 
-def _map_leaves(convert: Callable, tree):
-    def leaf(value):
-        return convert(value) if value is not tree else value
-
-    return map_arguments(leaf, tree)
+def _but_for(tree, convert: Callable) -> Callable:
+    """As `convert`, but a tree that is a leaf itself stays as it is."""
+    return lambda leaf: leaf if leaf is tree else convert(leaf)

@@ -57,6 +57,18 @@ APART = (
         test=r"(?i)nested_?tensor|_njt|_nt_",
         calls=r"nested_tensor|torch/nested/__init__\.py:(as_)?nested_\w+",
     ),
+    Apart(
+        "complex numbers of half precision",
+        "JAX has no such dtype",
+        test=r"complex32|chalf",
+        source=r"dtype=torch\.(complex32|chalf)\b|(dtypes? = |for \w+ in ).*\b(complex32|chalf)\b|"
+        r"\bdtype, torch\.chalf\b",
+    ),
+    Apart(
+        "copy-on-write storages",
+        "when PyTorch's storages copy, told by their addresses; arrays do not change",
+        calls=r"_lazy_clone|_is_cow_tensor|_test_parallel_materialize",
+    ),
     Apart("mkldnn tensors", "a layout of PyTorch's own", calls=r"_?to_mkldnn"),
     Apart(
         "named tensors",

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import torch
 from torch2jax import (
     Size,
     dtype_j2t,
+    j2t,
     torch2jax,
     torch2jax_auto,
     torch2jax_with_vjp,
@@ -79,6 +81,44 @@ def test_output_shapes_keep_the_function_uncalled(output_shapes):
     assert calls == []
     np.testing.assert_allclose(f(jnp.ones(3)), 2)
     assert calls == ["cpu"]
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+@pytest.mark.parametrize(
+    ("fn", "output_shapes"),
+    [
+        (lambda x: (x, 2 * x), [(3,), (3,)]),
+        (lambda x: [x, 2 * x], Pair((3,), (3,))),
+        (lambda x: Pair(x, 2 * x), ((3,), (3,))),
+        (lambda x: {"a": (x, [2 * x])}, {"a": [(3,), ((3,),)]}),
+        (lambda x: x, [(3,)]),
+        (lambda x: (x,), (3,)),
+        (lambda x: [(x,)], ((3,),)),
+        (lambda x: torch.max(x[None], dim=0), [spec(3), jax.ShapeDtypeStruct((3,), jnp.int32)]),
+    ],
+)
+def test_results_take_the_declared_structure(fn, output_shapes):
+    f = torch2jax(fn, spec(3), output_shapes=output_shapes)
+    x = jnp.arange(3.0)
+    for call in (f, jax.jit(f)):
+        result = call(x)
+        wanted = jax.tree.structure(output_shapes, is_leaf=lambda node: node == (3,))
+        assert jax.tree.structure(result) == wanted
+        for array, tensor in zip(jax.tree.leaves(result), jax.tree.leaves(fn(j2t(x))), strict=True):
+            np.testing.assert_array_equal(array, tensor)
+    if wanted.num_leaves == 2 and "a" not in str(wanted):
+        _, pull = jax.vjp(lambda x: jax.tree.leaves(f(x))[0], x)
+        np.testing.assert_array_equal(pull(jnp.ones(3))[0], np.ones(3))
+
+
+def test_keys_are_no_sequence():
+    f = torch2jax(lambda x: {"b": x, "a": x}, spec(3), output_shapes={"a": (3,), "c": (3,)})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="got results"):
+        f(jnp.ones(3))["a"].block_until_ready()
 
 
 def test_shapes_are_inferred_on_meta_tensors_or_by_one_run():

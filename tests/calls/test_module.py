@@ -112,6 +112,23 @@ def test_wrong_shapes_are_named():
         t2j(nn.Linear(2, 2))(jnp.ones(2), state_dict={"weight": jnp.ones((3, 2))})
 
 
+@pytest.mark.parametrize("as_given", [torch.tensor, np.asarray, jnp.asarray], ids=["tensor", "numpy", "jax"])
+def test_a_list_of_one_number_is_a_number_in_a_state(as_given):
+    """As `torch.nn.Module.load_state_dict` takes those of old checkpoints."""
+    norm = nn.BatchNorm1d(2)
+    state = {**norm.state_dict(), "num_batches_tracked": as_given([7])}
+
+    def run(x, state):
+        return t2j(norm)(x, state_dict=state, return_state_dict=True)[1]
+
+    assert run(jnp.ones((3, 2)), state)["num_batches_tracked"] == 8
+    new = jax.jit(run)(jnp.ones((3, 2)), t2j(state))["num_batches_tracked"]
+    assert new == 8
+    assert new.shape == ()
+    with pytest.raises(RuntimeError, match="size mismatch for num_batches_tracked"):
+        run(jnp.ones((3, 2)), {"num_batches_tracked": as_given([7, 8])})
+
+
 def test_bound_methods(net):
     x = torch.randn(2, 4)
     result = t2j(net.double)(t2j(x), state_dict=t2j(net.state_dict()))

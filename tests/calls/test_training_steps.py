@@ -445,6 +445,23 @@ def test_the_step_of_a_hyperparameter_that_the_function_changes():
     check(t2j(train_annealed, state=(model, optimizer)), (model, optimizer), *batch(), atol=2e-5)
 
 
+def test_a_list_of_one_number_is_a_number_in_a_state():
+    """As PyTorch takes those of old checkpoints."""
+    norm = torch.nn.BatchNorm1d(2)
+    step = t2j(lambda norm, x: norm(x).sum(), state=norm)
+    x = jnp.ones((3, 2))
+    state = step.init(x)
+    (name,) = state
+    state[name]["num_batches_tracked"] = jnp.asarray([7])
+    _, new = jax.jit(step)(state, x)
+    assert new[name]["num_batches_tracked"] == 8
+    step.load(state)
+    assert norm.num_batches_tracked == 7
+    state[name]["running_mean"] = jnp.ones(1)
+    with pytest.raises(RuntimeError, match=r"size mismatch for norm\.running_mean"):
+        step.load(state)
+
+
 def test_errors_say_what_to_do():
     model = build()
     step = t2j(train, state=(model, torch.optim.SGD(model.parameters(), lr=0.1)))

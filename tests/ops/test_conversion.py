@@ -114,3 +114,12 @@ def test_gradient_passes_between_floats_and_stops_at_integers():
 def test_conversions_leave_no_trace_where_nothing_changes():
     jaxpr = jax.make_jaxpr(t2j(lambda x: x.float().to("cuda").double().contiguous()))(jnp.ones(2))
     assert not jaxpr.eqns
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.uint32], ids=str)
+def test_floats_wrap_around_in_integers(dtype):
+    x = torch.tensor([1.9, -1.9, 127, 128, 300, -1, -129, -300, 32768, 65536, -70000, 1e6, 2147483520, -2147483648])
+    expected = x.to(dtype).to(torch.float64).numpy()
+    for function in (t2j(lambda x: x.to(dtype)), jax.jit(t2j(lambda x: x.to(dtype)))):
+        for given in (x, x.double()):
+            np.testing.assert_array_equal(np.asarray(function(t2j(given)), np.float64), expected)

@@ -8,6 +8,7 @@ import torch
 
 from tests.ops.database import compare, entries, samples
 from torch2jax import t2j
+from torch2jax.tensors.dtypes import canonical
 
 UNINITIALISED = ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
 
@@ -26,7 +27,7 @@ def test_uninitialised_memory_has_shape_and_dtype(name):
 
         actual = t2j(function)()
         assert actual.shape == tuple(expected.shape)
-        assert actual.dtype == t2j(expected.dtype)
+        assert actual.dtype == canonical(expected.dtype)
         assert strides == [expected.stride()]
 
 
@@ -300,3 +301,30 @@ def test_tensors_in_a_sequence_are_numbers():
         np.testing.assert_array_equal(got, want.numpy())
     with pytest.raises(ValueError, match="only one element tensors"):
         t2j(lambda x: torch.tensor([x]))(t2j(torch.ones(2)))
+
+
+RANGES = {
+    "out": lambda: torch.range(0, 3, out=torch.empty(0)),
+    "out of integers": lambda: torch.range(0, 3, out=torch.empty(0, dtype=torch.int64)),
+    "half": lambda: torch.arange(0, 2.6, 0.3, dtype=torch.float16),
+    "integers from floats": lambda: torch.arange(0, 10, 2.5, dtype=torch.int64),
+    "booleans": lambda: torch.arange(False, True),
+    "one": lambda: torch.cartesian_prod(torch.arange(3)),
+    "empty": lambda: torch.cartesian_prod(torch.arange(3), torch.arange(0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+@pytest.mark.parametrize("function", RANGES.values(), ids=RANGES)
+def test_ranges(function):
+    with jax.enable_x64(True):
+        expected = t2j(function())
+        for got in (t2j(function)(), jax.jit(t2j(function))()):
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_ranges_are_real():
+    for function in (torch.arange, t2j(torch.arange)):
+        with pytest.raises(RuntimeError, match="value cannot be converted to type"):
+            function(1j)

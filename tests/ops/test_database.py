@@ -57,6 +57,9 @@ BY_TURNS = (torch.int32, torch.uint8, torch.float16)
 # The samples of an entry are compiled as one program, in a fraction of the time. For one entry in so many, by its name,
 # those that can run operation by operation do, as most tests of the families do.
 EAGER = 5
+# What is run for one entry in so many, by its name: derivatives with 64 bits on, and constants.
+SELDOM = 8
+_SELDOM = {torch.float32: {"constants": 1, "wide": 1}, torch.bfloat16: {"wide": 1}}
 
 
 def _plan(op, dtype: torch.dtype) -> dict[str, int | None]:
@@ -66,6 +69,8 @@ def _plan(op, dtype: torch.dtype) -> dict[str, int | None]:
         plan = {"values": 1}
     else:
         plan = SAMPLE.get(dtype, {})
+    if _turn(op) % SELDOM == 0:
+        plan = {**plan, **_SELDOM.get(dtype, {})}
     columns = columns_of(op, dtype)
     return {column: limit for column, limit in plan.items() if column in columns}
 

@@ -203,3 +203,10 @@ def test_derivatives_of_directions_at_zero_and_of_tiny_numbers():
     np.testing.assert_allclose(pulled(t2j(torch.sgn), tangent)(t2j(x)), of_sgn.numpy(), 1e-5)
     np.testing.assert_allclose(gradient(t2j(x)), of_abs.detach().numpy(), 1e-5)
     np.testing.assert_allclose(pulled(gradient, tangent)(t2j(x)), second.numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("function", [torch.abs_, torch.Tensor.abs_, torch.Tensor.absolute_])
+def test_a_complex_tensor_does_not_become_its_magnitude(function):
+    with pytest.raises(RuntimeError, match="In-place abs is not supported for complex tensors"):
+        t2j(lambda x: function(x.clone()))(jnp.ones(2, jnp.complex64))
+    assert t2j(lambda x: function(x.clone()))(-jnp.ones(2)).tolist() == [1, 1]

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
@@ -143,3 +144,41 @@ def test_grouped_products_refuse_other_groups():
         t2j(torch._grouped_mm)(rows, matrices, offsets)
     with pytest.raises(RuntimeError, match="wanted offs if and only if"):
         t2j(torch._grouped_mm)(rows, matrices)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_products_of_small_integers_are_not_small(dtype):
+    a, b = torch.randint(0, 127, (3, 5)).to(dtype), torch.randint(-128, 127, (4, 5)).to(torch.int8).t()
+    expected = torch._int_mm(a, b)
+    for run in (t2j(torch._int_mm), jax.jit(t2j(torch._int_mm))):
+        result = run(t2j(a), t2j(b))
+        assert result.dtype == jnp.int32
+        np.testing.assert_array_equal(result, expected.numpy())
+    with pytest.raises(RuntimeError, match="float32"):
+        t2j(torch._int_mm)(t2j(a), t2j(b.float()))
+    with pytest.raises(RuntimeError, match="dimension 2"):
+        t2j(torch._int_mm)(t2j(a)[0], t2j(b))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.addmm, [(9, 17), (9, 20), (20, 17)]),
+        (torch.baddbmm, [(2, 9, 17), (2, 9, 20), (2, 20, 17)]),
+        (torch.addmv, [(9,), (9, 20), (20,)]),
+        (torch.addbmm, [(9, 17), (2, 9, 20), (2, 20, 17)]),
+    ],
+)
+def test_half_precision_is_rounded_once(function, shapes, dtype):
+    tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    scaled = lambda *tensors: function(*tensors, beta=3.4445, alpha=-0.7)
+    exact = scaled(*(x.double() for x in tensors))
+    found = torch.from_numpy(np.array(t2j(scaled)(*map(t2j, tensors)).astype(jnp.float32)))
+    assert (found - exact).abs().max() <= exact.abs().max() * torch.finfo(dtype).eps / 2
+    gradients = jax.grad(lambda *arrays: t2j(scaled)(*arrays).sum().astype(jnp.float32), argnums=(0, 1, 2))
+    leaves = [x.double().requires_grad_() for x in tensors]
+    wanted = torch.autograd.grad(scaled(*leaves).sum(), leaves)
+    for gradient, tensor, expected in zip(gradients(*map(t2j, tensors)), tensors, wanted, strict=True):
+        assert gradient.dtype == t2j(tensor).dtype
+        np.testing.assert_allclose(gradient.astype(jnp.float32), expected.numpy(), rtol=0.05, atol=0.1)

@@ -8,6 +8,7 @@ import scipy.stats
 import torch
 
 from torch2jax import t2j
+from torch2jax.tensors.dtypes import canonical
 
 KEY = jax.random.key(42)
 COUNT = 4000
@@ -176,7 +177,7 @@ def test_other_float_dtypes(dtype):
         return torch.rand(COUNT, dtype=dtype)
 
     sample = draw(f)
-    assert sample.dtype == t2j(dtype)
+    assert sample.dtype == canonical(dtype)
     assert sample.min() >= 0
     assert sample.max() < 1
     assert abs(sample.astype(np.float32).mean() - 0.5) < 0.02
@@ -185,7 +186,7 @@ def test_other_float_dtypes(dtype):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_random_fills_the_whole_range(dtype):
     sample = draw(lambda: torch.zeros(COUNT, dtype=dtype).random_()).astype(np.float64)
-    top = float(jnp.iinfo(t2j(dtype)).max)
+    top = float(jnp.iinfo(canonical(dtype)).max)
     assert sample.min() >= 0
     assert sample.max() <= top
     assert abs(sample.mean() / top - 0.5) < 0.02
@@ -245,3 +246,11 @@ def test_no_gradient_passes_through_a_draw():
 def test_bad_arguments(function, error, message):
     with pytest.raises(error, match=message):
         t2j(function)(rng=KEY)
+
+
+def test_weights_of_a_multinomial_from_outside():
+    weights = torch.tensor([0.0, 1.0, 0.0])
+    drawn = jax.jit(lambda key: t2j(lambda: torch.multinomial(weights, 1))(rng=key))(jax.random.key(0))
+    np.testing.assert_array_equal(drawn, [1])
+    with pytest.raises(RuntimeError, match="probability tensor"):
+        jax.jit(lambda key: t2j(lambda: torch.multinomial(-weights, 1))(rng=key))(jax.random.key(0))

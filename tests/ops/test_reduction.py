@@ -39,6 +39,29 @@ def test_derivative_at_ties_and_zeros(function):
     compare(jax.grad(lambda array: t2j(function)(array).sum())(t2j(TIES)), gradient)
 
 
+@pytest.mark.parametrize("values", [[1.0, float("nan"), 3, float("nan")], [float("nan")] * 2, [2.0, 5, 5]])
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.max,
+        torch.min,
+        torch.amax,
+        torch.median,
+        torch.nanmedian,
+        lambda x: x.min(0).values,
+        lambda x: x.cummax(0).values,
+        lambda x: x.logcumsumexp(0),
+        torch.relu,
+    ],
+)
+def test_derivative_at_nan(function, values):
+    """The largest of values with nan is nan, and its gradient is that of the nans."""
+    given = torch.tensor(values)
+    x = given.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(x).sum(), x)
+    compare(jax.grad(lambda array: t2j(function)(array).sum())(t2j(given)), gradient)
+
+
 @pytest.mark.parametrize(
     "function", [lambda x: x.var(), lambda x: x.std(), lambda x: x.norm(), lambda x: x.logsumexp(0)]
 )

@@ -41,3 +41,15 @@ def test_tensor_split_refuses_what_pytorch_refuses(split):
     with pytest.raises(expected.type) as got:
         t2j(split)(X.numpy())
     assert str(expected.value).partition("(")[0] in str(got.value)
+
+
+@pytest.mark.parametrize("split", [lambda x: x.unsafe_split(1), lambda x: x.unsafe_split_with_sizes((1, 3))])
+def test_parts_that_may_be_written_to(split):
+    def written(x):
+        x = x.clone().requires_grad_()
+        first, second, *_ = split(x * 2)
+        first.mul_(second[:1])
+        return first, *torch.autograd.grad(first.sum(), x)
+
+    for part, wanted in zip(t2j(written)(X.numpy()), written(X), strict=True):
+        np.testing.assert_array_equal(part, wanted.detach())

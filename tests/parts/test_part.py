@@ -416,8 +416,10 @@ def test_unknown_parts_are_named_with_their_neighbours():
         t2j(Net(), compile=[torch.nn.Conv2d])
     with pytest.raises(TypeError, match="wanted a list"):
         t2j(Net(), compile="step")
-    with pytest.raises(TypeError, match="a function is translated"):
+    with pytest.raises(TypeError, match=r"a function is translated.* method of a module that holds"):
         t2j(lambda x: x, compile=["step"])
+    with pytest.raises(TypeError, match=r"with state=.*jax\.jit"):
+        t2j(lambda net, x: net(x), state=Net(), compile=["step"])
     with pytest.raises(TypeError, match="wanted a part"):
         t2j(Net(), compile=[3])
 

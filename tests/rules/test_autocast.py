@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torch2jax import t2j
 from torch2jax.rules import autocast
+from torch2jax.tensors.dtypes import canonical
 
 
 def entries(lists, suffixes):
@@ -76,7 +77,7 @@ def test_lists_of_pytorch(device, dtype):
         if device == "cpu" and outputs[0].dtype != bool:
             with torch.autocast(device, dtype=dtype):
                 in_pytorch = tree_leaves(call(name, args, kwargs))
-            assert [t2j(x.dtype) for x in in_pytorch] == [x.dtype for x in outputs], name
+            assert [canonical(x.dtype) for x in in_pytorch] == [x.dtype for x in outputs], name
             for output, expected in zip(outputs, in_pytorch, strict=True):
                 if output.shape == ():  # the reduction of these functions is not by default what they document
                     expected = expected.float().mean()
@@ -399,7 +400,7 @@ def test_recurrent_layers(kind):
 
     found = jax.tree.leaves(jax.jit(t2j(run))(t2j(x)))
     for output, expected in zip(found, tree_leaves(run(x)), strict=True):
-        assert output.dtype == t2j(expected.dtype)
+        assert output.dtype == canonical(expected.dtype)
         np.testing.assert_allclose(np.float32(output), expected.detach().float(), atol=1e-2)
 
 

@@ -21,7 +21,7 @@ TESTS = """
     import torch.no_such_module as renamed
     from torch.testing._internal.common_utils import TestCase, decorates_nothing, no_such_list, run_tests
     from tests_helper import here, gone_there
-    from helper_lists import few
+    from helper_lists import few, more_and_refs
 
     flag = renamed.flag or no_such_list
 
@@ -31,7 +31,7 @@ TESTS = """
 
         @decorates_nothing("a reason")
         def test_decorated(self):
-            assert not no_such_list and not flag and few == [1, 2]
+            assert not no_such_list and not flag and few == [1, 2] and more_and_refs == [3]
 
         @no_such_list.attribute
         def test_attribute(self):
@@ -62,10 +62,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     (tmp_path / "test_things.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "tests_helper.py").write_text("from torch import gone_entirely\ndef here(): return 1\n")
-    (tmp_path / "helper_lists.py").write_text("def get_few(): return [1, 2]\n")
+    (tmp_path / "helper_lists.py").write_text("more = [3]\ndef get_few(): return [1, 2]\n")
     loading.install(tmp_path)
     yield tmp_path
-    for name in ("test_things", "tests_helper", "helper_lists"):
+    for name in ("test_things", "tests_helper", "helper_lists", "test_functions"):
         sys.modules.pop(name, None)
 
 
@@ -82,6 +82,60 @@ def test_a_file_loads_without_what_is_gone(folder):
     assert "helper_lists.few" not in lost
     assert "decorators of three" in lost
     assert vars(sys.modules["tests_helper"])["__lost__"].names == ["torch.gone_entirely"]
+
+
+FUNCTIONS = """
+    import pytest
+
+    def test_plain(): pass
+
+    @pytest.mark.parametrize("x", [1, pytest.param(0, marks=pytest.mark.skipif(True, reason="no zero"))])
+    @pytest.mark.parametrize(("y", "z"), [(1, 2), (1, 3)])
+    def test_product(x, y, z):
+        assert x * y * z == 2
+
+    @pytest.mark.skipif(True, reason="never")
+    def test_never(): pass
+
+    def test_skips(): pytest.skip("now")
+"""
+
+
+def test_functions_are_tests_for_each_of_their_parameters(folder):
+    (folder / "test_functions.py").write_text(textwrap.dedent(FUNCTIONS))
+    tests = loading.tests_of(loading.load(folder, "test_functions.py"))
+    result = unittest.TestResult()
+    unittest.TestSuite(case(name) for case, name in tests.values()).run(result)
+
+    def named(found):
+        return {test.id().rpartition(".Functions.")[2]: why.strip().rpartition("\n")[2] for test, why in found}
+
+    assert list(tests) == [
+        "Functions.test_never",
+        "Functions.test_plain",
+        *(f"Functions.test_product[{i}-{j}]" for i in range(2) for j in range(2)),
+        "Functions.test_skips",
+    ]
+    assert named(result.failures + result.errors) == {"test_product[1-0]": "AssertionError"}
+    assert named(result.skipped) == {
+        "test_never": "never",
+        "test_product[0-1]": "no zero",
+        "test_product[1-1]": "no zero",
+        "test_skips": "now",
+    }
+
+
+def test_the_class_of_a_device_calls_what_it_inherits_from():
+    source = """
+    import unittest
+    class Base(unittest.TestCase):
+        def setUp(self): super(self.__class__, self).setUp()
+        def test_it(self): pass
+    class OfDevice(Base): pass
+    """
+    namespace = {}
+    exec(compile(loading.mended(textwrap.dedent(source)), "<tests>", "exec"), namespace)
+    assert namespace["OfDevice"]("test_it").run().wasSuccessful()
 
 
 def test_what_is_gone_changes_nothing():
@@ -129,6 +183,10 @@ def test_the_error_below_a_sample_is_told():
         ("test_nn.py::TestNN.test_log_sparsemax", "", (), None),
         ("test_nn.py::TestNN.test_linear", "", {"to_sparse_csr"}, "sparse tensors"),
         ("test_nn.py::TestNN.test_linear", "", {"to_dense"}, None),
+        ("test_torch.py::T.test_x_cpu_complex32", "", (), "complex numbers of half precision"),
+        ("test_torch.py::T.test_x", "x = torch.ones(3, dtype=torch.chalf)", (), "complex numbers of half precision"),
+        ("test_torch.py::T.test_x_cpu_half", "@dtypes(torch.half, torch.chalf)\n{torch.chalf: tol(1)}", (), None),
+        ("test_torch.py::T.test_x", "", {"_lazy_clone"}, "copy-on-write storages"),
         ("test_autograd.py::T.test_x", "y.grad_fn._saved_self", (), "inner names of `grad_fn`"),
         ("test_autograd.py::T.test_x", "y.grad_fn.next_functions", (), None),
         ("test_autograd.py::T.test_x", "torch._C._autograd._saved_tensors_hooks_is_enabled()", (), None),

@@ -1,6 +1,7 @@
 """What a backward pass calls, gives and refuses, in translated code, against PyTorch."""
 
 import gc
+import random
 import weakref
 from typing import ClassVar
 
@@ -89,7 +90,25 @@ def gradients_that_depend_on_nothing(x):
     return linear, torch.autograd.grad(squared.sum(), x)
 
 
-CASES = [hooks_on_operations, edges, callbacks, undefined_gradients, gradients_that_depend_on_nothing]
+def whether_the_graph_is_kept(x):
+    x, kept = x.clone().requires_grad_(), []
+    asked = torch._C._autograd._get_current_graph_task_keep_graph
+    x.register_hook(lambda gradient: kept.append(asked()))
+    y = x.sin().sum()
+    y.backward(retain_graph=True)
+    torch.autograd.grad(y, x)
+    assert kept == [True, False]
+    return x.grad
+
+
+CASES = [
+    whether_the_graph_is_kept,
+    hooks_on_operations,
+    edges,
+    callbacks,
+    undefined_gradients,
+    gradients_that_depend_on_nothing,
+]
 
 
 @pytest.mark.parametrize("function", CASES)
@@ -100,6 +119,53 @@ def test_against_pytorch(function, jit):
     wanted = torch.utils._pytree.tree_leaves(function(X))
     for a, b in zip(jax.tree.leaves(found), wanted, strict=True):
         np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5)
+
+
+def asked_at_random(x, seed):
+    """Gradients asked for by each of PyTorch's functions, of tensors some of which retain theirs and have hooks."""
+    chosen, gradients = random.Random(seed), []
+    tensors = [x.clone().requires_grad_(), torch.tensor(3.0, requires_grad=True)]
+    for _ in range(3):
+        a, b = chosen.choice(tensors), chosen.choice(tensors)
+        made = chosen.choice([lambda a, b: a * b, lambda a, b: a + 2 * b, lambda a, b: a.sin() + 0 * b])(a, b)
+        if chosen.random() < 0.5:
+            made.retain_grad()
+        if chosen.random() < 0.25:
+            made.register_hook(lambda gradient: gradient * 2)
+        if chosen.random() < 0.2:
+            made.add_(b)
+        tensors.append(made)
+    for _ in range(2):
+        inputs, outputs = chosen.sample(tensors, 2), chosen.sample(tensors, 2)
+        ask = chosen.choice(["grad", "backward", "inputs"])
+        options = {"retain_graph": True, "create_graph": chosen.random() < 0.2}
+        if ask == "grad":
+            gradients += torch.autograd.grad(outputs, inputs, allow_unused=True, **options)
+        else:
+            torch.autograd.backward(outputs, inputs=inputs if ask == "inputs" else None, **options)
+        gradients += [x.grad if x.retains_grad or x.is_leaf else None for x in tensors]
+    return [torch.tensor(-100.0) if x is None else x.detach().clone() for x in gradients]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_which_gradients_are_kept(seed):
+    found = t2j(asked_at_random)(jax.numpy.float32(1.5), seed)
+    wanted = asked_at_random(torch.tensor(1.5), seed)
+    np.testing.assert_allclose(found, torch.stack(wanted).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_retained_gradient_stays_as_it_was():
+    def twice(x):
+        y = x.clone().requires_grad_() * 2
+        y.retain_grad()
+        y.sum().backward(retain_graph=True)
+        before = y.grad
+        torch.autograd.grad(y.sum(), y)
+        return before, y.grad
+
+    for a, b in zip(t2j(twice)(X), twice(X), strict=True):
+        np.testing.assert_allclose(a, b.numpy())
 
 
 def test_a_hook_that_cannot_be_served():

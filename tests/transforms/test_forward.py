@@ -85,6 +85,20 @@ def of_gradients(x, v):
 
 
 @case
+def of_gradients_along_other_tangents(x, v):
+    found = []
+    with fwAD.dual_level():
+        dual, weight = fwAD.make_dual(x.clone(), torch.zeros_like(v)), x.clone()
+        tangent = fwAD.unpack_dual(dual).tangent
+        for i in range(2):
+            tangent[i] = v[i]
+            inputs = dual.requires_grad_(), weight.requires_grad_()
+            given = torch.autograd.grad((dual**2 * weight).sum(), inputs, create_graph=True)
+            found += [fwAD.unpack_dual(gradient).tangent for gradient in given]
+    return found
+
+
+@case
 def gradients_of_tangents(x, v):
     x = x.clone().requires_grad_()
     with fwAD.dual_level():

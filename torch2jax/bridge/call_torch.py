@@ -55,7 +55,8 @@ def torch2jax(
         nondiff_argnums: positional arguments that are constants in gradients. Integer and bool arrays always are.
         nondiff_mask: a tree of bools like `example_args`, or a prefix of it: True for what is a constant.
         output_shapes: the tree of results: ``torch.Size``, tuples of ints, ``jax.ShapeDtypeStruct``, arrays or tensors.
-            With it `fn` is not called before time. Without, it is called once, on meta tensors if it can be.
+            With it `fn` is not called before time, and lists, tuples and single results take the declared structure.
+            Without, it is called once, on meta tensors if it can be.
         out_specs: for inputs sharded over the axes of a mesh: `fn` is called on each shard, and this tells, as in
             ``jax.shard_map``, how the results make up the whole. `output_shapes` are those of the whole.
         output_sharding_spec: an older name of `out_specs`.

@@ -175,9 +175,23 @@ class _Checked:
         if self.single and isinstance(result, torch.Tensor):
             return [result]
         leaves, structure = _flatten(result)
-        if structure != self.structure:
+        if structure != self.structure and _in_tuples(structure) != _in_tuples(self.structure):
             raise ValueError(f"got results {structure}; wanted {self.structure}, as declared or inferred")
         return leaves
+
+
+def _in_tuples(structure) -> Any:
+    """The structure with tuples for all sequences, but none around a single result: what a caller may mistake."""
+
+    def in_tuples(node):
+        if isinstance(node, (tuple, list)):
+            return tuple(map(in_tuples, node))
+        return {key: in_tuples(value) for key, value in node.items()} if isinstance(node, dict) else node
+
+    tree = in_tuples(jax.tree.unflatten(structure, range(structure.num_leaves)))
+    while isinstance(tree, tuple) and len(tree) == 1:
+        (tree,) = tree
+    return jax.tree.structure(tree)
 
 
 def _flatten(result) -> tuple[list[torch.Tensor], Any]:

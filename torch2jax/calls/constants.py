@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 
@@ -52,7 +53,7 @@ class Constants:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
         lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
-        return self.around.lifting(lifted, is_closed=True)
+        return self.around.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
@@ -93,6 +94,8 @@ class Constants:
             with outside():
                 return self._lift_constant(value)
         if not isinstance(value, jax.Array):
+            with contextlib.suppress(TypeError), torch._C.DisableTorchFunction():  # dtypes that PyTorch lacks
+                return self.lift_own(torch.from_numpy(np.array(value)))
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.asarray(value)
         return wrap(value, dtype_j2t(value.dtype))

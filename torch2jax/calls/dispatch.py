@@ -26,6 +26,8 @@ from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersErro
 from ..rules import autocast, registry
 from ..rules.inplace import write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
+from ..rules.numpys import has_numpys, without_numpys
+from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
@@ -43,9 +45,11 @@ from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
+from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from .refusals import refuse_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -86,7 +90,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
         self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
-        self.paths = session.paths
+        self.paths, self.lent = session.paths, session.lent
         self._is_outermost = outer is None
         self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -190,6 +194,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
+        if self.lent.loans:
+            self.lent.settle()
         return self.leaving(tensor.read())
 
     def inside(self) -> "_Inside":
@@ -197,6 +203,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in DROPPED:
+            kwargs = with_dropped(func, kwargs or {})
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented
@@ -205,6 +213,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
+        if self.lent.loans:
+            self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
             return around.dispatch(self, func, args, kwargs or {})
@@ -251,7 +261,9 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return self.last_resort.run(func, args, kwargs)
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
-            if rule is not None:
+            if rule is not None and not is_in_old_order(func, args):
+                if has_numpys(args, kwargs):
+                    args, kwargs = without_numpys(func, rule, args, kwargs)
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
@@ -316,9 +328,13 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def run_rule(self, func, rule, args: tuple, kwargs: dict):
         if self.on_result is not None:
             return self._run_seen(func, rule, args, kwargs)
-        if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
-            return run_known(func, rule, args, kwargs)
-        return run_named(func, rule, args, kwargs)
+        try:
+            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+                return run_known(func, rule, args, kwargs)
+            return run_named(func, rule, args, kwargs)
+        except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+            refuse_as_pytorch(self, func, rule, args, kwargs, error)
+            raise
 
     @property
     def stages(self) -> bool:

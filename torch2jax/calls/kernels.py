@@ -1,13 +1,11 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
-import contextlib
 import re
 import weakref
 from collections.abc import Callable, Iterator
 from operator import is_
 from typing import Any
 
-import numpy as np
 import torch
 from torch._functorch import autograd_function, pyfunctorch
 from torch._library.utils import mutated_args_kwargs
@@ -63,7 +61,6 @@ class Kernels:
     def __init__(self):
         self._running: list[tuple[OpOverload, str]] = []
         self._higher: list[tuple] = []
-        self._lent: list[tuple[Torchish, np.ndarray]] | None = None
         self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
 
     def undo(self) -> None:
@@ -105,8 +102,7 @@ class Kernels:
             return current().run_missing(operator, args, kwargs)
         if not operator._schema.is_mutable:
             return self._run(operator, key, args, kwargs)
-        with self._writing():
-            result = self._run(operator, key, args, kwargs)
+        result = self._run(operator, key, args, kwargs)
         indices, names = mutated_args_kwargs(operator._schema)
         written = [args[index] for index in indices if index < len(args)] + [kwargs.get(name) for name in names]
         for tensor in tree_leaves(written):
@@ -120,25 +116,6 @@ class Kernels:
             return _run(operator, key, args, kwargs)
         finally:
             self._running.pop()
-
-    def lend(self, tensor: Torchish, array: np.ndarray) -> None:
-        """Is told that code was given the values of a tensor: a kernel that writes to arguments may mean its memory."""
-        if self._lent is not None:
-            self._lent.append((tensor, array))
-
-    @contextlib.contextmanager
-    def _writing(self):
-        """A context for a kernel that writes to arguments: what it wrote to arrays of numpy's is written to tensors."""
-        before, self._lent = self._lent, []
-        try:
-            yield
-            lent = self._lent
-        finally:
-            self._lent = before
-        with torch.no_grad(), current().inside():
-            for tensor, array in lent:
-                if tensor.detach().numpy().tobytes() != array.tobytes():
-                    tensor.copy_(torch.from_numpy(array))
 
 
 def _has_examples(args: tuple) -> bool:

@@ -205,11 +205,12 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
     """
-    call, strides = current(), strides or _strides(made)
-    if not call.is_lazy:
-        array = evaluate(made)
-        return wrap(array, made.dtype, made if call.stages else None, strides=strides, device=device)
-    return _waiting(made, strides, device)
+    call = current()
+    with torch._C.DisableTorchFunction():
+        strides = strides or _strides(made)
+        if call.is_lazy:
+            return _waiting(made, strides, device)
+        return wrap(evaluate(made), made.dtype, made if call.stages else None, strides=strides, device=device)
 
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:

@@ -15,7 +15,7 @@ from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
 
-__all__ = ["Skeleton", "copy_structure", "name_scopes", "named_tensors"]
+__all__ = ["Skeleton", "as_array", "copy_structure", "expect_shape", "name_scopes", "named_tensors"]
 
 _LISTED = 5
 
@@ -58,7 +58,7 @@ class Skeleton:
         for name, tensor in tensors.items():
             if name not in self._state or id(tensor) in memo:
                 continue  # the first of several names stands for a tied weight
-            memo[id(tensor)] = call.bind(*_checked(name, tensor, self._state[name]))
+            memo[id(tensor)] = call.bind(tensor, as_array(expect_shape(self._state[name], tensor, name, "state_dict")))
         for tensor in tensors.values():
             if id(tensor) not in memo:
                 memo[id(tensor)] = call.lift_own(tensor)
@@ -118,16 +118,27 @@ def _forward_of_wrapper(self, *inputs, **kwargs):
     return self.module(*inputs, **kwargs)
 
 
-def _checked(name: str, tensor: torch.Tensor, value):
-    array = tensor_to_array(value) if isinstance(value, torch.Tensor) else value
-    if tuple(array.shape) != tuple(tensor.shape):
+def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any:
+    """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
+
+    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions.
+
+    Raises:
+        RuntimeError: it is of another shape.
+    """
+    if tuple(value.shape) == (1,) and tensor.ndim == 0:
+        return value[0]
+    if tuple(value.shape) != tuple(tensor.shape):
         raise RuntimeError(
-            f"size mismatch for {name}: got an array of shape {tuple(array.shape)} in state_dict; "
-            f"the module's has shape {tuple(tensor.shape)}"
+            f"size mismatch for {name}: got an array of shape {tuple(value.shape)} in {state}; wanted "
+            f"{tuple(tensor.shape)}"
         )
-    if not isinstance(array, jax.Array):
-        array = jax.numpy.asarray(array)
-    return tensor, array
+    return value
+
+
+def as_array(value) -> jax.Array:
+    """An entry of a state, a tensor or an array of anyone's."""
+    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.asarray(value)
 
 
 def _check_names(state, tensors, persistent) -> None:

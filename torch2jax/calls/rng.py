@@ -153,7 +153,11 @@ def _checked(rng):
 
 def _fold_in(key, data):
     with _where_known(key):
-        return jax.random.fold_in(key, data)
+        is_known = not (is_traced(key) or is_traced(data))
+        return _folded_at_once(key, data) if is_known else jax.random.fold_in(key, data)
+
+
+_folded_at_once = jax.jit(jax.random.fold_in)  # an eager one takes ten times as long
 
 
 def _where_known(array):

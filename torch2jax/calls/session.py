@@ -5,6 +5,7 @@ from typing import Any
 from ..transforms.tape import Attempt
 from .constants import Constants
 from .kernels import Kernels
+from .lent import Lent
 from .native import StandIns
 from .pickled import Kept
 from .settings import Settings
@@ -22,6 +23,7 @@ class Session:
     def __init__(self, attempt: Attempt):
         self.attempt = attempt
         self.constants, self.settings, self.kept, self.kernels = Constants(), Settings(), Kept(), Kernels()
+        self.lent = Lent()
         self.stand_ins = StandIns()
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         self.levels: list = []

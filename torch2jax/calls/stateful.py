@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.interop import array_to_tensor, tensor_to_array
+from ..tensors.interop import array_to_tensor
 from ..tensors.storage import evaluate, is_traced
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import flatten
@@ -28,7 +28,7 @@ from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
 from .dispatch import Translation
 from .follow import Place
-from .module import copy_structure, name_scopes
+from .module import as_array, copy_structure, expect_shape, name_scopes
 from .numbers import Count, Number
 from .optimizers import adopt, numbers_of, recording, step_abstractly
 from .translated import run_on_arrays
@@ -127,7 +127,7 @@ class StatefulFunction:
         """Puts a state into the objects themselves, as training them in PyTorch would have left them.
 
         Raises:
-            RuntimeError: `state` has a name that the objects lack.
+            RuntimeError: `state` has a name that the objects lack, or something of another shape than theirs.
         """
         for thing in self._objects:
             _start(thing)
@@ -138,7 +138,7 @@ class StatefulFunction:
                     continue
                 value, before = given.pop(key), place.get()
                 if isinstance(before, torch.Tensor):
-                    before.copy_(_tensor(value, before.dtype))
+                    before.copy_(_tensor(_fitting(value, before, key), before.dtype))
                 else:
                     place.set(type(before)(np.asarray(value).item()))
             inserted = _Inserted(self._names, self._objects)
@@ -301,7 +301,7 @@ class _Copies:
             if isinstance(tensor, torch.Tensor) and not isinstance(place, _Gradient):
                 if state is not None and key not in given:
                     self._refuse("lacks", [key], given)
-                array = _checked(key, tensor, given) if key in given else None
+                array = as_array(_fitting(given[key], tensor, key)) if key in given else None
                 self._memo[id(tensor)] = _apart(call.lift_own(tensor) if array is None else call.bind(tensor, array))
         self._gradients = [
             (self._memo[id(place.tensor)], place.get())
@@ -502,16 +502,8 @@ def _names_of(function: Callable, count: int) -> list[str]:
     return [parameters[i] if i < len(parameters) else str(i) for i in range(count)]
 
 
-def _checked(key: _Key, tensor: torch.Tensor, given: dict[_Key, Any]):
-    array = given[key]
-    if isinstance(array, torch.Tensor):
-        array = tensor_to_array(array)
-    if tuple(array.shape) != tuple(tensor.shape):
-        raise RuntimeError(
-            f"size mismatch for {'.'.join(key)}: got an array of shape {tuple(array.shape)} in the state; wanted "
-            f"{tuple(tensor.shape)}"
-        )
-    return jnp.asarray(array)
+def _fitting(value, tensor: torch.Tensor, key: _Key):
+    return expect_shape(value, tensor, ".".join(key), "the state")
 
 
 def _flat(state: State) -> dict[_Key, Any]:

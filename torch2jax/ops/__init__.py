@@ -12,6 +12,7 @@ from . import (
     conversion as conversion,
     creation as creation,
     distributions as distributions,
+    dlpack as dlpack,
     elementwise as elementwise,
     exporting as exporting,
     fft as fft,

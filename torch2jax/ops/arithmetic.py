@@ -28,15 +28,20 @@ def _scaled_promotion(kwargs) -> Promotion:
 
 
 def _scaled(operand, alpha):
-    if _is_one(alpha):
-        return operand
-    if isinstance(alpha, jax.Array):
-        return lax.mul(operand, cast(alpha, operand.dtype))
     if isinstance(alpha, bool) and operand.dtype != bool:
         raise RuntimeError("Boolean alpha only supported for Boolean results.")
     if isinstance(alpha, float) and not is_inexact(operand):
         raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-    return mul(operand, like(operand, alpha))
+    return _times(operand, alpha)
+
+
+def _times(operand, factor):
+    """The operand times a number, which is taken in its dtype."""
+    if _is_one(factor):
+        return operand
+    if isinstance(factor, jax.Array):
+        return lax.mul(operand, cast(factor, operand.dtype))
+    return mul(operand, like(operand, factor))
 
 
 @implements(torch.add, promote=_scaled_promotion, fits=("alpha",))
@@ -328,13 +333,25 @@ def lerp(input, end, weight):
 @default(torch.addcmul, takes=NUMBERS, fits=("value",))
 def addcmul(input, tensor1, tensor2, *, value=1):
     product = lax.mul(tensor1, tensor2)
-    return lax.add(input, _scaled(product, value))
+    return lax.add(input, _times(product, value))
 
 
-@default(torch.addcdiv, takes=INEXACT, fits=("value",))
+def _quotient_dtypes(input, tensor1, tensor2, *, value=1):
+    if all(is_integral(x.dtype) for x in (tensor1, tensor2)):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future release addcdiv will perform a true "
+            "division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as (input + value * "
+            "torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as (input + value * tensor1 / "
+            "tensor2) for float inputs. The future addcdiv behavior is just the latter implementation: (input + value "
+            "* tensor1 / tensor2), for all dtypes."
+        )
+    return INEXACT
+
+
+@default(torch.addcdiv, takes=_quotient_dtypes, fits=("value",))
 def addcdiv(input, tensor1, tensor2, *, value=1):
     quotient = lax.div(tensor1, tensor2)
-    return lax.add(input, _scaled(quotient, value))
+    return lax.add(input, _times(quotient, value))
 
 
 @exact(torch.gcd, takes=INTEGERS)

@@ -163,7 +163,7 @@ for _functions, _function in (
     predicate(*_functions)(unary(_function))
 
 for _function, _infinity in ((torch.isposinf, math.inf), (torch.isneginf, -math.inf)):
-    comparing(_function)(_either_part(lambda x, infinity=_infinity: lax.eq(x, like(x, infinity))))
+    comparing(_function, exact_out=True)(_either_part(lambda x, infinity=_infinity: lax.eq(x, like(x, infinity))))
 
 
 def _prepare_isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):

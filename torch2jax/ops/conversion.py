@@ -8,13 +8,14 @@ import torch
 from jax import lax
 
 from ..calls.known import lazily
+from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.storage import without_gradient
 from ..tensors.tensor import strides_of_copy, wrap, wrap_held
-from ..tensors.traced import is_traced
+from ..tensors.traced import is_at_once, is_traced
 from ..translation import current
 
 aten = torch.ops.aten
@@ -29,8 +30,13 @@ def convert(array, dtype: np.dtype):
         if jnp.issubdtype(dtype, jnp.bool_):
             return lax.ne(array, array.dtype.type(0))
         array = lax.real(array)
-    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 4:
-        array = lax.convert_element_type(array, np.int32)  # wraps around, where XLA's own cast saturates
+    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        if dtype.itemsize < 4:
+            array = lax.convert_element_type(array, np.int32)  # wraps around, where XLA's own cast saturates
+        elif dtype == np.uint32:
+            negative = lax.convert_element_type(lax.convert_element_type(array, np.int32), dtype)
+            positive = lax.convert_element_type(array, dtype)
+            return lax.select(lax.lt(array, array.dtype.type(0)), negative, positive)
     return lax.convert_element_type(array, dtype)
 
 
@@ -57,7 +63,7 @@ def _converted(input, dtype, device, copy: bool, memory_format):
     held = input.held
     result = convert(held.array, array_dtype)
     if known is not None:
-        known = defer(torch.Tensor.to, known, dtype, copy=True)
+        known = None if is_at_once(result) else defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
         result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
@@ -129,6 +135,11 @@ for _name, _dtype in (
     ("cdouble", torch.complex128),
 ):
     _named_conversion(_name, _dtype)
+
+
+@implements_tensors(torch.result_type)
+def result_type(tensor, other):
+    return promoted(Promotion.NO_OPMATH, tuple(kind_of(x) for x in (tensor, other)))[1]
 
 
 @implements_tensors(Tensor.cpu)

@@ -22,12 +22,14 @@ from ..calls.known import constant
 from ..errors import SparseLayoutError
 from ..rules.inplace import write_out
 from ..rules.registry import implements_tensors
-from ..tensors.dtypes import REALS, canonical, expect, is_integral
+from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
-from ..tensors.known import defer, evaluate, in_pytorch, is_small
+from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
+from ..tensors.traced import is_at_once
 from ..translation import current
+from .arrays import cast
 from .gradients import set_requires_grad
 
 aten = torch.ops.aten
@@ -51,13 +53,17 @@ def made_of(
         make: gives the same in PyTorch, from the dtype.
     """
     call, known = current(), None
+    if not shape and call.is_lazy:
+        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label_of(device)), requires_grad)
     values: Any = functools.partial(body, *args)
     if call.stages:
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            held = Lazy(functools.partial(_held, known, values), shape, canonical(dtype))
-            return _requiring_grad(wrap_held(held, dtype, known, strides, label_of(device)), requires_grad)
+            held, label = Lazy(functools.partial(_held, values), shape, canonical(dtype)), label_of(device)
+            with torch._C.DisableTorchFunction():
+                made = wrap_held(held, dtype, known, strides, label)
+            return _requiring_grad(made, requires_grad)
     return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
 
 
@@ -67,8 +73,8 @@ def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     return tensor
 
 
-def _held(known: Tensor, values: Callable) -> Held:
-    return Held(values() if known.ndim else evaluate(known), None)
+def _held(values: Callable) -> Held:
+    return Held(values(), None)
 
 
 def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:
@@ -89,7 +95,14 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     if type(value) is complex and not dtype.is_complex:
         value = value.real
     make = functools.partial(torch.full, shape, value)
-    return made_of(lax.full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+    return made_of(_full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+
+
+def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
+    return _full_at_once(value, shape) if is_at_once() else lax.full(shape, value, dtype)
+
+
+_full_at_once = jax.jit(lax.broadcast, static_argnums=1)
 
 
 def label_of(device) -> torch.device:
@@ -148,6 +161,14 @@ def _shape(size: tuple) -> tuple[int, ...]:
 
 def _number(value):
     return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _real_number(value):
+    value = _number(value)
+    if isinstance(value, complex):
+        expect_fits(value, torch.float64)
+        return value.real
+    return value
 
 
 # One value everywhere. Memory that PyTorch leaves uninitialised is zero.
@@ -357,8 +378,24 @@ def as_tensor(data, dtype=None, device=None):
 
 @factory(torch.asarray)
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
+    if copy is False:
+        _expect_memory(obj, dtype)
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
     return set_requires_grad(result, True) if requires_grad else result.detach()
+
+
+def _expect_memory(obj, dtype: torch.dtype | None) -> None:
+    """Refuses what a tensor cannot be on the memory of.
+
+    Raises:
+        ValueError: it has no memory, or holds another dtype.
+    """
+    if isinstance(obj, (int, float, complex, list, tuple)):
+        raise ValueError("can't alias arbitrary sequence into a tensor.")
+    if isinstance(obj, torch.Tensor) and dtype not in (None, obj.dtype):
+        raise ValueError(
+            f"can't alias tensor with dtype '{type_name(obj.dtype)}' into dtype '{type_name(dtype)}'."  # pyright: ignore
+        )
 
 
 @factory(torch.from_numpy)
@@ -375,16 +412,17 @@ def scalar_tensor(s, *, dtype=None, **options):
 
 
 def _range(start, step, count: int, dtype) -> jax.Array:
-    """``start + step * i`` for ``i`` below `count`, computed in `dtype`."""
-    steps = lax.iota(dtype, count)
+    """``start + step * i`` for ``i`` below `count`, computed in `dtype`, half precision in single."""
+    compute = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+    steps = lax.iota(compute, count)
     if step != 1:
-        steps = lax.mul(steps, np.asarray(step).astype(dtype))
-    return steps if start == 0 else lax.add(steps, np.asarray(start).astype(dtype))
+        steps = lax.mul(steps, np.asarray(step).astype(compute))
+    return cast(steps if start == 0 else lax.add(steps, np.asarray(start).astype(compute)), dtype)
 
 
 @factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(start, end=None, step=1, *, dtype=None, **options):
-    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     if dtype is not None:
         expect("arange", dtype, REALS)
     else:
@@ -409,9 +447,9 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
 
 
-@factory(torch.range, aten.range.default, aten.range.step)
+@factory(torch.range, *[getattr(aten.range, name) for name in aten.range.overloads()])
 def range_(start=0, end=None, step=1, *, dtype=None, **options):
-    start, end, step = (_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
+    start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     dtype = dtype or torch.get_default_dtype()
     if step == 0:
         raise RuntimeError("step must be nonzero")

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
 from .arrays import has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where
 from .comparison import at_least, at_most
@@ -120,6 +121,13 @@ def abs_(input):
     return input if is_unsigned(input) else magnitude(input) if is_inexact(input) else lax.abs(input)
 
 
+@implements_tensors(torch.abs_, torch.Tensor.abs_, torch.Tensor.absolute_, torch.ops.aten.abs_.default)
+def in_place_abs(self):
+    if self.is_complex():
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return self.copy_(self.abs())
+
+
 @exact(torch.sign, takes=REALS_AND_BOOL)
 def sign(input):
     return sgn(input)
@@ -134,7 +142,7 @@ def sgn(input):
     return input if input.dtype == bool else lax.sign(input)
 
 
-@predicate(torch.signbit, takes=REALS_AND_BOOL)
+@predicate(torch.signbit, takes=REALS_AND_BOOL, exact_out=True)
 def signbit(input):
     return has_sign(input)
 

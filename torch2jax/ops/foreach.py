@@ -67,33 +67,36 @@ def _plain(name: str) -> Callable[..., Any]:
     return getattr(torch.Tensor if name.endswith("_") else torch, name)
 
 
-def _foreach(name: str) -> Callable[..., Any]:
+def _foreach(name: str, takes_numbers: bool) -> Callable[..., Any]:
     plain, in_place = _plain(name), name.endswith("_")
     one_for_each = name.rstrip("_") in ("addcdiv", "addcmul")  # whose last operand may be a tensor of all numbers
 
     def each(self, *operands, **options):
         operands = [self, *operands]
         named = {_PLAIN_NAME.get(key, key): value for key, value in options.items()}
-        count = _count([*operands, *named.values()])
+        count = _count([*operands, *named.values()], takes_numbers)
         if one_for_each and len(operands) == 4 and isinstance(operands[3], torch.Tensor) and operands[3].ndim:
             operands[3] = operands[3].unbind()
         results = []
         for i in range(count):
             args = [_item(x, i) for x in operands]
             results.append(plain(*args, **{key: _item(value, i) for key, value in named.items()}))
-        return None if in_place else results
+        return self if in_place else results
 
     return each
 
 
-def _count(values: list) -> int:
-    counts = [len(value) for value in values if isinstance(value, _LISTS)]
-    if not counts or counts[0] == 0:
+def _count(values: list, takes_numbers: bool) -> int:
+    lists = [value for value in values if isinstance(value, _LISTS)]
+    if not lists or not lists[0]:
         raise RuntimeError("Tensor list must have at least one tensor.")
-    for count in counts:
-        if count != counts[0]:
-            raise RuntimeError(f"Tensor lists must have the same number of tensors, got {counts[0]} and {count}")
-    return counts[0]
+    count = len(lists[0])
+    for other in lists:
+        if len(other) != count:
+            if takes_numbers and other is lists[-1] and not any(isinstance(x, torch.Tensor) for x in other):
+                raise RuntimeError("Tensor list must have same number of elements as scalar list.")
+            raise RuntimeError(f"Tensor lists must have the same number of tensors, got {count} and {len(other)}")
+    return count
 
 
 def _item(value, index: int):
@@ -104,7 +107,16 @@ def _operators() -> list[str]:
     return [name for name in dir(torch) if name.startswith(_PREFIX) and inspect.isbuiltin(getattr(torch, name))]
 
 
+def _without_result(function: Callable) -> Callable[..., None]:
+    def operator(*args, **kwargs):
+        function(*args, **kwargs)
+
+    return operator
+
+
 for _name in _operators():
     _packet = getattr(torch.ops.aten, _name)
     _overloads = [getattr(_packet, overload) for overload in _packet.overloads() if not overload.endswith("out")]
-    implements_tensors(getattr(torch, _name), *_overloads)(_foreach(_name.removeprefix(_PREFIX)))
+    _function = _foreach(_name.removeprefix(_PREFIX), "ScalarList" in _packet.overloads())
+    implements_tensors(getattr(torch, _name))(_function)
+    implements_tensors(*_overloads)(_without_result(_function) if _name.endswith("_") else _function)

@@ -10,8 +10,8 @@ import torch
 from ..rules.registry import implements_tensors
 from ..seams import exchange, stands_in
 from ..tensors.history import Node, Source, added
-from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
+from ..transforms.engine import is_source, retain
 from ..transforms.form import Form
 from ..transforms.tape import Hooked
 from ..translation import current
@@ -67,7 +67,7 @@ def set_requires_grad(self, requires_grad):
 @implements_tensors(Tensor.is_leaf.__get__)
 def _is_leaf(self):
     tensor = current().lift(self)
-    return tensor.history is None or _is_source(tensor) or _is_inference_view(tensor)
+    return tensor.history is None or is_source(tensor) or _is_inference_view(tensor)
 
 
 @implements_tensors(torch.is_inference, Tensor.is_inference)
@@ -79,17 +79,13 @@ def _is_inference_view(tensor) -> bool:
     return tensor._restriction is not None and tensor._restriction.kind == "inference"
 
 
-def _is_source(tensor) -> bool:
-    return isinstance(tensor.history, Source) and tensor.history.variable is tensor
-
-
 @implements_tensors(Tensor.grad_fn.__get__)
 def _grad_fn(self):
     tensor = current().lift(self)
     history, made = tensor.history, tensor._restriction
     if made is not None and made.kind in ("no_grad", "inference") and made.writes < tensor._writes[0]:
         _expect_no_history(tensor._viewed, made.kind)
-    if history is None or _is_source(tensor):
+    if history is None or is_source(tensor):
         return None
     node = Node("View", (history,)) if isinstance(history, Source) else history
     if node.end is None and current().tape is not None:
@@ -174,8 +170,8 @@ def _hooked(tensor) -> Hooked:
     if tape is None:
         return Hooked(Form.of(tensor))
     history = tensor.history
-    is_source = _is_source(tensor) and history.end is not None
-    return tape.hooked(history.end if is_source else tape.end_of(tensor), history)
+    begins = is_source(tensor) and history.end is not None
+    return tape.hooked(history.end if begins else tape.end_of(tensor), history)
 
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)
@@ -183,7 +179,7 @@ def register_post_accumulate_grad_hook(self, hook):
     tensor = current().lift(self)
     if tensor.history is None:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    if not _is_source(tensor):
+    if not is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
     return added(tensor.history.accumulated, hook)
 
@@ -194,10 +190,7 @@ def retain_grad(self):
     tensor = current().lift(self)
     if tensor.history is None:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-    if not _is_source(tensor) and current().tape is not None:
-        expect_no_journal("a tensor that retains its gradient")
-        current().tape.retaining[id(tensor)] = tensor
-    tensor._retains_grad = not _is_source(tensor)
+    retain(tensor)
 
 
 @implements_tensors(Tensor.retains_grad.__get__)

@@ -136,6 +136,7 @@ def cholesky(input, upper=False):
 @factored(torch.cholesky_solve)
 def cholesky_solve(input, input2, upper=False):
     check_matrices("cholesky_solve", input2)
+    check_matrices("cholesky_solve", input, square=False, name="B")
     factor, right = broadcast_matrices("cholesky_solve", input2, input)
     solve = functools.partial(lax.linalg.triangular_solve, factor, left_side=True, lower=not upper)
     return solve(solve(right, **_transposed(factor, upper)), **_transposed(factor, not upper))
@@ -147,6 +148,7 @@ def _transposed(factor, wanted: bool) -> dict:
 
 @factored(torch.cholesky_inverse)
 def cholesky_inverse(input, upper=False):
+    check_matrices("cholesky_inverse", input)
     return cholesky_solve(_identity(input), input, upper)
 
 
@@ -295,6 +297,7 @@ def linalg_solve_triangular(input, B, *, upper, left=True, unitriangular=False):
 @factored(torch.triangular_solve)
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
     check_matrices("triangular_solve", A)
+    check_matrices("triangular_solve", input, square=False, name="b")
     a, b = broadcast_matrices("triangular_solve", A, input)
     solution = lax.linalg.triangular_solve(
         a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
@@ -500,6 +503,11 @@ def linalg_lstsq(input, b, rcond=None, *, driver=None):
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError(
             f"torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver}"
+        )
+    if input.dtype != b.dtype:
+        raise RuntimeError(
+            "torch.linalg.lstsq: Expected input and other to have the same dtype, but got input's dtype "
+            f"{input.dtype} and other's dtype {b.dtype}"
         )
     is_vector = b.ndim == 1 or (input.ndim == b.ndim + 1 and input.shape[:-1] == b.shape)
     a, right = broadcast_matrices("torch.linalg.lstsq", input, b[..., None] if is_vector else b)

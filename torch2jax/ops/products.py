@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
 from ..tensors.scalars import expect_fits
-from .arrays import is_complex, like
+from .arrays import cast, is_complex, is_half, like
 
 Tensor = torch.Tensor
 multiplied = functools.partial(implements, takes=NUMBERS)
@@ -66,17 +66,18 @@ def _with_batch(array, batch):
     return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
 
 
-def _contract(left, right, left_dims, right_dims, batch=()):
-    """``lax.dot_general`` for operands of one dtype that batch over the same dimensions."""
+def _contract(left, right, left_dims, right_dims, batch=(), dtype=None):
+    """``lax.dot_general`` for operands of one dtype, that of the result if it is given none, batched over the same."""
     if left.dtype != right.dtype:
         raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
-    return lax.dot_general(left, right, ((left_dims, right_dims), (batch, batch)), preferred_element_type=left.dtype)
+    dims = (left_dims, right_dims), (batch, batch)
+    return lax.dot_general(left, right, dims, preferred_element_type=dtype or left.dtype)
 
 
-def _product(left, right):
+def _product(left, right, dtype=None):
     """The product of two operands of one or two dimensions."""
     _check_sizes(left, right)
-    return _contract(left, right, (left.ndim - 1,), (0,))
+    return _contract(left, right, (left.ndim - 1,), (0,), dtype=dtype)
 
 
 def _check_sizes(left, right) -> None:
@@ -124,13 +125,30 @@ def mm(input, mat2):
 
 @multiplied(torch.bmm)
 def bmm(input, mat2):
+    return _products(input, mat2)
+
+
+def _products(input, mat2, dtype=None):
     _check_ndim("bmm", batch1=(input, 3), batch2=(mat2, 3))
     if input.shape[0] != mat2.shape[0] or input.shape[2] != mat2.shape[1]:
         raise RuntimeError(
             f"Expected size for first two dimensions of batch2 tensor to be: "
             f"[{input.shape[0]}, {input.shape[2]}] but got: [{mat2.shape[0]}, {mat2.shape[1]}]."
         )
-    return _contract(input, mat2, (2,), (1,), (0,))
+    return _contract(input, mat2, (2,), (1,), (0,), dtype)
+
+
+@implements(torch._int_mm, dtype=torch.int32, exact_out=True)
+def _int_mm(input, mat2):
+    for name, x, known in (("self", input, ("int8", "uint8")), ("mat2", mat2, ("int8",))):
+        if x.ndim != 2:
+            raise RuntimeError(f"_int_mm: Expected {name} to be of dimension 2 but got {x.ndim}")
+        if x.dtype.name not in known:
+            raise RuntimeError(f"_int_mm: Expected {name} dtype to be {' or '.join(known)} but got {x.dtype}")
+    _check_sizes(input, mat2)
+    if input.dtype != mat2.dtype:
+        input, mat2 = input.astype(np.int32), mat2.astype(np.int32)
+    return lax.dot_general(input, mat2, (((1,), (0,)), ((), ())), preferred_element_type=np.int32)
 
 
 @multiplied(torch.mv)
@@ -182,10 +200,12 @@ def _scaled(array, factor):
     return array if factor == 1 else lax.mul(array, like(array, factor))
 
 
-def _added(input, product, beta, alpha):
-    product = _scaled(product, alpha)
+def _added(input, multiply, left, right, beta, alpha):
+    # As in PyTorch, half precision is scaled and added in single precision.
+    widens = is_half(left) and (beta, alpha) != (1, 1)
+    product = _scaled(multiply(left, right, np.float32 if widens else left.dtype), alpha)
     if beta == 0:
-        return product
+        return cast(product, left.dtype)
     try:
         np.broadcast_shapes(input.shape, product.shape)
     except ValueError:
@@ -193,29 +213,29 @@ def _added(input, product, beta, alpha):
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(input.shape)} at non-singleton dimensions"
         ) from None
-    if input.dtype != product.dtype:
-        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {product.dtype}")
-    input = _scaled(input, beta)
+    if input.dtype != left.dtype:
+        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {left.dtype}")
+    input = _scaled(cast(input, product.dtype), beta)
     if input.shape != product.shape:
         input = lax.broadcast_in_dim(input, product.shape, range(product.ndim - input.ndim, product.ndim))
-    return lax.add(input, product)
+    return cast(lax.add(input, product), left.dtype)
 
 
 @added(torch.addmm)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     _check_ndim("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
-    return _added(input, _product(mat1, mat2), beta, alpha)
+    return _added(input, _product, mat1, mat2, beta, alpha)
 
 
 @added(torch.addmv)
 def addmv(input, mat, vec, *, beta=1, alpha=1):
     _check_ndim("addmv", mat=(mat, 2), vec=(vec, 1))
-    return _added(input, _product(mat, vec), beta, alpha)
+    return _added(input, _product, mat, vec, beta, alpha)
 
 
 @added(torch.baddbmm)
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
-    return _added(input, bmm(batch1, batch2), beta, alpha)
+    return _added(input, _products, batch1, batch2, beta, alpha)
 
 
 @added(torch.addbmm)
@@ -226,7 +246,8 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
         raise RuntimeError(
             f"batch1 and batch2 must have same number of batches, got {batch1.shape[0]} and {batch2.shape[0]}"
         )
-    return _added(input, _contract(batch1, batch2, (0, 2), (0, 1)), beta, alpha)
+    multiply = lambda batch1, batch2, dtype: _contract(batch1, batch2, (0, 2), (0, 1), dtype=dtype)
+    return _added(input, multiply, batch1, batch2, beta, alpha)
 
 
 @implements_tensors(torch.Tensor.addbmm_, torch.ops.aten.addbmm_.default)

@@ -13,17 +13,19 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
-from ..tensors.traced import is_traced
+from ..tensors.traced import is_at_once, is_traced
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
 from .creation import factory, label_of, like_options, new_shape
 from .gradients import set_requires_grad
+from .indexing import known_values
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -57,7 +59,10 @@ def sample(
         arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
     check_operands(call.stream.mapped, arrays)
     given = (tuple(shape), canonical(dtype))
-    array = draw_for_each(body, key, *given, arrays, differing)
+    if not differing and is_at_once(key, *arrays):
+        array = call_inlined(body, (key, *given, *arrays), {}, "sample")
+    else:
+        array = draw_for_each(body, key, *given, arrays, differing)
     known = None
     if not (is_traced(key) or differing) and all(x.known is not None for x in tensors):
         values = [x.known if isinstance(x, Torchish) else x for x in lifted]
@@ -394,9 +399,9 @@ def binomial(count, prob, generator=None):
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
 
-def _are_weights(weights) -> bool:
-    totals = weights.sum(-1)
-    return bool(jnp.all(weights >= 0) and jnp.all(jnp.isfinite(weights)) and jnp.all(totals > 0))
+def _are_weights(weights: np.ndarray) -> bool:
+    weights = weights.astype(np.float64)
+    return bool((weights >= 0).all() and np.isfinite(weights).all() and (weights.sum(-1) > 0).all())
 
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
@@ -411,8 +416,8 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"{input.shape[-1]}"
         )
     expect("multinomial", input.dtype, FLOATS)
-    weights = current().lift(input).read()
-    if not is_traced(weights) and not _are_weights(weights):
+    weights = known_values(current().lift(input))
+    if weights is not None and not _are_weights(weights):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)

@@ -198,6 +198,29 @@ def _(reduce, axis, primals, tangents):
     return (values, indices), (at_index(tangents[0], indices, axis), np.zeros(indices.shape, jax.dtypes.float0))
 
 
+@jax.custom_jvp
+def shared(array, value):
+    """`value`, one of the array's, whose derivative is shared among the elements equal to it: all nans for a nan."""
+    del array
+    return value
+
+
+@shared.defjvp
+def _(primals, tangents):
+    array, value = primals
+    equal = lax.bitwise_or(lax.eq(array, value), lax.bitwise_and(lax.ne(array, array), lax.ne(value, value)))
+    axes = tuple(range(array.ndim))
+    count = lax.reduce_sum(cast(equal, array.dtype), axes)
+    return value, lax.div(lax.reduce_sum(where(equal, tangents[0], like(array, 0)), axes), count)
+
+
+def _extremum_of_all(reduce, input, name):
+    axes = axes_of(input, None)
+    _expect_elements(input, axes, name)
+    value = reduce(lax.stop_gradient(input), axes)
+    return shared(input, value) if is_float(input) else value
+
+
 def _along(reduce, input, dim, keepdim, name):
     axis = axis_of(input, dim)
     if input.ndim == 0:
@@ -219,12 +242,12 @@ def min_dim(input, dim, keepdim=False):
 
 @implements(aten.max.default, takes=REALS_AND_BOOL)
 def max_all(input):
-    return amax(input)
+    return _extremum_of_all(_reduce_max, input, "amax")
 
 
 @implements(aten.min.default, takes=REALS_AND_BOOL)
 def min_all(input):
-    return amin(input)
+    return _extremum_of_all(_reduce_min, input, "amin")
 
 
 def _overloads(every, along, of_two):
@@ -389,7 +412,8 @@ def _(axes, primals, tangents):
 
 
 def _is_minus_infinity(array):
-    return lax.eq(lax.real(array) if is_complex(array) else array, -math.inf)
+    real = lax.real(array) if is_complex(array) else array
+    return lax.eq(real, like(real, -math.inf))
 
 
 @implements(torch.logsumexp, torch.special.logsumexp, dtype=lambda input, *_, **__: _inexact(input.dtype))

@@ -1,15 +1,20 @@
 """Reductions of the consecutive segments that a dimension is cut into."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
+from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOATS
 from .values import values
 
 _NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}
-_NAMES = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 
 
 @implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS)
@@ -52,17 +57,60 @@ def _reduced(data, reduce: str, bounds, axis: int, initial):
     places = torch.arange(size).unsqueeze(-1)
     # Counted from one: those before the first segment and after the last have places of their own, cut off below.
     segment = (places >= bounds.unsqueeze(-2)).sum(-1)
+    if reduce in ("max", "min"):
+        return _EXTREME((data, segment, reduce, segments + 2, initial), {}).narrow(axis, 1, segments)
     shape = (*data.shape[:axis], segments + 2, *data.shape[axis + 1 :])
     index = segment.reshape(*segment.shape, *(1,) * (data.ndim - axis - 1)).expand(data.shape)
     start = torch.full(shape, _NEUTRAL[reduce], dtype=data.dtype)
-    result = start.scatter_reduce(axis, index, data, _NAMES[reduce], include_self=True).narrow(axis, 1, segments)
+    name = "prod" if reduce == "prod" else "sum"
+    result = start.scatter_reduce(axis, index, data, name, include_self=True).narrow(axis, 1, segments)
     if reduce == "mean":
         lengths = bounds.diff(dim=-1).reshape(*bounds.shape[:-1], segments, *(1,) * (data.ndim - axis - 1))
         empty = float("nan") if initial is None else initial
         return torch.where(lengths > 0, (result + (initial or 0)) / lengths.clamp(min=1), empty)
     if initial is None:
         return result
-    if reduce in ("max", "min"):  # in a tie the gradient is the data's
-        beaten = result < initial if reduce == "max" else result > initial
-        return torch.where(beaten, initial, result)
     return result + initial if reduce == "sum" else result * initial
+
+
+def _along(function, data, segment, segments: int):
+    """A reduction of segments along the axis after those that data shares with the segments' numbers."""
+    function = functools.partial(function, num_segments=segments)
+    for _ in range(segment.ndim - 1):
+        function = jax.vmap(function)
+    return function(data, segment)
+
+
+def _largest(data, segment, segments: int, initial):
+    result = _along(jax.ops.segment_max, data, segment, segments)
+    return result if initial is None else lax.max(result, jnp.full_like(result, initial))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _winner(data, segment, segments, initial):
+    return _largest(data, segment, segments, initial)
+
+
+@_winner.defjvp
+def _(segments, initial, primals, tangents):
+    data, segment = primals
+    result = _winner(data, segment, segments, initial)
+    # The largest share the gradient, also with the initial value in a tie, and the NaNs where there are any.
+    reached = jnp.take_along_axis(result, _expanded(segment, data), segment.ndim - 1)
+    won = lax.eq(data, reached) | jnp.isnan(data)
+    count = _along(jax.ops.segment_sum, won.astype(data.dtype), segment, segments)
+    total = _along(jax.ops.segment_sum, jnp.where(won, tangents[0], 0), segment, segments)
+    return result, total / jnp.maximum(count, 1)
+
+
+def _expanded(segment, data):
+    return jnp.broadcast_to(segment.reshape(*segment.shape, *(1,) * (data.ndim - segment.ndim)), data.shape)
+
+
+def _extreme(data, segment, reduce, segments, initial):
+    if reduce == "max":
+        return _winner(data, segment, segments, initial)
+    return -_winner(-data, segment, segments, None if initial is None else -initial)
+
+
+_EXTREME = InnerRule(_extreme, "segment_reduce")

@@ -379,6 +379,9 @@ def _reduced_loss(each, reduction: str):
     return mean(each) if reduction == "mean" else sum(each)
 
 
+_MEAN_BY_WEIGHT = (F.mse_loss, F.l1_loss)
+
+
 def _elementwise_loss(function):
     signature = inspect.signature(function)
 
@@ -391,6 +394,8 @@ def _elementwise_loss(function):
                 f"torch.nn.functional.{function.__name__} with reduction={reduction!r} of a selection"
             )
         each = map_rows(functools.partial(function, reduction="none"), (), given, function.__name__)
+        if reduction == "mean" and function in _MEAN_BY_WEIGHT and given.get("weight") is not None:
+            return sum(each) / sum(given["weight"])
         return _reduced_loss(each, reduction)
 
     return loss

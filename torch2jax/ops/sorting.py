@@ -11,7 +11,7 @@ from jax import lax
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from .arrays import axis_of, cast, is_float, kept, like, where
-from .reduction import at_index
+from .reduction import at_index, shared
 
 aten = torch.ops.aten
 
@@ -127,28 +127,13 @@ def nanmedian_dim(input, dim, keepdim=False):
     return _median_along(input, dim, keepdim, ignore_nan=True)
 
 
-@jax.custom_jvp
-def _share(array, value):
-    """`value`, one of the array's, whose derivative is shared among the elements equal to it."""
-    del array
-    return value
-
-
-@_share.defjvp
-def _(primals, tangents):
-    array, value = primals
-    equal = lax.bitwise_or(lax.eq(array, value), lax.bitwise_and(lax.ne(array, array), lax.ne(value, value)))
-    count = lax.reduce_sum(cast(equal, array.dtype), (0,))
-    return value, lax.div(lax.reduce_sum(where(equal, tangents[0], like(array, 0)), (0,)), count)
-
-
 def _median_of_all(input, ignore_nan):
     if input.size == 0:
         return lax.full((), np.nan if is_float(input) else np.iinfo(input.dtype).min, input.dtype)
     array = lax.reshape(input, (input.size,))
     fixed = lax.stop_gradient(array)
     value = at_index(fixed, _median_index(fixed, 0, ignore_nan), 0)
-    return _share(array, value) if is_float(input) else value
+    return shared(array, value) if is_float(input) else value
 
 
 @implements(aten.median.default, takes=REALS)

@@ -13,7 +13,7 @@ from .shape import axis_of
 aten = torch.ops.aten
 
 
-@implements_tensors(aten.split.Tensor, aten.unsafe_split.Tensor)
+@implements_tensors(aten.split.Tensor)
 def split(self, split_size, dim=0):
     size = self.shape[dim]
     if split_size < 0 or (split_size == 0 and size != 0):
@@ -23,7 +23,24 @@ def split(self, split_size, dim=0):
     return _parts(self, [min(split_size, size - start) for start in range(0, max(size, 1), split_size)], dim)
 
 
-@implements_tensors(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+@implements_tensors(aten.unsafe_split.Tensor)
+def unsafe_split(self, split_size, dim=0):
+    return _unrestricted(split(self, split_size, dim))
+
+
+@implements_tensors(aten.unsafe_split_with_sizes.default)
+def unsafe_split_with_sizes(self, split_sizes, dim=0):
+    return _unrestricted(split_with_sizes(self, split_sizes, dim))
+
+
+def _unrestricted(views: list[Torchish]) -> list[Torchish]:
+    """Views that may be written to."""
+    for view in views:
+        view._restriction = None
+    return views
+
+
+@implements_tensors(aten.split_with_sizes.default)
 def split_with_sizes(self, split_sizes, dim=0):
     if any(size < 0 for size in split_sizes):
         raise RuntimeError(f"split_with_sizes expects sizes that are not negative, but got {list(split_sizes)}")

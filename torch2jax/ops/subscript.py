@@ -58,7 +58,7 @@ def _getitem(self, index):
 
 
 def _is_all(item) -> bool:
-    return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
+    return item is Ellipsis or (isinstance(item, slice) and item.start is item.stop is item.step is None)
 
 
 @implements_tensors(Tensor.__setitem__)

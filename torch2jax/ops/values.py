@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
 import copy
+import functools
 import operator
 
 import jax
@@ -131,28 +132,18 @@ def numpy(self, *, force=False):
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
-    array = values(self, "Tensor.numpy()").copy()  # JAX's own memory is not for writing
-    current().kernels.lend(current().lift(self), array)
-    return array
+    return lent_values(self, "Tensor.numpy()")
+
+
+def lent_values(tensor, what: str) -> np.ndarray:
+    """As `values`, in memory that is the tensor's for who writes to it."""
+    return current().lent.lend(current().lift(tensor), functools.partial(values, what=what))
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    array = values(self, "numpy.asarray(tensor)").copy()  # JAX's own memory is not for writing
-    if dtype is not None and array.dtype != dtype:
-        return array.astype(dtype)
-    current().kernels.lend(current().lift(self), array)
-    return array
-
-
-@implements_tensors(Tensor.__dlpack__)
-def __dlpack__(self, **kwargs):
-    return values(self, "tensor.__dlpack__()").copy().__dlpack__()
-
-
-@implements_tensors(Tensor.__dlpack_device__)
-def __dlpack_device__(self):
-    return values(self, "tensor.__dlpack_device__()").__dlpack_device__()
+    array = lent_values(self, "numpy.asarray(tensor)")
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 @implements_tensors(Tensor.__repr__)

@@ -7,6 +7,7 @@ the view reads the array of its base, and how a write to the view changes that a
 import functools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from ..tensors.tensor import (
     wrap,
     wrap_held,
 )
+from ..tensors.traced import is_at_once
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values
@@ -104,9 +106,15 @@ def _permutation(permutation) -> ViewKind:
 def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
     """A strided region, with at most one dimension of size one dropped."""
 
+    squeezes = () if squeezed is None else (squeezed,)
+    sizes = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
+    may_be_one_call = strides is None and max(limits, default=0) < 2**31
+
     def read(array):
+        if may_be_one_call and is_at_once(array):
+            return _at(array, np.asarray(starts, np.int32), sizes, squeezes)
         part = lax.slice(array, starts, limits, strides)
-        return part if squeezed is None else lax.squeeze(part, (squeezed,))
+        return lax.squeeze(part, squeezes) if squeezes else part
 
     def write(array, value):
         if squeezed is not None:
@@ -120,6 +128,12 @@ def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
         return _write_strided(array, value, starts, limits, strides)
 
     return ViewKind(read, write)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _at(array, starts, sizes, squeezes):
+    """A region: one program for all of a size."""
+    return lax.squeeze(lax.dynamic_slice(array, [*starts], sizes), squeezes)
 
 
 def _write_strided(array, value, starts, limits, strides):

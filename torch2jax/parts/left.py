@@ -207,7 +207,7 @@ class Left:
         for value in changed:
             codec: Any = codec_of(type(value))
             head, items = codec.open(value)
-            self.changes.append((reached.places[id(value)], codec, head, [self._describe(item) for item in items]))
+            self.changes.append((reached.place_of(value), codec, head, [self._describe(item) for item in items]))
         self.needs_objects = self.needs_objects or bool(changed)
         self._reached, self._kept, self._described, self._memories = None, [], {}, {}
 
@@ -219,7 +219,7 @@ class Left:
         return self.result.make(made)
 
     def _describe(self, value) -> Any:
-        place = self._reached.places.get(id(value))
+        place = self._reached.place_of(value)
         if place is not None:
             is_tensor = isinstance(value, torch.Tensor)
             self.needs_objects = self.needs_objects or not is_tensor
@@ -265,7 +265,7 @@ class Left:
         return described
 
     def _describe_storage(self, storage: Storage) -> Any:
-        place = self._reached.places.get(id(storage))
+        place = self._reached.place_of(storage)
         if place is not None:
             return place
         described = self._described.get(id(storage))

@@ -34,7 +34,7 @@ class Codec(NamedTuple):
     fill: Callable[[Any, Any, Sequence], None] | None = None
     """Lets an object hold this and nothing else; None if it cannot change."""
     views: Callable[[Any], tuple[Iterable, ...]] | None = None
-    """What shows at any time what the object holds."""
+    """What shows at any time what the object holds: its items; or keys, and then values, which are as many."""
 
 
 class Identity:

@@ -47,7 +47,10 @@ def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
     if not chosen:
         return None
     if module is None:
-        raise TypeError("compile names parts of a module, but a function is translated: give a module or its method")
+        raise TypeError(
+            "compile names parts of a module, but a function is translated. Write the function as the forward pass or "
+            "a method of a module that holds the modules it calls: t2j(Holder(model).sample, compile=['model'])"
+        )
     return Parts(tuple(found for thing in chosen for found in _found(module, thing)))
 
 

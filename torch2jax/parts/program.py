@@ -32,10 +32,14 @@ class Spare:
     def add(self, array) -> None:
         self._arrays[id(array)] = array
 
-    def given(self, storage: Storage, array) -> Any:
-        """The array of a storage, or a copy of it, for a program that destroys it."""
+    def given(self, storage: Storage, array, alone: int) -> Any:
+        """The array of a storage, or a copy of it, for a program that destroys it.
+
+        Args:
+            alone: what `_references_alone` tells.
+        """
         own = (storage._array is array) + (storage._known is array) + (storage.held.array is array)
-        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= _references_alone() + own:
+        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= alone + own:
             return array
         return jax.numpy.array(array, copy=True)
 
@@ -158,7 +162,7 @@ class Program:
             for tensor, count in zip(tensors, writes, strict=True):
                 tensor._writes[0] = count
             call.casts = casts
-        found = [x for x in _held_elsewhere(constants.known_tensors(known_before)) if id(x) not in reached.places]
+        found = [x for x in _held_elsewhere(constants.known_tensors(known_before)) if reached.place_of(x) is None]
         self._outer.extend(found)
         if found:
             self._written, self._writes, self._stream = [], [], None
@@ -226,7 +230,7 @@ class Program:
         arrays = [array for array in constants if isinstance(array, jax.Array)]
         if not arrays:
             return
-        known = {*map(id, self._call.constants.storages()), *self._made_within, *reached.places}
+        known = {*map(id, self._call.constants.storages()), *self._made_within, *reached.ids}
         for holder in gc.get_referrers(*arrays):
             if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
@@ -237,12 +241,12 @@ class Program:
             reached = Reached(self._outer, reached)
         storages: list[Any] = list(reached.all_storages)
         arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
-        given = []
+        given, alone = [], _references_alone()
         for place in self._given:
             if place < len(world.arrays):
                 world.arrays[place] = None
             array, arrays[place] = arrays[place], None
-            given.append(spare.given(storages[place], array))
+            given.append(spare.given(storages[place], array, alone))
             del array
         stream, around, stands = call.stream.state, reached.all_around, reached.all_stands
         results = self._run(given, [arrays[i] for i in self._kept], self._constants, self._rng(stream))

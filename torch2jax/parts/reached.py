@@ -17,7 +17,7 @@ from .objects import codec_of, leaf_of
 __all__ = ["Reached", "World"]
 
 _SEEN = object()
-_node_of, _held_of = attrgetter("_node"), attrgetter("_held")
+_node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_held"), attrgetter("memory.version")
 
 
 class Reached:
@@ -39,8 +39,7 @@ class Reached:
         """Those that hold others."""
         self.tensors: list[Torchish] = []
         self.storages: list[Storage] = []
-        self.places: dict[int, int] = {} if beyond is None else beyond.places.copy()
-        """The number of each object, tensor and storage, by id."""
+        self._places: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
         """What the tensors stand for, themselves if for nothing."""
         self.around: dict[int, torch.Tensor] = {}
@@ -71,9 +70,24 @@ class Reached:
             alone.differentiable, alone.history = storage.differentiable, storage.history
             alone.memory.is_inference = storage.memory.is_inference
             self.storages[place - self.first_storage] = alone
-            self.places[id(alone)] = place
+            self._places[id(alone)] = place
             self.stands[place] = tensor
             self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
+
+    def place_of(self, value) -> Any:
+        """The number of an object, tensor or storage; None if it is not reached."""
+        place = self._places.get(id(value))
+        return place if place is not None or self._beyond is None else self._beyond.place_of(value)
+
+    def _shared(self, storage: Storage) -> int:
+        """A number for the memory of a storage: that of the first storage there."""
+        place = self.place_of(storage.memory)
+        return self._places.setdefault(id(storage.memory), self._places[id(storage)]) if place is None else place
+
+    @property
+    def ids(self) -> set[int]:
+        """Those of all that is reached."""
+        return {*self._places} if self._beyond is None else self._beyond.ids.union(self._places)
 
     @property
     def all_objects(self) -> list:
@@ -114,11 +128,11 @@ class Reached:
             else:
                 self._shape.append(leaf_of(kind)(value))
             return
-        place = self.places.get(id(value))
+        place = self.place_of(value)
         if place is not None:
             self._shape.append((_SEEN, place))
             return
-        self.places[id(value)] = self.first_object + len(self.objects)
+        self._places[id(value)] = self.first_object + len(self.objects)
         self.objects.append(value)
         head, items = codec.open(value)
         self._shape.append((kind, head))
@@ -126,7 +140,7 @@ class Reached:
             self._visit(item)
 
     def _visit_tensor(self, value: torch.Tensor) -> None:
-        place = self.places.get(id(value))
+        place = self.place_of(value)
         if place is not None:
             self._shape.append((_SEEN, place, "tensor"))
             return
@@ -137,16 +151,16 @@ class Reached:
             except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
                 self._shape.append(leaf_of(object)(value))
                 return
-            place = self.places.get(id(tensor))
+            place = self.place_of(tensor)
         if place is None:
-            place = self.places[id(tensor)] = self.first_tensor + len(self.tensors)
+            place = self._places[id(tensor)] = self.first_tensor + len(self.tensors)
             self.tensors.append(tensor)
             self.originals.append(value)
-        self.places[id(value)] = place
+        self._places[id(value)] = place
         storage = tensor._node.storage
-        at = self.places.get(id(storage))
+        at = self.place_of(storage)
         if at is None:
-            at = self.places[id(storage)] = self.first_storage + len(self.storages)
+            at = self._places[id(storage)] = self.first_storage + len(self.storages)
             self.storages.append(storage)
             if tensor is not value and not storage.memory.foreign:
                 self.around[at] = value
@@ -166,7 +180,7 @@ class Reached:
     def _described(self, storage: Storage) -> tuple:
         array, layout = storage.held
         memory, history = storage.memory, storage.history
-        shared = self.places.setdefault(id(memory), self.places[id(storage)]) if memory.is_shared else None
+        shared = self._shared(storage) if memory.is_shared else None
         return (
             *(array.shape, array.dtype, layout, storage.order, storage.differentiable, shared),
             *(None if history is None else isinstance(history, Source), memory.foreign, memory.is_inference),
@@ -178,12 +192,14 @@ class World(Reached):
 
     def __init__(self, root):
         super().__init__((root,))
-        self._views: list[Any] = [view for x in self.objects for view in _views_of(x)]
-        self._sizes = [*map(len, self._views)]
+        views: list[tuple] = [_views_of(x) for x in self.objects]
+        self._sized: list[Any] = [keys for each in views for keys in each[::2]]
+        self._sizes = [*map(len, self._sized)]
+        self._views: list[Any] = [view for each in views for view in each if len(view)]
         self._items = [*itertools.chain.from_iterable(self._views)]
         self._nodes = [*map(_node_of, self.tensors)]
         self._held: list = []
-        self._is_shared = False
+        self._versions: list[int] = []
         self.arrays: list = []
         self.number: Any = None
         """What stands for it, as long as it has not changed, in the keys of programs."""
@@ -192,18 +208,19 @@ class World(Reached):
         """Whether the objects hold what they did."""
         return (
             not self.around
-            and [*map(len, self._views)] == self._sizes
+            and [*map(len, self._sized)] == self._sizes
             and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
             and all(map(is_, map(_node_of, self.tensors), self._nodes))
         )
 
     def refresh(self, numbered: Callable[[tuple], int]) -> None:
         """Takes note of what the storages hold by now."""
-        if not self._is_shared and self._held and all(map(is_, map(_held_of, self.storages), self._held)):
+        is_current = self._held and [*map(_version_of, self.storages)] == self._versions
+        if is_current and all(map(is_, map(_held_of, self.storages), self._held)):
             return
         described = self.described()
         self._held = [storage._held for storage in self.storages]
-        self._is_shared = any(storage.memory.is_shared or storage.is_outgrown for storage in self.storages)
+        self._versions = [*map(_version_of, self.storages)]
         self.arrays = [storage.held.array for storage in self.storages]
         self.number = numbered((self.signature, described))
 

@@ -255,7 +255,7 @@ def write_out(result, out, operands=(), *, exact: bool = False):
 def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool):
     target = lift(out)
     if exact and result.dtype != target.dtype:
-        raise RuntimeError(f"expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
+        raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
     check_cast(result, target)
     _check_overlap(target, operands)
     if target.shape != result.shape:

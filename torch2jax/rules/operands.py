@@ -8,6 +8,7 @@ import torch
 
 from ..tensors.tensor import Torchish
 from ..translation import current
+from .numpys import number_of
 
 __all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
 
@@ -40,7 +41,7 @@ def _map(fn, value):
         return mapped if isinstance(value, list) else tuple(mapped)
     if isinstance(value, dict):
         return {key: _map(fn, item) for key, item in value.items()}
-    return value
+    return number_of(value) if isinstance(value, np.generic) else value
 
 
 def _is_key(value) -> bool:

@@ -27,6 +27,7 @@ from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import Names
+from .numpys import number_of
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
 from .pointwise import Pointwise, in_layout, planned
 from .promotion import Promotion
@@ -54,6 +55,9 @@ _INTEGERS = frozenset(
     + ("num_classes", "num_groups", "output_padding", "output_size", "pad", "padding", "padding_idx", "shifts", "size")
     + ("start_dim", "stride")
 )
+
+# Functions of one operand that keep its dtype: PyTorch casts what they give for no ``out=``.
+_KEEPING = (Promotion.DEFAULT, Promotion.DEFAULT_ONCE, Promotion.NO_OPMATH)
 
 PromoteSpec = Promotion | Callable[[dict], Promotion] | None
 TakesSpec = Takes | Callable[..., Takes | None] | None
@@ -170,7 +174,7 @@ class ArrayRule:
         strides: Callable[..., tuple[int, ...] | None] | None = None,
         has_own_values: bool = False,
     ):
-        self.exact_out, self.strides = exact_out, strides
+        self.strides = strides
         self.has_own_values, self.is_pure = has_own_values, not random
         self.body, self.name, self.prepare = body, name, prepare
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
@@ -180,6 +184,7 @@ class ArrayRule:
         self.parameters = {p.name for p in parameters}
         self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
         operands = () if promote is None else self.names.places
+        self.exact_out = exact_out or (len(operands) == 1 and promote in _KEEPING and dtype is None)
         self._integers = tuple(
             (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
         )
@@ -310,7 +315,7 @@ class ArrayRule:
                 operands[i] = lift(operand)
                 tensors.append(operands[i])
             elif isinstance(operand, np.generic):
-                operands[i] = operand.item()
+                operands[i] = number_of(operand)
         if not tensors:  # PyTorch lets only add, sub, mul and div come this far without one
             operands[0] = lift(torch.tensor(operands[0]))
             tensors.append(operands[0])
@@ -381,6 +386,8 @@ def as_result(
     """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
     if array is None:
         return None
+    if isinstance(array, np.ndarray):  # of a body that works with values
+        array = jax.numpy.asarray(array)
     if dtype is None:
         dtype = logical(array.dtype, tuple(tensor.dtype for tensor in tensors))
     elif array.dtype != canonical(dtype):

@@ -76,6 +76,12 @@ def held_number(value, array_dtype) -> np.ndarray:
     With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the
     largest there is, so that a bound (``torch.iinfo(torch.int64).max``) stays a bound.
     """
+    if (
+        type(value) in (int, float)
+        and -128 <= value <= 127
+        and np.dtype(array_dtype).kind in ("if" if value < 0 else "uif")
+    ):
+        return np.asarray(value, array_dtype)  # the most frequent ones, which all dtypes hold
     if array_dtype == np.int32 and type(value) is int:
         value = min(max(value, -(2**31)), 2**31 - 1)
     if type(value) is complex and np.dtype(array_dtype).kind not in "bc":

@@ -151,7 +151,12 @@ class Memory(Journaled):
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
         self.place: Any = None  # what code tells it by from other memory, once it has asked
         self.is_inference = False  # whether it was made in inference mode
-        self.followers: list[Callable[[], None]] = []  # are called after each write
+        self.followers: list[weakref.WeakMethod] = []
+
+    def follow(self, method: Callable[[], None]) -> None:
+        """Lets a method be called after each write, for as long as its object lives."""
+        self.followers = [follower for follower in self.followers if follower() is not None]
+        self.followers.append(weakref.WeakMethod(method))
 
 
 class Storage(Journaled):
@@ -425,8 +430,10 @@ class Storage(Journaled):
             self.memory.latest = self
         self.memory.version += 1
         self._version = self.memory.version
-        for follow in self.memory.followers:
-            follow()
+        for follower in self.memory.followers:
+            follow = follower()
+            if follow is not None:
+                follow()
 
     def _settle(self) -> None:
         """Takes over what was last written to this memory, in value alone."""
@@ -447,7 +454,7 @@ class Storage(Journaled):
             if array is self.held.array:  # another history has begun with these values, or ended
                 return
             if self.differentiable:
-                array, known = with_derivatives_of(self.held.arranged(layout), array), None
+                array = with_derivatives_of(self.held.arranged(layout), array)
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
             self._hold(Held(array, layout), known, is_new=False)

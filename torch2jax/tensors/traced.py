@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import jax.core
 
-__all__ = ["evaluating", "is_traced", "noting_questions"]
+from ..translation import current
+
+__all__ = ["evaluating", "is_at_once", "is_traced", "noting_questions"]
 
 _questions = threading.local()
 
@@ -18,6 +20,15 @@ def is_traced(array) -> bool:
         _questions.asked = True
         return True
     return False
+
+
+def is_at_once(*arrays) -> bool:
+    """Whether what is computed of arrays is a value at once, and no part of a graph: one compiled call costs the least.
+
+    What a call of `jax.jit` would leave in a graph is a nested call.
+    """
+    call = current()
+    return not (call is None or call.stages or any(map(is_traced, arrays)))
 
 
 def noting_questions(function: Callable, *args) -> tuple[Any, bool]:

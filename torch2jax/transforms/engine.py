@@ -2,8 +2,9 @@
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import torch
@@ -13,7 +14,7 @@ from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, reaches, refusal_between
-from ..tensors.journal import Uncontained, journal
+from ..tensors.journal import Uncontained, expect_no_journal, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
@@ -22,7 +23,15 @@ from .linearization import Var
 from .recorders import expect_unrecorded
 from .tape import Tape
 
-__all__ = ["run_backward"]
+__all__ = ["is_source", "retain", "run_backward"]
+
+
+_CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
+    "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
+    "have to use this function, make sure to reset the .grad fields of your parameters to None after use to break the "
+    "cycle and avoid the leak."
+)
 
 
 @stands_in(torch.autograd, "_engine_run_backward")
@@ -63,7 +72,12 @@ def run_backward(
     refusal = refusal_between([x.history for x in outputs], ends) if tape.refuses else None
     if refusal is not None:
         raise RuntimeError(refusal)
-    with _Pass([x.history for x in outputs], ends, accumulate_grad) as under_way:
+    if accumulate_grad:
+        for tensor in wanted if inputs else []:
+            retain(tensor)
+        if create_graph:
+            warnings.warn(_CYCLE, UserWarning, stacklevel=2)
+    with _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -71,7 +85,7 @@ def run_backward(
         found = tape.at_first(differentiate)
         if accumulate_grad:
             for tensor, gradient in zip(wanted, found, strict=True):
-                if gradient is not None:
+                if gradient is not None and is_source(tensor):
                     _accumulate(tensor, gradient, create_graph)
         under_way.call_back()
     if accumulate_grad:
@@ -115,23 +129,39 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
     return tape
 
 
+def is_source(tensor: Torchish) -> bool:
+    """Whether a tensor requires grad by itself."""
+    return isinstance(tensor.history, Source) and tensor.history.variable is tensor
+
+
+def retain(tensor: Torchish) -> None:
+    """Lets a tensor keep the gradients that backward passes find for it, if it does not do so by itself."""
+    if not is_source(tensor) and current().tape is not None:
+        expect_no_journal("a tensor that retains its gradient")
+        current().tape.retaining[id(tensor)] = tensor
+    tensor._retains_grad = not is_source(tensor)
+
+
 def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> None:
-    source = tensor.history if isinstance(tensor.history, Source) else None
+    """Adds a gradient to that of a tensor which requires grad by itself."""
+    source: Any = tensor.history
     with torch.set_grad_enabled(create_graph):
-        for hook in [] if source is None else list(source.prehooks.values()):
+        for hook in list(source.prehooks.values()):
             gradient = _replaced(hook((gradient,)), gradient)
-        if tensor._gradient is None:
-            tensor.change("_gradient", gradient)
-        elif create_graph:
-            tensor.change("_gradient", tensor._gradient + gradient)
+        if tensor._gradient is None or create_graph:
+            _add(tensor, gradient)
         else:
             tensor._gradient.add_(gradient)
-        if source is not None:
-            for hook in list(source.accumulated.values()):
-                if hook(tensor) is not None:
-                    raise RuntimeError("Tensor post accumulate grad hooks should return None.")
-            for hook in list(source.posthooks.values()):
-                hook((), (gradient,))
+        for hook in list(source.accumulated.values()):
+            if hook(tensor) is not None:
+                raise RuntimeError("Tensor post accumulate grad hooks should return None.")
+        for hook in list(source.posthooks.values()):
+            hook((), (gradient,))
+
+
+def _add(tensor: Torchish, gradient: Torchish) -> None:
+    """Lets the sum of a tensor's gradient and another be its gradient from now on."""
+    tensor.change("_gradient", gradient if tensor._gradient is None else tensor._gradient + gradient)
 
 
 def _replaced(given, before):
@@ -163,12 +193,13 @@ class _Run:
             self.tape.expect_adopted_alone(self.outputs, tensor)
         places = [self.tape.place_of(tensor, self.number) for tensor in wanted]
         targets = {place for place in places if place is not None}
-        self.accumulated = targets if current().passes[-1].accumulates else set()
+        retaining, under_way = self._retaining(), current().passes[-1]
+        self.accumulated = targets if under_way.accumulates else set()
         found = self.level.pull_back(
             self.reached,
             self.seeds,
-            targets,
-            self._visits(),
+            targets if under_way.ends else targets.union(retaining),  # before these a derivative may be zero
+            self._visits(retaining),
             self._constant,
             self._use,
         )
@@ -179,8 +210,14 @@ class _Run:
             if cotangent is None and id(tensor.history) in connected:
                 self._expect_recorded(tensor, place)
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
+                if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
+                    self._retain(tensor, cotangent)
             results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
         return tuple(results)
+
+    def _retain(self, tensor: Torchish, cotangent) -> None:
+        with torch.set_grad_enabled(self.create):
+            _add(tensor, self._tensor(cotangent, Form.of(tensor)))
 
     def _constant(self, array):
         return array if self.create else self.tape.lowered(array)
@@ -230,8 +267,13 @@ class _Run:
             seeds[place] = seed if place not in seeds else seeds[place] + seed
         return seeds
 
-    def _visits(self) -> Mapping[Var, Any]:
-        retaining = {self.tape.place_of(tensor, self.number): tensor for tensor in self.tape.retaining.values()}
+    def _retaining(self) -> dict[Var, Torchish]:
+        """The tensors on the way that keep their gradients, by their places."""
+        tensors = list(self.tape.retaining.values())
+        places = {self.tape.place_of(tensor, self.number): tensor for tensor in tensors}
+        return {place: tensor for place, tensor in places.items() if place in self.reached.linear}
+
+    def _visits(self, retaining: dict[Var, Torchish]) -> Mapping[Var, Any]:
         return {
             place: functools.partial(self._visit, place, retaining.get(place))
             for place in {**self.tape.hooks, **retaining}
@@ -245,7 +287,7 @@ class _Run:
             for hook in list(hooked.hooks.values()):
                 cotangent = self._shown(cotangent, hook, hooked.form)
         if retaining is not None:
-            _accumulate(retaining, self._tensor(cotangent, Form.of(retaining)), self.create)
+            self._retain(retaining, cotangent)
         own = cotangent
         for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
             for hook in list(node.prehooks.values()):
@@ -311,13 +353,14 @@ class _Pass:
         starts: the histories of what is differentiated.
         ends: the ids of those that it is differentiated with respect to; empty for all that lead to it.
         accumulates: whether gradients are added to `Tensor.grad`.
+        keeps: whether the graph may be used again.
     """
 
-    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
+    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool, keeps: bool):
         self.number = next(_numbers)
-        self.accumulates = accumulates
+        self.accumulates, self.keeps = accumulates, keeps
         self.callbacks: list[Callable[[], Any]] = []
-        self._starts, self._ends = starts, ends
+        self._starts, self.ends = starts, ends
 
     def __enter__(self) -> "_Pass":
         current().passes.append(self)
@@ -330,7 +373,7 @@ class _Pass:
         """Whether a node is on the way."""
         if not reaches(self._starts, {id(node)}):
             return False
-        return not self._ends or id(node) in self._ends or bool(reaches([node], self._ends))
+        return not self.ends or id(node) in self.ends or bool(reaches([node], self.ends))
 
     def call_back(self) -> None:
         """Calls what is to be called at the end, and what that adds."""
@@ -346,6 +389,12 @@ def _passes() -> list[_Pass]:
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
     return _passes()[-1].number if _passes() else -1
+
+
+@stands_in(cast(Any, torch._C)._autograd, "_get_current_graph_task_keep_graph")
+def _keeps_graph() -> bool:
+    """Whether the graph may be used again after the backward pass under way; true without one."""
+    return _passes()[-1].keeps if _passes() else True
 
 
 @stands_in(torch._C, "_will_engine_execute_node")

@@ -2,7 +2,6 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -144,10 +143,11 @@ class DualLevel:
 
     def move(self, tensor: Torchish, tangent: Torchish) -> None:
         """Gives a dual tensor another tangent."""
-        array, layout = tensor.held
+        (array, layout), tape = tensor.held, self._call.tape
         moved = tangent_array(tangent, tensor, Form.of(tensor))
-        array = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
-        tensor._node.write(Held(array, layout), None)
+        dual = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
+        dual = dual if tape is None else tape.with_values(array, dual)  # gradients backwards go on as before
+        tensor._node.write(Held(dual, layout), None)
 
 
 class _Pair:
@@ -158,8 +158,8 @@ class _Pair:
         self._dual = weakref.ref(dual)
         self._is_following = False
         dual._pair = self  # pyright: ignore[reportAttributeAccessIssue]
-        dual._node.storage.memory.followers.append(_weakly(self._follow_dual))
-        tangent._node.storage.memory.followers.append(_weakly(self._follow_tangent))
+        dual._node.storage.memory.follow(self._follow_dual)
+        tangent._node.storage.memory.follow(self._follow_tangent)
 
     def _follow_dual(self) -> None:
         dual = self._dual()
@@ -184,17 +184,6 @@ class _Pair:
             yield
         finally:
             self._is_following = False
-
-
-def _weakly(method: Any) -> Callable[[], None]:
-    reference = weakref.WeakMethod(method)
-
-    def call() -> None:
-        found = reference()
-        if found is not None:
-            found()
-
-    return call
 
 
 def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:

@@ -232,7 +232,7 @@ class _Backward:
             end = stop + 1
             at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._reached.leaves if var not in origin]
             for var in at_stop:
-                if is_zero(cotangents.get(var, _NOTHING)):
+                if var not in self._leads or is_zero(cotangents.get(var, _NOTHING)):
                     continue
                 own = before = cotangents[var]
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)

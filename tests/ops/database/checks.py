@@ -14,7 +14,7 @@ from torch2jax import NoRuleError, TracedValueError, t2j
 
 from . import exceptions
 from .compare import describe
-from .derivatives import forward, gradients, second
+from .derivatives import forward, gradients, second, wide
 from .keywords import by_keyword
 from .outcome import Refused, compare_results, expected_of, key, witnesses
 from .programs import Program, Steps
@@ -52,6 +52,28 @@ def jit(case: Case) -> Steps:
         compare_results(case, "jit", static.join(arrays), expected, **witnesses(case))
 
 
+def constants(case: Case) -> Steps:
+    """The same where the function closes over PyTorch's tensors: over all of them, and over every second one."""
+    expected = expected_of(case)
+    if any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(expected)):
+        raise Refused(f"{case}: the answer to a question, of which `jit` cannot return both")
+    count = len(case.tensors)
+    for given in ([], [*range(0, count, 2)], [*range(1, count, 2)]) if count > 1 else ([],):
+        static = _Static()
+        function = functools.partial(_with_constants, case, case.twins(), given)
+        arrays = yield from static.run(case, lambda function: function, [t2j(case.tensors[i]) for i in given], function)
+        if arrays is not None:
+            what = f"{case.name}, {given} given"
+            compare_results(case, "constants", static.join(arrays), expected, what, **witnesses(case))
+
+
+def _with_constants(case: Case, tensors: list, given: list[int], *arrays):
+    filled = list(tensors)
+    for i, array in zip(given, arrays, strict=True):
+        filled[i] = array.to(tensors[i].dtype)
+    return case.comparable(case.function(*filled), *filled)
+
+
 def vmap(case: Case) -> Steps:
     """`jax.vmap` over two samples gives what PyTorch gives for each: the sample, and one with its numbers halved."""
     rows = [case.twins(), [_halved(tensor) for tensor in case.twins()]]
@@ -69,11 +91,17 @@ def vmap(case: Case) -> Steps:
 class _Static:
     """Leaves of a result that are no arrays (Python numbers, dtypes) pass by what jit can return."""
 
-    def run(self, case: Case, transform: Callable, arrays: list) -> Generator[Program, Any, list | None]:
-        """The arrays in what a transformed case gives, or None where data decides and that is refused."""
+    def run(
+        self, case: Case, transform: Callable, arrays: list, code: Callable | None = None
+    ) -> Generator[Program, Any, list | None]:
+        """The arrays in what a transformed case gives, or None where data decides and that is refused.
+
+        Args:
+            code: what is translated, if not the case with all its tensors given.
+        """
 
         def function(*arrays):
-            return self.split(t2j(case.traced)(*arrays, **key(case)))
+            return self.split(t2j(code or case.traced)(*arrays, **key(case)))
 
         try:
             return (yield Program(transform(function), arrays))
@@ -199,7 +227,9 @@ CHECKS: dict[str, Callable[[Case], Steps | None]] = {
     "gradients": gradients,
     "forward": forward,
     "second": second,
+    "wide": wide,
     "errors": errors,
     "vmap": vmap,
+    "constants": constants,
     "forms": forms,
 }

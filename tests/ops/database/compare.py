@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch2jax import t2j
+from torch2jax.tensors.dtypes import canonical
 
 __all__ = ["TOLERANCES", "Tolerance", "compare", "compare_trees", "describe", "is_held", "precision_of", "sizes"]
 
@@ -63,7 +64,7 @@ def compare(
         return
     assert tuple(np.shape(actual)) == tuple(expected.shape), f"{what}: {np.shape(actual)} != {tuple(expected.shape)}"
     dtype = actual.dtype if hasattr(actual, "dtype") else jnp.asarray(actual).dtype
-    assert dtype == t2j(expected.dtype), f"{what}: {dtype} != {expected.dtype}"
+    assert dtype == canonical(expected.dtype), f"{what}: {dtype} != {expected.dtype}"
     rtol, atol = tolerance_of(expected.dtype, tolerance)
     got, want = _wide(actual, expected.dtype), _wide(t2j(expected.detach()), expected.dtype)
     if expected.dtype == torch.int64:  # what is not held has overflowed
@@ -152,7 +153,7 @@ def describe(result) -> tuple:
 def sizes(result) -> list:
     """The shapes and dtypes in a result as JAX has them."""
     return [
-        (tuple(x.shape), t2j(x.dtype) if isinstance(x, torch.Tensor) else x.dtype)
+        (tuple(x.shape), canonical(x.dtype) if isinstance(x, torch.Tensor) else x.dtype)
         for x in pytree.tree_leaves(result)
         if hasattr(x, "dtype")
     ]

@@ -17,7 +17,7 @@ from .outcome import Refused, compare_results, key, refusing
 from .programs import Program, Steps
 from .samples import Case, in_precision, twin
 
-__all__ = ["Derivatives", "forward", "gradients", "second"]
+__all__ = ["Derivatives", "forward", "gradients", "second", "wide"]
 
 
 class Derivatives:
@@ -119,6 +119,13 @@ def gradients(case: Case) -> Steps:
     pulled, _ = yield from derivatives.both()
     expected = derivatives.expected
     compare_results(case, "gradients", pulled, expected, precise=lambda: derivatives.in_double.expected)
+
+
+def wide(case: Case) -> Steps:
+    """The same with ``jax_enable_x64``, whatever the precision of the case."""
+    derivatives = Derivatives(case)
+    pulled, _ = yield from derivatives.both()
+    compare_results(case, "wide", pulled, derivatives.expected, precise=lambda: derivatives.in_double.expected)
 
 
 def forward(case: Case) -> Steps:

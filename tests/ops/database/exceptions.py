@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 ALL = ("values", "x64", "jit", "gradients", "forward", "second", "vmap", "errors", "forms")
-DERIVATIVES = ("gradients", "forward", "second")
+DERIVATIVES = ("gradients", "forward", "second", "wide")
 HALF = (torch.float16, torch.bfloat16)
 INTEGRAL = (torch.uint8, torch.int32, torch.int64)
 

@@ -19,6 +19,7 @@ from .samples import Case, bad_cases, cases, dtypes_of, full_name
 __all__ = ["Outcome", "Trial", "attempt", "columns_of", "joined", "run", "trials"]
 
 _DIFFERENTIATED = (torch.float32, torch.float64, torch.complex64)
+_WIDE = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)  # float64 always is
 _WITH_REFERENCES = ("jit",)  # which compares values as well, and compiles many cases as one
 _BATCH = 16
 
@@ -58,8 +59,10 @@ def columns_of(op: OpInfo, dtype: torch.dtype) -> list[str]:
         columns += ["values", "x64", "jit", "vmap"]
     if op.supports_autograd and dtype in _DIFFERENTIATED and dtype in dtypes_of(op, gradients=True):
         columns += ["gradients", "forward"] + ["second"] * op.supports_gradgrad
+    if op.supports_autograd and dtype in _WIDE and dtype in dtypes_of(op, gradients=True):
+        columns.append("wide")
     if supported and dtype == supported[0]:
-        columns += ["errors", "forms"]
+        columns += ["errors", "forms", "constants"]
     return [column for column in columns if not exceptions.excluded(name, column, dtype)]
 
 
@@ -136,9 +139,8 @@ def _precision(trial: Trial) -> contextlib.AbstractContextManager:
 
 
 def _wide(trial: Trial) -> bool:
-    if trial.column in exceptions.DERIVATIVES:
-        return trial.case.dtype == torch.float64
-    return trial.column == "x64" or bool(jax.config.jax_enable_x64)
+    is_double = trial.column in exceptions.DERIVATIVES and trial.case.dtype == torch.float64
+    return is_double or trial.column in ("x64", "wide") or bool(jax.config.jax_enable_x64)
 
 
 def run(batches: Iterable[Sequence[Trial]]) -> dict[str, Outcome]:

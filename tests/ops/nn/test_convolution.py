@@ -27,6 +27,18 @@ def test_torch_convolution(transposed):
     compare(t2j(torch.convolution)(t2j(x), t2j(weight), t2j(bias), *args), torch.convolution(x, weight, bias, *args))
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mask", [(True, True, True), (False, True, False)])
+def test_convolution_backward(transposed, mask):
+    x, weight = torch.randn(2, 4, 6, 5), torch.randn(4, 2, 3, 3)
+    args = ([2, 1], [1, 1], [1, 1], transposed, [1, 0] if transposed else [0, 0], 2)
+    gradient = torch.randn_like(torch.convolution(x, weight, None, *args))
+    backward = lambda *tensors: torch.ops.aten.convolution_backward(*tensors, [4], *args, mask)
+    found, wanted = t2j(backward)(t2j(gradient), t2j(x), t2j(weight)), backward(gradient, x, weight)
+    for a, b in zip(found, wanted, strict=True):
+        assert a is b is None or compare(a, b) is None
+
+
 def test_a_chain_of_convolutions_stays_in_channels_last_order():
     def chain(x, weight, bias):
         for _ in range(3):

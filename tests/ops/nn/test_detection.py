@@ -12,6 +12,7 @@ import torch
 from tests.ops.database import compare, compare_trees
 from tests.torchvision_library import loaded
 from torch2jax import TracedValueError, t2j
+from torch2jax.tensors.dtypes import canonical
 
 if importlib.util.find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed", allow_module_level=True)
@@ -54,6 +55,14 @@ def _assert_agrees(function, *tensors, jit: bool = True, gradients: tuple[int, .
 def test_nms(ops, threshold):
     boxes, scores = _boxes(40), torch.rand(40, dtype=torch.float64).round(decimals=1)  # with ties
     _assert_agrees(functools.partial(ops.nms, iou_threshold=threshold), boxes, scores, jit=False)
+
+
+def test_the_first_that_nms_keeps(ops):
+    def first(boxes, scores):
+        kept = ops.nms(boxes, scores, 0.5)[:2]
+        return boxes[kept], kept
+
+    _assert_agrees(first, _boxes(8), torch.rand(8), jit=False)
 
 
 def test_nms_of_nothing(ops):
@@ -204,9 +213,9 @@ def test_results_are_of_the_input_s_dtype(ops, dtype):
     options = {"ps_roi_align": (1.0, 1), "ps_roi_pool": (1.0,), "roi_align": (1.0, 1), "roi_pool": (1.0,)}
     for name, given in options.items():
         result = t2j(getattr(ops, name))(t2j(features), t2j(rois), 2, *given)
-        assert result.dtype == t2j(dtype), name
+        assert result.dtype == canonical(dtype), name
     offset, weight = torch.zeros(2, 8, 10, 12, dtype=dtype), torch.ones(3, 8, 2, 2, dtype=dtype)
-    assert t2j(ops.deform_conv2d)(t2j(features), t2j(offset), t2j(weight)).dtype == t2j(dtype)
+    assert t2j(ops.deform_conv2d)(t2j(features), t2j(offset), t2j(weight)).dtype == canonical(dtype)
 
 
 @pytest.mark.parametrize("name", ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"])

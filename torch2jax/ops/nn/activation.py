@@ -32,7 +32,7 @@ def _relu(x):
 @_relu.defjvp
 def _(primals, tangents):
     (x,), (tangent,) = primals, tangents
-    return _relu(x), lax.select(lax.gt(x, lax.full_like(x, 0)), tangent, lax.full_like(tangent, 0))
+    return _relu(x), lax.select(lax.le(x, lax.full_like(x, 0)), lax.full_like(tangent, 0), tangent)  # nan: all of it
 
 
 @exact(torch.relu, F.relu, takes=REALS)

@@ -12,6 +12,7 @@ from jax import lax
 from ...rules.formats import as_convolved
 from ...rules.registry import implements
 from ...tensors.dtypes import INEXACT
+from ...transforms.form import conjugate
 from ..views import reshape
 
 aten = torch.ops.aten
@@ -240,6 +241,26 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
 @implements(torch._convolution, aten._convolution, takes=_CONVOLVED)
 def _convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *_backend):
     return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+@implements(aten.convolution_backward.default, takes=INEXACT)
+def convolution_backward(
+    grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
+):
+    """The gradients of the input, the weight and the bias; None for those that `output_mask` leaves out."""
+    del bias_sizes
+    options = (None, stride, padding, dilation, transposed, output_padding, groups)
+
+    def of(operand, convolve):
+        (gradient,) = jax.linear_transpose(convolve, operand)(conjugate(grad_output))
+        return conjugate(gradient)
+
+    of_input, of_weight, of_bias = output_mask
+    return (
+        of(input, lambda x: convolution(x, weight, *options)) if of_input else None,
+        of(weight, lambda x: convolution(input, x, *options)) if of_weight else None,
+        lax.reduce_sum(grad_output, (0, *range(2, grad_output.ndim))) if of_bias else None,
+    )
 
 
 @implements(torch.conv_tbc, takes=_CONVOLVED)

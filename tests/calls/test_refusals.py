@@ -1,0 +1,89 @@
+"""What cannot be served is refused in PyTorch's words, and with its types of errors."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from torch2jax import Rules, t2j
+
+MATRIX, WIDE, VECTOR = torch.eye(3), torch.ones(2, 3), torch.ones(3)
+DOUBLE, INTEGERS, STACK = MATRIX.double(), MATRIX.int(), torch.ones(2, 3, 3)
+L = torch.linalg
+CASES = [
+    (torch.add, WIDE, torch.ones(2, 2)),
+    (torch.mm, MATRIX, VECTOR),
+    (torch.bmm, STACK, torch.ones(3, 3, 3)),
+    (torch.matmul, STACK, torch.ones(3, 3, 3)),
+    (torch.cross, WIDE, MATRIX),
+    (torch.cholesky_inverse, VECTOR),
+    (torch.cholesky_solve, VECTOR, MATRIX),
+    (torch.cholesky_solve, WIDE, MATRIX),
+    (lambda *tensors: torch.cat(tensors), WIDE, MATRIX, VECTOR),
+    (torch.gather, MATRIX, 0, torch.zeros(2, dtype=torch.int64)),
+    (torch.triangular_solve, WIDE, MATRIX),
+    (L.cholesky, INTEGERS),
+    (L.det, VECTOR),
+    (L.eigvals, WIDE),
+    (L.householder_product, MATRIX, MATRIX),
+    (L.inv, INTEGERS),
+    (L.lu_factor, VECTOR),
+    (L.lstsq, WIDE, MATRIX),
+    (L.lstsq, MATRIX, INTEGERS),
+    (L.matrix_exp, INTEGERS),
+    (L.pinv, VECTOR),
+    (L.solve, MATRIX, INTEGERS),
+    (L.solve, STACK, torch.ones(3, 3, 3)),
+    (lambda a, b: L.solve_triangular(a, b, upper=True), MATRIX, VECTOR),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_errors_are_pytorchs(case, transform):
+    function, *args = case
+    places = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
+
+    def of_tensors(*tensors):
+        given = dict(zip(places, tensors, strict=True))
+        return function(*(given.get(i, x) for i, x in enumerate(args)))
+
+    tensors = [args[i] for i in places]
+    with pytest.raises(Exception) as expected:  # noqa: PT011  (it tells what is wanted)
+        of_tensors(*tensors)
+    with pytest.raises(type(expected.value)) as found:
+        transform(t2j(of_tensors))(*map(t2j, tensors))
+    assert str(expected.value).partition("\n")[0].strip(". ")[:60] in str(found.value)
+
+
+def test_what_the_rule_says_is_told_as_well():
+    with pytest.raises(RuntimeError, match=r"must match the size of tensor b.*\n.*do not broadcast") as found:
+        t2j(torch.add)(jnp.ones((2, 3)), jnp.ones((2, 2)))
+    assert isinstance(found.value.__cause__, RuntimeError)
+
+
+def test_what_pytorch_would_take_is_refused_by_the_rule_alone():
+    rules = Rules()
+
+    @rules.implements(torch.sinh)
+    def sinh(input):
+        raise ValueError("not today")
+
+    with rules, pytest.raises(ValueError, match="not today"):
+        t2j(torch.sinh)(jnp.ones(2))
+
+
+def test_of_large_tensors_only_shapes_are_tried():
+    with pytest.raises(RuntimeError):
+        jax.eval_shape(t2j(torch.mm), jnp.ones((2, 3)), jax.ShapeDtypeStruct((10**7, 10**7), jnp.float32))
+
+
+def test_to_refuse_changes_no_tensor_of_the_users():
+    constant, state = torch.zeros(3), torch.random.get_rng_state()
+    with pytest.raises(RuntimeError, match="must match the size"):
+        t2j(lambda x: constant.add_(x))(jnp.ones(4))
+    with pytest.raises((RuntimeError, ValueError)):
+        t2j(lambda x: torch.normal(x, torch.ones(5)))(jnp.ones(4), rng=jax.random.key(0))
+    assert not constant.any()
+    assert torch.equal(torch.random.get_rng_state(), state)

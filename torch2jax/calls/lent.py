@@ -1,0 +1,94 @@
+"""Arrays of NumPy's that code was given as the memory of tensors: what is written to the one, the other shows."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import TracedValueError
+from ..tensors.tensor import Torchish
+from ..translation import current
+
+__all__ = ["Lent"]
+
+
+class Lent:
+    """The arrays that a call has lent, and that somebody still has."""
+
+    def __init__(self):
+        self.loans: list[_Loan] = []
+
+    def lend(self, tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray:
+        """An array that stands for a tensor's memory.
+
+        Args:
+            read: gives a tensor's values.
+
+        Raises:
+            TracedValueError: they depend on a traced input.
+        """
+        loan = _Loan(tensor, read)
+        array = loan.array()
+        self.loans.append(loan)
+        return array
+
+    def settle(self) -> None:
+        """Writes to the tensors what has been written to arrays, and forgets the arrays that nobody has any more."""
+        loans, self.loans = self.loans, []  # to settle is to call PyTorch
+        ended = [loan for loan in loans if loan.is_over]
+        for loan in loans:
+            loan.settle()
+        self.loans += [loan for loan in loans if loan not in ended]
+
+
+class _Loan:
+    def __init__(self, tensor: Torchish, read: Callable[[Torchish], np.ndarray]):
+        self._tensor, self._read = tensor, read
+        values = read(tensor)
+        self._shape, self._dtype = values.shape, values.dtype
+        self._before = values.tobytes()
+        self._memory = bytearray(self._before)
+        self._array: Any = None
+        tensor._node.storage.memory.follow(self._show)
+
+    def array(self) -> np.ndarray:
+        array = self._of(self._memory)
+        self._array = weakref.ref(array)  # lives as long as its views, whose base it is: what is below is no array
+        return array
+
+    @property
+    def is_over(self) -> bool:
+        return self._array() is None
+
+    def settle(self) -> None:
+        if self._memory == self._before:
+            return
+        before, self._before = self._before, bytes(self._memory)
+        changed = (_by_bytes(before, self._shape) != _by_bytes(self._before, self._shape)).any(-1)
+        values = self._of(self._before)
+        writes = self._tensor._writes[0]
+        with torch.no_grad(), current().inside():
+            tensor = self._tensor.detach()
+            if changed.all():
+                tensor.copy_(torch.tensor(values))
+            else:
+                tensor[torch.tensor(changed)] = torch.tensor(values[changed])
+        self._tensor._writes[0] = writes  # PyTorch does not see such a write either
+
+    def _show(self) -> None:
+        """Writes to the array what has been written to the tensor, if that is not traced."""
+        try:
+            values = self._read(self._tensor)
+        except TracedValueError:
+            return
+        self._before = values.tobytes()
+        self._memory[:] = self._before
+
+    def _of(self, memory) -> np.ndarray:
+        return np.ndarray(self._shape, self._dtype, memory)
+
+
+def _by_bytes(memory: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    return np.frombuffer(memory, np.uint8).reshape(*shape, -1)

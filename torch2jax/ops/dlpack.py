@@ -1,0 +1,60 @@
+"""DLPack: tensors that share memory with other libraries."""
+
+import jax
+import torch
+
+from ..rules.registry import implements_tensors
+from ..seams import runs_instead_of, stands_in
+from ..tensors.interop import array_to_tensor
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .values import lent_values
+
+Tensor = torch.Tensor
+
+_to_dlpack = torch._C._to_dlpack
+
+
+@runs_instead_of(torch.utils.dlpack.from_dlpack, with_original=True)
+def _from_dlpack(original, ext_tensor, **options):
+    if isinstance(ext_tensor, (Tensor, jax.core.Tracer)):
+        return _alias(ext_tensor, **options)
+    return original(ext_tensor, **options)
+
+
+def _alias(ext_tensor, *, device=None, copy=None):
+    tensor = current().lift(ext_tensor)
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    tensor = tensor.detach() if device is None else tensor.detach().to(device)
+    return tensor.clone() if copy else tensor
+
+
+def _capsule(tensor, **kwargs):
+    if not isinstance(tensor, Torchish):
+        return _to_dlpack(tensor, **kwargs)
+    array = lent_values(tensor, "tensor.__dlpack__()")
+    with torch._C.DisableTorchFunction():
+        # bfloat16 and narrower types are not numpy's own, and shared with nobody.
+        return _to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin == 1 else array_to_tensor(array).clone())
+
+
+for _owner, _name in (
+    (torch, "to_dlpack"),
+    (torch.utils.dlpack, "to_dlpack"),
+    (torch._C, "_to_dlpack"),
+    (torch._C, "_to_dlpack_versioned"),
+):
+    stands_in(_owner, _name)(_capsule)
+
+
+@implements_tensors(Tensor.__dlpack__)
+def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    return _capsule(self)
+
+
+@implements_tensors(Tensor.__dlpack_device__)
+def __dlpack_device__(self):
+    return (torch.utils.dlpack.DLDeviceType.kDLCPU, 0)

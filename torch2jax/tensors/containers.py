@@ -1,0 +1,166 @@
+"""How objects that hold tensors are taken apart and put together: dictionaries and sequences of any class, any object.
+
+JAX, and what builds on it, puts other things where the arrays are: None, flags, axes, placeholders. So an object that
+was put together remembers which of its attributes these are, and no constructor is run.
+"""
+
+import dataclasses
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+
+__all__ = ["Codec", "codec_of", "open_up"]
+
+_TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
+_NAMES = "_torch2jax_children"
+_OPEN: set[str] = set()
+"""The modules whose objects are containers also while they hold no tensors, as caches that are empty do."""
+
+
+class Codec(NamedTuple):
+    """How objects of a class are taken apart and put together."""
+
+    flatten: Callable[[Any], tuple[tuple, Any]]
+    """Gives the children of an object, and the rest of it, which can be compared and hashed."""
+    unflatten: Callable[[Any, Iterable], Any]
+    """The object with this rest and these children."""
+    keys: Callable[[Any, Sequence], Iterable]
+    """What leads to each of the children, given the rest and them."""
+
+
+def codec_of(node) -> Codec | None:
+    """How to take objects of the class of `node` apart; None if it is no container."""
+    cls = type(node)
+    if isinstance(node, (*_TENSORS, torch.nn.Module, torch.Size, type)):
+        return None
+    if not jax.tree_util.all_leaves([node]):
+        return Codec(_flatten_for_jax, lambda treedef, children: treedef.unflatten(children), _by_index)
+    if isinstance(node, (tuple, list)):
+        return Codec(lambda node: (tuple(node), None), lambda _, children: cls(tuple(children)), _by_index)
+    return _object_codec(cls) if isinstance(node, dict) or _is_held(node, set()) else None
+
+
+def open_up(node) -> None:
+    """Lets an object be a container although it holds no tensors, and those of its module that it is made of."""
+    if _is_plain(node):
+        _OPEN.add(type(node).__module__)
+
+
+def _is_plain(node) -> bool:
+    """Whether an object is but what it holds: neither code, nor a value, nor what has an end of its own."""
+    cls = type(node)
+    if callable(node) or isinstance(node, (torch.nn.Module, types.ModuleType)) or hasattr(cls, "__del__"):
+        return False
+    return hasattr(node, "__dict__") and cls.__hash__ in (None, object.__hash__)
+
+
+def _flatten_for_jax(node):
+    children, treedef = jax.tree_util.tree_flatten(node, is_leaf=lambda x: x is not node)
+    return tuple(children), treedef
+
+
+def _by_index(_, children: Sequence) -> Iterable:
+    return map(SequenceKey, range(len(children)))
+
+
+def _object_codec(cls: Any) -> Codec:
+    kind: Any = next((base for base in (OrderedDict, dict) if issubclass(cls, base)), object)
+    of_slots: set[str] = set()  # what objects that have no room for it remember together
+
+    def flatten(node):
+        items: dict = dict(kind.items(node)) if kind is not object else {}
+        attributes = {name: value for name, value in _attributes(node).items() if name not in items}
+        remembered = attributes.pop(_NAMES, of_slots)
+        held = {name: x for name, x in attributes.items() if name in remembered or _is_held(x, set())}
+        static = {name: _copied(value) for name, value in attributes.items() if name not in held}
+        return (*items.values(), *held.values()), _Rest(tuple(items), tuple(held), static)
+
+    def unflatten(rest, children):
+        node, children = kind.__new__(cls), tuple(children)
+        items = dict(zip(rest.items, children, strict=False))
+        for name, child in items.items():
+            kind.__setitem__(node, name, child)
+        held = dict(zip(rest.names, children[len(items) :], strict=True))
+        shown = items if dataclasses.is_dataclass(cls) else {}  # as attributes too
+        for name, value in {**_copied(rest.static), **shown, **held}.items():
+            object.__setattr__(node, name, value)
+        if hasattr(node, "__dict__"):
+            object.__setattr__(node, _NAMES, rest.names)
+        else:
+            of_slots.update(rest.names)
+        return node
+
+    return Codec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
+
+
+def _attributes(node) -> dict[str, Any]:
+    slots = (name for cls in type(node).__mro__ for name in _slots(cls))
+    found = {name: getattr(node, name) for name in slots if hasattr(node, name)}
+    return {**found, **getattr(node, "__dict__", {})}
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    names = cls.__dict__.get("__slots__", ())
+    names = (names,) if isinstance(names, str) else names
+    prefix = f"_{cls.__name__.lstrip('_')}"
+    return tuple(prefix + name if name.startswith("__") else name for name in names if not name.endswith("__"))
+
+
+def _copied(value):
+    """What an object keeps beside its children, so that no two objects share what code may change."""
+    if type(value) in (list, set):
+        return type(value)(_copied(item) for item in value)
+    return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rest:
+    """What of an object is no child; two are equal if their values are, as far as that can be told."""
+
+    items: tuple
+    names: tuple[str, ...]
+    static: dict[str, Any]
+
+    def __eq__(self, other):
+        if not isinstance(other, _Rest) or (self.items, self.names) != (other.items, other.names):
+            return False
+        return _are_equal(self.static, other.static)
+
+    def __hash__(self):
+        return hash((self.items, self.names, tuple(self.static)))
+
+
+def _are_equal(one, other) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) in (tuple, list):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if type(one) is dict:
+        return one.keys() == other.keys() and all(_are_equal(value, other[key]) for key, value in one.items())
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
+
+
+def _is_held(node, seen: set[int]) -> bool:
+    """Whether something is or holds a tensor, or is a container all the same."""
+    if isinstance(node, _TENSORS):
+        return True
+    if id(node) in seen or isinstance(node, (torch.nn.Module, type, str, bytes)):
+        return False
+    seen.add(id(node))
+    if isinstance(node, dict):
+        return any(_is_held(item, seen) for item in node.values())
+    if isinstance(node, (list, tuple, set, frozenset)):
+        return any(_is_held(item, seen) for item in node)
+    if callable(node):
+        return False
+    if type(node).__module__ in _OPEN and _is_plain(node):
+        return True
+    return any(_is_held(item, seen) for item in _attributes(node).values())
