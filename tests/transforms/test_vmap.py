@@ -1,5 +1,7 @@
 """`torch.vmap` within translated code, against PyTorch's own, and as JAX's of the translated function."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -323,3 +325,37 @@ def test_one_answer_for_all_examples():
 
     for x in (torch.ones(2, 3), torch.tensor([[1.0, 2.0, 3.0], [1.0, -1.0, 1.0]])):
         np.testing.assert_array_equal(t2j(checked)(t2j(x)), checked(x).numpy())
+
+
+VIEWS_OF_EXAMPLES = {
+    "written": lambda x: x.neg_(),
+    "select": lambda x: x[1],
+    "slice": lambda x: x[..., 1::2],
+    "transpose": lambda x: x.transpose(0, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "flatten": lambda x: x.reshape(-1),  # a copy, where no view of all says it
+    "unfold": lambda x: x.unfold(1, 2, 1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_EXAMPLES.values(), ids=VIEWS_OF_EXAMPLES.keys())
+def test_views_of_examples_lie_where_they_are(view):
+    def run():
+        found = []
+        for in_dim, out_dim in itertools.product((0, 1, 2), (0, 1)):
+            x = torch.arange(60.0).reshape(3, 4, 5)
+            for base in (x, x[:, ::2], x.permute(2, 0, 1)):
+                result = torch.vmap(view, in_dim, out_dim)(base)
+                before = result.numpy().copy()
+                is_view = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                x.mul_(2)
+                geometry = (is_view, result.stride(), result.storage_offset()) if is_view else is_view
+                found.append((geometry, before, result.numpy().copy(), result.clone().numpy()))
+        return found
+
+    results = []
+    t2j(lambda: results.extend(run()))()
+    for (where, *values), (wanted, *expected) in zip(results, run(), strict=True):
+        assert where == wanted
+        for value, other in zip(values, expected, strict=True):
+            np.testing.assert_array_equal(value, other)

@@ -1,16 +1,17 @@
 """What `torch.vmap` gives for a view of an example: a view of the examples, for all of them at once."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from ..tensors.storage import Storage, View, ViewKind
-from ..tensors.tensor import Torchish, make_view_of_shape, strides_of_shape
+from ..tensors.tensor import Torchish, make_view_of_shape
 
 __all__ = ["Kinds", "batched_view", "kinds_between"]
 
 Kinds = tuple[ViewKind, ...]
+Geometry = tuple[tuple[int, ...], int]
 
 
 def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
@@ -24,16 +25,21 @@ def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
     return tuple(reversed(kinds))
 
 
-def batched_view(outer: Torchish, dim: int, kinds: Kinds, example: Torchish, out_dim: int, array) -> Torchish | None:
-    """What views `outer`, whose examples lie along `dim`, as `example` views one of them; None if that cannot be said.
+def batched_view(
+    outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array
+) -> Torchish | None:
+    """What views `outer`, whose examples lie along `dim`, as `example` views `inner`, one of them.
+
+    None if no view does: where one example can be viewed so, all in memory need not be.
 
     Args:
         kinds: how `example` views its own.
         out_dim: where the result has the dimension of the examples.
         array: its values.
     """
+    geometry = _geometry(outer, dim, inner, example, out_dim)
     bits = {kind.bit for kind in kinds if kind.bit is not None}
-    if len(bits) > 1 or any(kind.traced for kind in kinds):
+    if geometry is None or len(bits) > 1 or any(kind.traced for kind in kinds):
         return None
     kind = ViewKind(
         functools.partial(_read, kinds, dim, out_dim),
@@ -43,8 +49,7 @@ def batched_view(outer: Torchish, dim: int, kinds: Kinds, example: Torchish, out
     )
     node = View(outer._node, kind)
     node._array, node._version = array, node.storage.memory.version
-    strides, offset = _geometry(outer, dim, example, out_dim, array.shape)
-    return make_view_of_shape(outer, node, array.shape, example.dtype, strides, offset)
+    return make_view_of_shape(outer, node, array.shape, example.dtype, *geometry)
 
 
 def _read(kinds: Kinds, dim: int, out_dim: int, array) -> Any:
@@ -68,10 +73,58 @@ def _write_one(kinds: Kinds, array, value) -> Any:
     return first.write(array, _write_one(tuple(rest), first.read(array), value))
 
 
-def _geometry(outer: Torchish, dim: int, example: Torchish, out_dim: int, shape) -> tuple[tuple[int, ...], int]:
-    """The strides and offset of all examples; strides as of a new tensor, where those of an example are not its own."""
-    strides, offset = outer.stride(), int(outer.storage_offset())
-    if any(stride > strides[dim] for stride in strides):
-        return strides_of_shape(shape), offset
-    own = example.stride()
-    return (*own[:out_dim], strides[dim], *own[out_dim:]), offset + int(example.storage_offset())
+def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Geometry | None:
+    """The strides and the offset of what views all examples as `example` views `inner`, one of them; None if none do.
+
+    The memory of an example is dense, that of all need not be: a step there is so many steps along each dimension.
+    """
+    ratio, rest = divmod(inner.dtype.itemsize, example.dtype.itemsize)
+    if rest:
+        return None
+    axes = _axes(outer, dim, inner, ratio)
+    begin, steps = _digits(int(example.storage_offset()), axes), [_digits(step, axes) for step in example.stride()]
+    last = list(begin)
+    for size, step in zip(example.shape, steps, strict=True):
+        last = [x + max(size - 1, 0) * each for x, each in zip(last, step, strict=True)]
+    if any(x >= axis.size for x, axis in zip(last, axes, strict=True)):
+        return None  # a dimension goes over several that do not lie behind each other
+    strides, offset = [_along(step, axes) for step in steps], int(outer.storage_offset()) * ratio + _along(begin, axes)
+    strides.insert(out_dim, outer.stride()[dim] * ratio)
+    return tuple(strides), offset
+
+
+class _Axis(NamedTuple):
+    """A dimension of an example, or several that lie behind each other in all memory."""
+
+    size: int
+    step: int
+    """In the example's memory."""
+    outer_step: int
+    """In the memory of all."""
+
+
+def _axes(outer: Torchish, dim: int, inner: Torchish, ratio: int) -> list[_Axis]:
+    """Those of an example, the outermost first, in elements of which so many make one of its own."""
+    outer_steps = [step for i, step in enumerate(outer.stride()) if i != dim]
+    found = zip(inner.shape, inner.stride(), outer_steps, strict=True)
+    axes = [_Axis(ratio, 1, 1)] if ratio > 1 else []
+    for size, step, outer_step in sorted((x for x in found if x[0] > 1), key=lambda x: x[1]):
+        axis = _Axis(size, step * ratio, outer_step * ratio)
+        if axes and axis.outer_step == axes[-1].outer_step * axes[-1].size:
+            axes[-1] = axes[-1]._replace(size=axes[-1].size * size)
+        else:
+            axes.append(axis)
+    return axes[::-1]
+
+
+def _digits(steps: int, axes: list[_Axis]) -> list[int]:
+    """How many steps along each axis make so many in an example's memory."""
+    digits = []
+    for axis in axes:
+        digit, steps = divmod(steps, axis.step)
+        digits.append(digit)
+    return digits
+
+
+def _along(digits: list[int], axes: list[_Axis]) -> int:
+    return sum(digit * axis.outer_step for digit, axis in zip(digits, axes, strict=True))

@@ -94,7 +94,7 @@ class Batch(Level):
         for (outer, inner, _), dim in zip(self.given, self.dims, strict=True):
             kinds = kinds_between(inner._node, tensor._node)
             if kinds is not None:
-                return _Alias(outer, dim, kinds, tensor)
+                return _Alias(outer, dim, inner, kinds, tensor)
         return None
 
     def outputs(self) -> list[list]:
@@ -120,13 +120,13 @@ class Batch(Level):
 class _Alias:
     """A tensor that is a view of one example of an argument, which has the examples along a dimension."""
 
-    def __init__(self, outer: Torchish, dim: int, kinds: Kinds, example: Torchish):
-        self.outer, self.dim, self.kinds, self.example = outer, dim, kinds, example
+    def __init__(self, outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish):
+        self.outer, self.dim, self.inner, self.kinds, self.example = outer, dim, inner, kinds, example
 
     def of_all(self, out_dim: int, array) -> torch.Tensor | None:
         if not self.kinds:
             return self.outer if out_dim == self.dim else self.outer.movedim(self.dim, out_dim)
-        return batched_view(self.outer, self.dim, self.kinds, self.example, out_dim, array)
+        return batched_view(self.outer, self.dim, self.inner, self.kinds, self.example, out_dim, array)
 
 
 class _Output:
