@@ -317,6 +317,28 @@ def test_zeros_that_lie_in_memory_as_another_tensor(batch):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32, torch.uint8, torch.bool]
+)
+def test_what_was_not_written_shows_where_algorithms_are_deterministic(dtype):
+    def function():
+        return (
+            torch.empty(2, 3, dtype=dtype),
+            torch.empty_like(torch.zeros(3, 2, dtype=dtype)),
+            torch.zeros(1, dtype=dtype).new_empty(2),
+            torch.empty_strided((2, 3), (1, 4), dtype=dtype),
+            torch.empty_permuted((2, 3, 2), (1, 0, 2), dtype=dtype),
+        )
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected, found = function(), t2j(function)()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for want, got in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(np.asarray(got).astype(complex), want.to(torch.complex128).numpy())
+
+
 RANGES = {
     "out": lambda: torch.range(0, 3, out=torch.empty(0)),
     "out of integers": lambda: torch.range(0, 3, out=torch.empty(0, dtype=torch.int64)),

@@ -178,3 +178,14 @@ def test_what_needs_the_length_is_refused(function, what):
 def test_operands_that_cannot_be_known_to_fit(other):
     with pytest.raises(RuntimeError, match=r"torch.add got what a boolean mask chose.*test_selection.py"):
         jax.jit(t2j(lambda x, m: x[m] + other(x, m)))(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
+
+
+@pytest.mark.parametrize("subscript", [lambda m: (m, slice(None)), lambda m: (m, ...), lambda m: (m,)])
+def test_whole_rows_are_changed_in_place(subscript):
+    def turned(x, m):
+        x = x.clone()
+        x[subscript(m)] *= -2
+        return x
+
+    x, mask = torch.randn(4, 3), torch.tensor([True, False, True, False])
+    np.testing.assert_array_equal(jax.jit(t2j(turned))(t2j(x), t2j(mask)), turned(x, mask))

@@ -496,3 +496,26 @@ def test_saved_variables():
         return x.grad
 
     np.testing.assert_allclose(t2j(function)(jnp.ones(2)), np.cos(np.ones(2)), rtol=1e-6)
+
+
+def test_backward_looks_at_saved_values_that_no_input_decides():
+    class Grown(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, times):
+            ctx.save_for_backward(x, times)
+            ctx.twice = times * 2
+            return x * times.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, times = ctx.saved_tensors
+            for _ in range(int(times[-1].item()) + int(ctx.twice[1])):
+                grad = grad * 2
+            return grad * x, None
+
+    function = t2j(lambda x: Grown.apply(x, torch.linspace(0, 2, 3)))
+    x = jnp.arange(3.0)
+    slope = jax.grad(lambda x: function(x).sum())
+    np.testing.assert_array_equal(slope(x), 16 * x)
+    np.testing.assert_array_equal(jax.jit(slope)(x), 16 * x)
+    np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: slope(x).sum()))(x), jnp.full(3, 16.0))

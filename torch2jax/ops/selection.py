@@ -234,6 +234,8 @@ def setitem(self, index, value):
     if isinstance(self, Selected):
         _write_rows(self, index, value)
         return
+    if isinstance(index, tuple) and _is_of_whole_rows(index):
+        index = index[0]
     if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
         raise TracedValueError("writing by this subscript what a boolean mask chose")
     if value.dtype != self.dtype:
@@ -245,6 +247,12 @@ def setitem(self, index, value):
         self.copy_(torch.where(value.spread_mask(), value.rows, self))
     else:
         self[index] = _compact(value)
+
+
+def _is_of_whole_rows(index: tuple) -> bool:
+    """Whether a subscript has a mask, and everything behind it."""
+    rest = [item for item in index[1:] if item is not Ellipsis]
+    return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
 
 
 def _write_rows(chosen: Selected, index, value) -> None:

@@ -1,0 +1,1 @@
+"""Typical uses of libraries that build on PyTorch, a file for each group of fields, and what became of them."""

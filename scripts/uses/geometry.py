@@ -1,0 +1,132 @@
+"""Geometry, and networks with symmetries."""
+
+import torch
+
+from scripts.uses.use import On, use
+
+
+@use("kornia", "geometry", "warping images by a homography")
+def homography():
+    from kornia.geometry.transform import warp_perspective
+
+    matrix = torch.eye(3) + 0.05 * torch.randn(2, 3, 3)
+    return lambda image, matrix: warp_perspective(image, matrix, (12, 12)), (torch.rand(2, 3, 16, 16), matrix)
+
+
+@use("roma", "geometry", "the rotation that aligns points, by Procrustes, as a vector", x64=True)
+def procrustes():
+    import roma
+
+    x, y = torch.randn(2, 10, 3), torch.randn(2, 10, 3)
+
+    def align(x, y):
+        rotation, translation = roma.rigid_points_registration(x, y)
+        return roma.rotmat_to_rotvec(rotation), translation
+
+    return align, (x, y)
+
+
+@use("e3nn", "equivariant networks", "a tensor product with spherical harmonics, gated")
+def tensor_product():
+    from e3nn import o3
+
+    harmonics = o3.SphericalHarmonics("0e + 1o + 2e", normalize=True)
+    product = o3.FullyConnectedTensorProduct("4x0e + 2x1o", "0e + 1o + 2e", "3x0e + 2x1o")
+    return On(lambda h, p, x, r: p(x, h(r)), harmonics, product), (torch.randn(6, 10), torch.randn(6, 3))
+
+
+@use("geoopt", "geometry", "distances and means in the Poincaré ball")
+def hyperbolic():
+    import geoopt
+
+    ball = geoopt.PoincareBall()
+
+    def f(x, y):
+        x, y = ball.expmap0(x), ball.expmap0(y)
+        return ball.dist(x, y), ball.mobius_add(x, y), ball.logmap(x, y)
+
+    return f, (torch.randn(5, 3) / 3, torch.randn(5, 3) / 3)
+
+
+@use(
+    "pypose",
+    "geometry",
+    "points moved by the exponential of twists",
+    fails="its tensors are of a subclass of `torch.Tensor`",
+)
+def twists():
+    import pypose
+
+    return lambda twist, points: pypose.se3(twist).Exp().Act(points), (torch.randn(4, 6), torch.randn(4, 3))
+
+
+@use("pytorch-kinematics", "geometry", "the pose of a robot's hand and its Jacobian")
+def kinematics():
+    import pytorch_kinematics
+
+    joint = '<joint name="j{0}" type="revolute"><parent link="l{0}"/><child link="l{1}"/><axis xyz="0 {0} 1"/>'
+    joint += '<origin xyz="0.3 0 0.1" rpy="0 0.2 0"/><limit lower="-3" upper="3" effort="1" velocity="1"/></joint>'
+    links = "".join(f'<link name="l{n}"/>' for n in range(4))
+    robot = f'<robot name="r">{links}{"".join(joint.format(n, n + 1) for n in range(3))}</robot>'
+    chain = pytorch_kinematics.build_serial_chain_from_urdf(robot, "l3")
+    return lambda q: (chain.forward_kinematics(q).get_matrix(), chain.jacobian(q)), (torch.randn(2, 3),)
+
+
+@use("torch_geometric", "graphs", "attention and convolution on a graph, pooled")
+def graph_network():
+    from torch_geometric.nn import GATv2Conv, GCNConv, global_mean_pool
+
+    edges, batch = torch.randint(8, (2, 20)), torch.arange(8) // 4
+
+    def run(gat, gcn, x):
+        return global_mean_pool(gcn(gat(x, edges).relu(), edges), batch, size=2)
+
+    return On(run, GATv2Conv(5, 4, heads=2, add_self_loops=False), GCNConv(8, 3)), (torch.randn(8, 5),)
+
+
+@use("egnn-pytorch", "equivariant networks", "a layer for points that keeps their symmetries")
+def egnn():
+    from egnn_pytorch import EGNN
+
+    return EGNN(dim=8, m_dim=8).eval(), (torch.randn(1, 6, 8), torch.randn(1, 6, 3))
+
+
+@use("se3-transformer-pytorch", "equivariant networks", "attention of points with their neighbours")
+def se3_transformer():
+    from se3_transformer_pytorch import SE3Transformer
+
+    model = SE3Transformer(dim=4, heads=1, dim_head=4, depth=1, num_degrees=2, num_neighbors=3, valid_radius=10)
+    mask = torch.ones(1, 6, dtype=torch.bool)
+    return On(lambda model, f, x: model(f, x, mask, return_type=0), model.eval()), (
+        torch.randn(1, 6, 4),
+        torch.randn(1, 6, 3),
+    )
+
+
+@use(
+    "torchani",
+    "force fields",
+    "the energy of a molecule",
+    fails="the list of neighbours is as long as the data ask for",
+)
+def ani():
+    from torchani.arch import simple_ani
+
+    model = simple_ani(["H", "C", "O"], lot="wb97x-631gd", ensemble_size=1, repulsion=False)
+    species = torch.tensor([[6, 1, 1, 8]])
+
+    def f(model, x):
+        return model((species, x)).energies
+
+    return On(f, model), (torch.tensor([[[0.0, 0, 0], [0, 0, 1.1], [0, 1, -0.5], [1.2, 0, 0]]]),)
+
+
+@use("mace-torch", "force fields", "a block of MACE: products of densities of atoms")
+def mace():
+    from e3nn import o3
+    from mace.modules import EquivariantProductBasisBlock
+
+    features, target = o3.Irreps("4x0e + 4x1o"), o3.Irreps("4x0e + 4x1o")
+    block = EquivariantProductBasisBlock(features, target, correlation=2, use_sc=False, num_elements=2)
+    kinds = torch.nn.functional.one_hot(torch.tensor([0, 1, 1]), 2).float()
+    return On(lambda block, x: block(x, None, kinds), block), (torch.randn(3, 4, 4),)
