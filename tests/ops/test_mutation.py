@@ -228,6 +228,41 @@ def test_tensors_that_are_swapped():
         np.testing.assert_allclose(got, want.detach().numpy())
 
 
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")
+@pytest.mark.parametrize("assign", [False, True])
+def test_modules_on_meta_that_swap_their_parameters(assign):
+    outside = torch.nn.Linear(3, 2, device="meta")
+
+    def f(weight):
+        result = weight.sum()
+        for module in (torch.nn.Linear(3, 2, device="meta"), outside):
+            kept, state = module.weight, {"weight": weight.clone(), "bias": torch.zeros(2)}
+            module.load_state_dict(state, assign=assign)
+            assert (module.weight is kept, kept.is_meta, isinstance(kept, torch.nn.Parameter)) == (
+                True,
+                not assign,
+                True,
+            )
+            if assign:
+                module(torch.ones(3)).square().sum().backward()
+                result = result + (kept * kept.grad).sum()
+        return result
+
+    x, before = torch.arange(6.0).view(2, 3), torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        weight, results = outside.weight, []
+        for run in (t2j(f), jax.jit(t2j(f))):
+            results.append(run(t2j(x)))
+            assert type(weight) is torch.nn.Parameter
+            assert weight.is_meta
+        want = f(x).detach().numpy()
+        for got in results:
+            np.testing.assert_allclose(got, want)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
 def test_modules_that_swap_their_parameters():
     def f(weight):
         module = torch.nn.Linear(3, 2)

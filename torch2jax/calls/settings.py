@@ -30,6 +30,8 @@ class Settings:
         """The call's own; None if that of the process."""
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
+        self.changes: list[Callable[[], None]] = []
+        """What undoes each change of a tensor of PyTorch's own, and takes itself from here."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
 
@@ -42,6 +44,7 @@ class Settings:
 
     def restore(self) -> None:
         """Puts back what was there before the call."""
+        self.undo_changes()
         context = _default_device_context()
         if context is not self._default_device:
             torch.set_default_device(None if self._default_device is None else self._default_device.device)
@@ -56,6 +59,11 @@ class Settings:
                 torch._C.autocast_decrement_nesting()
             for _ in range(nesting - _nesting()):
                 torch._C.autocast_increment_nesting()
+
+    def undo_changes(self) -> None:
+        """Puts back what PyTorch's own tensors were, the last change first."""
+        while self.changes:
+            self.changes[-1]()
 
 
 def _nesting() -> int:

@@ -8,7 +8,7 @@ from ..rules.registry import implements_tensors
 from ..seams import runs_instead_of
 from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
-from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap
+from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap, swap_with_meta
 from ..translation import current
 from .creation import filled
 
@@ -133,7 +133,20 @@ def set_data(self, value):
     self._node.storage.history = history
 
 
-@runs_instead_of(torch.utils.swap_tensors)
-def swap_tensors(t1, t2):
+@runs_instead_of(torch.utils.swap_tensors, with_original=True)
+def swap_tensors(original, t1, t2):
     """Puts each of two tensors where the other is; those who hold weak references to them see that as others do."""
-    swap(_lift(t1), _lift(t2))
+    first, second = (t if _is_pytorchs(t) else _lift(t) for t in (t1, t2))
+    if isinstance(first, Torchish) and isinstance(second, Torchish):
+        swap(first, second)
+    elif isinstance(first, Torchish):
+        swap_with_meta(first, second)
+    elif isinstance(second, Torchish):
+        swap_with_meta(second, first)
+    else:
+        original(first, second)
+
+
+def _is_pytorchs(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stays PyTorch's own in a call: it has no values."""
+    return not isinstance(tensor, Torchish) and tensor.is_meta

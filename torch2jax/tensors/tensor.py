@@ -35,6 +35,7 @@ __all__ = [
     "strides_of_copy",
     "strides_of_shape",
     "swap",
+    "swap_with_meta",
     "wrap",
     "wrap_held",
 ]
@@ -397,6 +398,32 @@ def swap(tensor: Torchish, other: Torchish) -> None:
         place.__dict__ = dict(vars(like))  # pyright: ignore[reportAttributeAccessIssue]
         if source is not None:
             source.variable = place
+
+
+def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
+    """Puts a tensor and one on the meta device, which is PyTorch's own, where the other is, until the call ends."""
+    source, kept, changes = _own_source(tensor), journal(), current().settings.changes
+
+    def undo() -> None:
+        if undo in changes:
+            changes.remove(undo)
+            _swap_objects(tensor, other)
+            if source is not None:
+                source.variable = tensor
+
+    if kept is not None:
+        kept.note_change(tensor._node, undo)
+    _swap_objects(tensor, other)
+    changes.append(undo)
+    if source is not None:
+        source.variable = other
+
+
+def _swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
+    with torch._C.DisableTorchFunction():
+        a.__class__, b.__class__ = b.__class__, a.__class__
+        a.__dict__, b.__dict__ = b.__dict__, a.__dict__  # pyright: ignore[reportAttributeAccessIssue]
+        torch._C._swap_tensor_impl(a, b)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _own_source(tensor: Torchish) -> Source | None:

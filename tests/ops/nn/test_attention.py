@@ -178,3 +178,16 @@ def test_native_multi_head_attention(options):
         assert (got is None) == (want is None)
         if want is not None:
             compare(got, want)
+
+
+def test_a_projection_bias_of_another_dtype_is_added_afterwards():
+    def f(query):
+        module = torch.nn.MultiheadAttention(4, 2, batch_first=True).eval()
+        for value, parameter in enumerate(module.parameters()):
+            torch.nn.init.constant_(parameter, value / 4)
+        module.in_proj_bias = torch.nn.Parameter(torch.linspace(-1, 1, 12).half())
+        with torch.no_grad():
+            return module(query, query, query, need_weights=False)[0]
+
+    query = torch.linspace(-1, 1, 24).view(2, 3, 4)
+    compare(jax.jit(lambda x: t2j(f)(x, rng=jax.random.key(0)))(t2j(query)), f(query))

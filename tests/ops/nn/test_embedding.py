@@ -22,6 +22,20 @@ def test_the_padding_row_gets_no_gradient():
     assert "mul" not in names
 
 
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_what_comes_back_for_the_padding_is_left_out_even_if_it_is_nan(by_frequency):
+    def loss(weight):
+        rows = F.embedding(
+            torch.tensor([[0, 2], [2, 2], [0, 1]]), weight, padding_idx=2, scale_grad_by_freq=by_frequency
+        )
+        kept = torch.tensor([1, 0, 2.0])
+        return (rows.sum((1, 2)) / kept).masked_fill(kept == 0, 0).sum()
+
+    weight = torch.linspace(-1, 1, 12).view(4, 3).requires_grad_()
+    loss(weight).backward()
+    compare(jax.jit(jax.grad(t2j(loss)))(t2j(weight.detach())), weight.grad)
+
+
 def test_frequency_scales_the_gradient():
     index = torch.tensor([0, 2, 2, 1])
     weight = torch.randn(4, 3, requires_grad=True)

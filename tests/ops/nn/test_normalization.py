@@ -78,3 +78,17 @@ def test_an_empty_batch_leaves_running_statistics():
 def test_wrong_shapes_are_refused(call, message):
     with pytest.raises(RuntimeError, match=message):
         t2j(call)(jnp.ones((2, 3, 4)))
+
+
+def test_running_statistics_that_were_detached_without_gradients_are_written():
+    def f(x):
+        module, x = torch.nn.BatchNorm1d(3), x.clone().requires_grad_()
+        with torch.no_grad():
+            module.running_mean, module.running_var = module.running_mean.detach(), module.running_var.detach()
+        module(x).pow(3).sum().backward()
+        assert not module.running_mean.requires_grad
+        return module.running_mean, module.running_var, x.grad
+
+    x = torch.arange(12.0).view(4, 3).square()
+    for got, want in zip(jax.jit(t2j(f))(t2j(x)), f(x), strict=True):
+        compare(got, want)

@@ -151,7 +151,11 @@ def _project_heads(given):
 
 def _split_heads(input, weight, bias, num_heads: int, count: int):
     """`count` projections of ``(time, batch, features)`` in one product."""
-    projected = torch.nn.functional.linear(input.transpose(0, 1), weight, bias)
+    batched = input.transpose(0, 1)
+    if bias is None or bias.dtype == input.dtype or input.is_contiguous():
+        projected = torch.nn.functional.linear(batched, weight, bias)
+    else:  # PyTorch, which projects before it transposes, adds such a bias afterwards
+        projected = torch.nn.functional.linear(batched, weight).add_(bias)
     if count == 1:
         return [projected.unflatten(2, (num_heads, -1)).transpose(1, 2)]
     return projected.unflatten(2, (count, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)

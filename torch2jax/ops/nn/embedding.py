@@ -52,15 +52,16 @@ def embed(weight, indices, padding_idx, scale_grad_by_freq, error=IndexError):
 def _(padding_idx, scale_grad_by_freq, error, primals, tangents):
     del error
     (weight, indices), (d_weight, _) = primals, tangents
-    factor = jnp.ones(indices.shape, weight.dtype)
-    if scale_grad_by_freq:
-        counts = jnp.zeros(weight.shape[:1], weight.dtype).at[indices].add(1)
-        factor = lax.div(factor, lax.max(take_rows(counts, indices), factor))
-    if padding_idx is not None:
-        factor = lax.mul(factor, lax.ne(indices, np.asarray(padding_idx, indices.dtype)).astype(weight.dtype))
     tangent = take_rows(d_weight, indices)
-    factor = lax.broadcast_in_dim(factor, tangent.shape, range(indices.ndim))
-    return take_rows(weight, indices), lax.mul(tangent, factor)
+    if scale_grad_by_freq:
+        counts = lax.max(jnp.zeros(weight.shape[:1], weight.dtype).at[indices].add(1), np.ones((), weight.dtype))
+        factor = lax.div(np.ones((), weight.dtype), take_rows(counts, indices))
+        tangent = lax.mul(tangent, lax.broadcast_in_dim(factor, tangent.shape, range(indices.ndim)))
+    if padding_idx is not None:  # chosen, not multiplied by zero: what comes back for the padding may be NaN
+        kept = lax.ne(indices, np.asarray(padding_idx, indices.dtype))
+        kept = lax.broadcast_in_dim(kept, tangent.shape, range(indices.ndim))
+        tangent = lax.select(kept, tangent, lax.full_like(tangent, 0))
+    return take_rows(weight, indices), tangent
 
 
 @dataclass(frozen=True)

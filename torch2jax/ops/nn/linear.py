@@ -2,21 +2,41 @@
 
 import math
 
+import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ...rules.inplace import check_cast
 from ...rules.registry import implements
 from ...tensors.dtypes import NUMBERS
+from ..arrays import cast
 from ..views import reshape
 
 
-@implements(torch.nn.functional.linear, takes=NUMBERS)
+def _with_bias_as_added(input, weight, bias=None):
+    """The arguments, where a bias of another dtype is one that PyTorch adds to the product afterwards.
+
+    Raises:
+        RuntimeError: PyTorch adds it within the product, or its dtype does not fit into that of the product.
+    """
+    if bias is not None and bias.dtype != input.dtype:
+        if input.ndim < 3 or input.is_contiguous():
+            raise RuntimeError(
+                f"linear expected input and bias to have the same dtype, but got {input.dtype} and {bias.dtype}"
+            )
+        check_cast(bias, input)
+    return (input, weight, bias), {}
+
+
+@implements(torch.nn.functional.linear, prepare=_with_bias_as_added, takes=NUMBERS)
 def linear(input, weight, bias=None):
     _check_linear(input, weight)
     rows = input if input.ndim <= 2 else _rows(input)
     output = lax.dot_general(rows, weight, (((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())))
     if bias is not None:  # added to the matrix: XLA fuses it there, and not with what follows the reshape
-        output = lax.add(output, lax.broadcast_in_dim(bias, output.shape, _last(bias.ndim, output.ndim)))
+        common, own = jnp.promote_types(output.dtype, bias.dtype), output.dtype
+        bias = lax.broadcast_in_dim(cast(bias, common), output.shape, _last(bias.ndim, output.ndim))
+        output = cast(lax.add(cast(output, common), bias), own)
     return reshape(output, (*input.shape[:-1], *weight.shape[:-1]))
 
 

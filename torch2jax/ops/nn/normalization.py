@@ -201,8 +201,9 @@ def batch_norm(input, weight, bias, running_mean, running_var, training, momentu
 
 def _with_written(output, running_mean, running_var, mean, var):
     if running_mean is not None:
-        write_in_place(running_mean, mean)
-        write_in_place(running_var, var)
+        with torch.no_grad():
+            write_in_place(running_mean, mean)
+            write_in_place(running_var, var)
     return output
 
 
