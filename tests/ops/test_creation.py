@@ -303,6 +303,42 @@ def test_tensors_in_a_sequence_are_numbers():
         t2j(lambda x: torch.tensor([x]))(t2j(torch.ones(2)))
 
 
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_zeros_that_lie_in_memory_as_another_tensor(batch):
+    def like_another(x):
+        other = torch.ones(2, 3, 4).transpose(0, 1)[1:]
+        zeros = torch.ops.aten._new_zeros_with_same_feature_meta(x, other, self_num_batch_dims=batch)
+        storage = zeros.untyped_storage().nbytes()
+        return zeros, torch.tensor([*zeros.stride(), zeros.storage_offset(), storage])
+
+    for found, wanted in zip(
+        t2j(like_another)(np.ones((5, 2), "float32")), like_another(torch.ones(5, 2)), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32, torch.uint8, torch.bool]
+)
+def test_what_was_not_written_shows_where_algorithms_are_deterministic(dtype):
+    def function():
+        return (
+            torch.empty(2, 3, dtype=dtype),
+            torch.empty_like(torch.zeros(3, 2, dtype=dtype)),
+            torch.zeros(1, dtype=dtype).new_empty(2),
+            torch.empty_strided((2, 3), (1, 4), dtype=dtype),
+            torch.empty_permuted((2, 3, 2), (1, 0, 2), dtype=dtype),
+        )
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected, found = function(), t2j(function)()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for want, got in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(np.asarray(got).astype(complex), want.to(torch.complex128).numpy())
+
+
 RANGES = {
     "out": lambda: torch.range(0, 3, out=torch.empty(0)),
     "out of integers": lambda: torch.range(0, 3, out=torch.empty(0, dtype=torch.int64)),

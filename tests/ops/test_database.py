@@ -58,7 +58,7 @@ BY_TURNS = (torch.int32, torch.uint8, torch.float16)
 # those that can run operation by operation do, as most tests of the families do.
 EAGER = 5
 # What is run for one entry in so many, by its name: derivatives with 64 bits on, and constants.
-SELDOM = 8
+SELDOM = 16
 _SELDOM = {torch.float32: {"constants": 1, "wide": 1}, torch.bfloat16: {"wide": 1}}
 
 

@@ -160,6 +160,15 @@ def test_products_of_small_integers_are_not_small(dtype):
         t2j(torch._int_mm)(t2j(a)[0], t2j(b))
 
 
+@pytest.mark.parametrize("beta", [0, 1])
+def test_what_a_product_is_added_to_has_its_dtype(beta):
+    def function(x):
+        return torch.baddbmm(x.int(), x, x, beta=beta)
+
+    with pytest.raises(RuntimeError, match="Input dtypes must be the same, got: input int, batch1: float"):
+        t2j(function)(jnp.ones((2, 3, 3)))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("function", "shapes"),

@@ -30,15 +30,15 @@ def test_without_an_initial_value(reduce):
 
 
 @pytest.mark.parametrize("initial", [None, 4.0])
-@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("reduce", ["max", "min", "prod"])
 def test_gradients_go_to_nans_and_are_shared_in_ties(reduce, initial):
     nan = float("nan")
-    data = torch.tensor([[4.0, nan, 5.0, nan, 2.0, 4.0, 4.0, 9.0], [1.0, 1.0, nan, 4.0, 4.0, 3.0, 5.0, 5.0]])
+    data = torch.tensor([[4.0, nan, 5.0, nan, 2.0, 4.0, 0.0, 9.0], [1.0, 1.0, nan, 4.0, 4.0, 3.0, 5.0, 5.0]])
     lengths, weights = torch.tensor([[1, 3, 3, 0, 1], [2, 1, 3, 2, 0]]), torch.arange(1.0, 11).reshape(2, 5)
     theirs = data.clone().requires_grad_(True)
-    expected = torch.segment_reduce(theirs, reduce, lengths=lengths, axis=1, initial=initial)
+    expected = torch.segment_reduce(theirs, reduce, lengths=lengths, axis=-1, initial=initial)
     (expected * weights).sum().backward()
-    function = t2j(lambda x: torch.segment_reduce(x, reduce, lengths=lengths, axis=1, initial=initial))
+    function = t2j(lambda x: torch.segment_reduce(x, reduce, lengths=lengths, axis=-1, initial=initial))
 
     def weighted(x):
         y = function(x)

@@ -246,3 +246,30 @@ def test_set_without_gradients_keeps_what_requires_grad():
     for translated in (t2j(f), jax.jit(t2j(f))):
         for got, want in zip(translated(t2j(x)), f(x), strict=True):
             np.testing.assert_allclose(got, want.detach().numpy())
+
+
+def test_a_tensor_of_a_storage_shares_it():
+    def function(x):
+        x = x * 1
+        y = torch.tensor(x.untyped_storage(), dtype=x.dtype)
+        z = torch.tensor(x.storage())
+        y[0], z[1] = 9.0, 8.0
+        return x, y, z
+
+    for result in t2j(function)(jnp.ones(3)):
+        assert result.tolist() == [9, 8, 1]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_storages_of_another_dtype_or_without_data_are_refused():
+    def of_another(x):
+        return torch.empty(0, dtype=torch.int32).set_(x.storage())
+
+    with pytest.raises(RuntimeError, match="Expected a Storage of type"):
+        t2j(of_another)(jnp.ones(3))
+
+    def without(x):
+        return x.untyped_storage().copy_(torch.UntypedStorage(12, device="meta"))
+
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta"):
+        t2j(without)(jnp.ones(3))

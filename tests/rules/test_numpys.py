@@ -2,6 +2,7 @@
 
 import operator
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,7 +37,7 @@ FUNCTIONS = {
 }
 
 
-def outcome(function, *args):
+def outcome(function, *args) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of complex numbers that lose a part
         try:
@@ -76,4 +77,15 @@ def test_an_array_is_traced_with_its_tensor():
 
 def test_functions_take_no_arrays():
     with pytest.raises(TypeError, match=r"must be Tensor, not numpy\.ndarray"):
-        t2j(lambda x: torch.mul(x, np.ones(3)))(np.ones(3))
+        t2j(lambda x: torch.mul(x, np.ones(3)))(np.ones(3))  # pyright: ignore
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+def test_what_numpy_gives_is_a_tensor_of_the_call():
+    def code(x):
+        y = x + np.ones(3, np.float32)
+        return y, type(y) is type(x)
+
+    result, is_of_call = t2j(code)(np.arange(3.0, dtype=np.float32))
+    np.testing.assert_array_equal(result, [1, 2, 3])
+    assert is_of_call

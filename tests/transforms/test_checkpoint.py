@@ -576,3 +576,39 @@ def test_storages_are_freed_without_garbage_collection():
         gc.enable()
     (step,) = jaxpr.eqns
     assert len(step.outvars) == 1
+
+
+class Asking(torch.nn.Module):
+    """Asks within a checkpoint, draws random numbers and counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def part(self, x):
+        y = torch.sin(x) * (1 + 0 * torch.rand(3))
+        self.count += 1
+        if y.sum() > 0:
+            return torch.cos(y) * 2
+        return torch.exp(y) if y.min() < -0.9 else y
+
+    def forward(self, x):
+        return checkpoint(self.part, x, use_reentrant=False).sum()
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, -0.5])
+def test_questions_are_asked_of_checkpointed_code(value):
+    module, x = Asking(), torch.full((3,), value, requires_grad=True)
+    (wanted,) = torch.autograd.grad(module(x), x)
+    function = t2j(module)
+
+    def loss(x, state):
+        return function(x, state_dict=state, rng=jax.random.key(0), return_state_dict=True)
+
+    gradient = jax.grad(loss, has_aux=True)
+    state = {"count": jnp.zeros(())}
+    got, new = jax.jit(gradient)(t2j(x.detach()), state)
+    np.testing.assert_allclose(got, wanted, 1e-5)
+    assert new["count"] == 1
+    graph = str(jax.make_jaxpr(gradient)(t2j(x.detach()), state))
+    assert graph.count("remat2") == 3  # one on each way

@@ -183,6 +183,37 @@ def test_a_hook_that_cannot_be_served():
             t2j(function)(X.numpy())
 
 
+def test_a_hook_that_gives_another_number_of_gradients():
+    def run(x):
+        y = x.clone().requires_grad_().sin()
+        y.grad_fn.register_hook(lambda inputs, outputs: inputs * 2)
+        y.sum().backward()
+
+    for function in (run, t2j(run)):
+        with pytest.raises(RuntimeError, match="incorrect number of values"):
+            function(X)
+
+
+def test_an_input_given_back_as_not_differentiable():
+    class GivenBack(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.mark_non_differentiable(y)
+            return x, y
+
+        @staticmethod
+        def backward(ctx, of_x, of_y):
+            return of_x * 2, None
+
+    def run(x):
+        x = x.clone().requires_grad_()
+        a, b = GivenBack.apply(x, x.detach())
+        assert (a.requires_grad, b.requires_grad) == (True, False)
+        return torch.autograd.grad((a * b).sum(), x)[0]
+
+    np.testing.assert_allclose(t2j(run)(X.numpy()), run(X).numpy())
+
+
 def test_a_leaf_is_freed_with_its_graph():
     def run():
         leaf = torch.ones(2, requires_grad=True)

@@ -15,12 +15,14 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from ..calls.selection import Selected
+from ..errors import TracedValueError
 from ..seams import applies, exchange, stands_in
 from ..tensors.journal import Uncontained
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
-from ..transforms.scope import UNSUITED, Scope
+from ..transforms.asked_before import AskedBefore
+from ..transforms.scope import UNSUITED, Scope, rehearse
 from ..transforms.traces import is_transforming
 from ..translation import current
 from .selective import Selection, keeping
@@ -56,15 +58,29 @@ class _Checkpointed:
     def __call__(self, *args, **kwargs):
         if not torch.is_grad_enabled() or not is_transforming():
             return self.function(*args, **kwargs)
-        scope, function = Scope(), keeping(self.selection, self.function)
+        function = keeping(self.selection, self.function)
+        may_ask = False  # in a trace where no answer can be followed
+        try:
+            return self._in_scope(function, args, kwargs)
+        except UNSUITED as error:
+            may_ask = isinstance(error, TracedValueError)
+        if may_ask:  # outside of the handler: what the code raises now is no consequence of that error
+            path = AskedBefore(current().paths[-1])
+            with path.asking():
+                rehearse(self.function, *args, **kwargs)
+            if path.answers:
+                with contextlib.suppress(*UNSUITED), path.answering():
+                    return self._in_scope(function, args, kwargs)
+        return self.function(*args, **kwargs)
+
+    def _in_scope(self, function: Callable, args: tuple, kwargs: dict):
+        scope = Scope()
 
         def checkpointed():
             return scope.trace(_without_choices, function, *args, **kwargs)
 
-        arrays = None
-        with contextlib.suppress(*UNSUITED):
-            arrays = jax.checkpoint(checkpointed, policy=None if self.selection is None else Selection.jax_policy)()
-        return self.function(*args, **kwargs) if arrays is None else scope.close(arrays)
+        policy = None if self.selection is None else Selection.jax_policy
+        return scope.close(jax.checkpoint(checkpointed, policy=policy)())
 
 
 def _without_choices(function: Callable, *args, **kwargs):

@@ -188,7 +188,18 @@ def ones(*size, dtype=None, **options):
 def empty(*size, dtype=None, memory_format=None, **options):
     shape = new_shape(size, options)
     dtype = dtype or torch.get_default_dtype()
-    return filled(shape, 0, dtype, strides=_strides_in(memory_format, shape), **options)
+    return filled(shape, _unwritten(dtype), dtype, strides=_strides_in(memory_format, shape), **options)
+
+
+def _unwritten(dtype: torch.dtype) -> bool | int | float | complex:
+    """What is in memory that nothing was written to: as in PyTorch what shows, where algorithms are deterministic."""
+    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
+        return 0
+    if dtype.is_complex:
+        return complex(math.nan, math.nan)
+    if dtype.is_floating_point:
+        return math.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
@@ -202,7 +213,7 @@ def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
 def empty_strided(size, stride, *, dtype=None, **options):
     shape, dtype = _shape(size), dtype or torch.get_default_dtype()
     extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if 0 not in shape else 0
-    memory = filled((extent,), 0, dtype, **options)
+    memory = filled((extent,), _unwritten(dtype), dtype, **options)
     return memory.as_strided(shape, tuple(stride), 0)
 
 
@@ -211,7 +222,8 @@ def empty_permuted(size, physical_layout, *, dtype=None, **options):
     order = tuple(physical_layout)
     if sorted(order) != list(range(len(size))):
         raise RuntimeError(f"physical_layout must order the {len(size)} dimensions of size, got {order}")
-    memory = filled(_shape(tuple(size[dim] for dim in order)), 0, dtype or torch.get_default_dtype(), **options)
+    dtype = dtype or torch.get_default_dtype()
+    memory = filled(_shape(tuple(size[dim] for dim in order)), _unwritten(dtype), dtype, **options)
     return memory.permute([order.index(dim) for dim in range(len(order))])
 
 
@@ -257,9 +269,15 @@ def like_options(input: Tensor, dtype, memory_format, device, options: dict) -> 
     }
 
 
-@factory(torch.zeros_like, torch.empty_like, aten.zeros_like.default, aten.empty_like.default)
+@factory(torch.zeros_like, aten.zeros_like.default)
 def zeros_like(input, *, dtype=None, memory_format=None, device=None, **options):
     return filled(input.shape, 0, **like_options(input, dtype, memory_format, device, options))
+
+
+@factory(torch.empty_like, aten.empty_like.default)
+def empty_like(input, *, dtype=None, memory_format=None, device=None, **options):
+    options = like_options(input, dtype, memory_format, device, options)
+    return filled(input.shape, _unwritten(options["dtype"]), **options)
 
 
 @factory(torch.ones_like, aten.ones_like.default)
@@ -280,9 +298,14 @@ def _new(self: Tensor, dtype, device) -> dict:
     return {"dtype": dtype or self.dtype, "device": self.device if device is None else device}
 
 
-@factory(Tensor.new_zeros, Tensor.new_empty, aten.new_zeros.default, aten.new_empty.default)
+@factory(Tensor.new_zeros, aten.new_zeros.default)
 def new_zeros(self, *size, dtype=None, device=None, **options):
     return zeros(*size, **_new(self, dtype, device), **options)
+
+
+@factory(Tensor.new_empty, aten.new_empty.default)
+def new_empty(self, *size, dtype=None, device=None, **options):
+    return empty(*size, **_new(self, dtype, device), **options)
 
 
 @factory(Tensor.new_ones, aten.new_ones.default)
@@ -324,6 +347,10 @@ def _from_data(data, dtype) -> Tensor:
     if isinstance(data, (torch.Tensor, jax.Array)):
         data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
+    if isinstance(data, torch.TypedStorage):
+        return torch.empty(0, dtype=dtype or data.dtype).set_(data)  # pyright: ignore[reportArgumentType]
+    if isinstance(data, torch.UntypedStorage):
+        return torch.empty(0, dtype=dtype or torch.int64).set_(data)
     if _holds_tensor(data):
         parts = [_from_item(item) for item in data]
         wanted = parts[0].dtype
@@ -622,3 +649,13 @@ _window("hann_window", lambda x: _cosines(x, 0.5, 0.5))
 _window("blackman_window", lambda x: _cosines(x, 0.42, 0.5) + 0.08 * np.cos(4 * np.pi * x))
 _window("bartlett_window", lambda x: 1 - np.abs(2 * x - 1))
 _window("kaiser_window", _kaiser)
+
+
+@implements_tensors(aten._new_zeros_with_same_feature_meta.default)
+def _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims=0):
+    """Zeros that lie in memory as `other` does, once for each example of `self`: the tangent of a batched tensor."""
+    batch = self.shape[:self_num_batch_dims]
+    size = other.untyped_storage().nbytes() // other.element_size()
+    strides = [size * math.prod(batch[i + 1 :]) for i in range(len(batch))]
+    zeros = other.new_zeros(size * math.prod(batch))
+    return zeros.as_strided((*batch, *other.shape), (*strides, *other.stride()), other.storage_offset())

@@ -201,6 +201,8 @@ def _scaled(array, factor):
 
 
 def _added(input, multiply, left, right, beta, alpha):
+    if input.dtype != left.dtype:
+        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {left.dtype}")
     # As in PyTorch, half precision is scaled and added in single precision.
     widens = is_half(left) and (beta, alpha) != (1, 1)
     product = _scaled(multiply(left, right, np.float32 if widens else left.dtype), alpha)
@@ -213,8 +215,6 @@ def _added(input, multiply, left, right, beta, alpha):
             f"The expanded size of the tensor {list(product.shape)} must match the existing size "
             f"{list(input.shape)} at non-singleton dimensions"
         ) from None
-    if input.dtype != left.dtype:
-        raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {left.dtype}")
     input = _scaled(cast(input, product.dtype), beta)
     if input.shape != product.shape:
         input = lax.broadcast_in_dim(input, product.shape, range(product.ndim - input.ndim, product.ndim))

@@ -12,17 +12,19 @@ from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOATS
+from .shape import axis_of
 from .values import values
 
-_NEUTRAL = {"sum": 0, "mean": 0, "prod": 1, "max": -np.inf, "min": np.inf}
+_REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 
 
 @implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS)
 def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
-    if reduce not in _NEUTRAL:
-        raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_NEUTRAL)}")
+    if reduce not in _REDUCTIONS:
+        raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_REDUCTIONS)}")
     if indices is not None or (lengths is None) == (offsets is None):
         raise RuntimeError("segment_reduce() wants either lengths or offsets, and no indices")
+    axis = axis_of(data, axis)
     bounds = _bounds(lengths, axis) if offsets is None else offsets
     if bounds.ndim != axis + 1 or bounds.shape[:-1] != data.shape[:axis]:
         given = "lengths" if offsets is None else "offsets"
@@ -59,18 +61,17 @@ def _reduced(data, reduce: str, bounds, axis: int, initial):
     segment = (places >= bounds.unsqueeze(-2)).sum(-1)
     if reduce in ("max", "min"):
         return _EXTREME((data, segment, reduce, segments + 2, initial), {}).narrow(axis, 1, segments)
+    if reduce == "prod":
+        result = _PRODUCT((data, segment, segments + 2), {}).narrow(axis, 1, segments)
+        return result if initial is None else result * initial
     shape = (*data.shape[:axis], segments + 2, *data.shape[axis + 1 :])
     index = segment.reshape(*segment.shape, *(1,) * (data.ndim - axis - 1)).expand(data.shape)
-    start = torch.full(shape, _NEUTRAL[reduce], dtype=data.dtype)
-    name = "prod" if reduce == "prod" else "sum"
-    result = start.scatter_reduce(axis, index, data, name, include_self=True).narrow(axis, 1, segments)
+    result = torch.zeros(shape, dtype=data.dtype).scatter_add(axis, index, data).narrow(axis, 1, segments)
     if reduce == "mean":
         lengths = bounds.diff(dim=-1).reshape(*bounds.shape[:-1], segments, *(1,) * (data.ndim - axis - 1))
         empty = float("nan") if initial is None else initial
         return torch.where(lengths > 0, (result + (initial or 0)) / lengths.clamp(min=1), empty)
-    if initial is None:
-        return result
-    return result + initial if reduce == "sum" else result * initial
+    return result if initial is None else result + initial
 
 
 def _along(function, data, segment, segments: int):
@@ -113,4 +114,32 @@ def _extreme(data, segment, reduce, segments, initial):
     return -_winner(-data, segment, segments, None if initial is None else -initial)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _product(data, segment, segments):
+    return _along(jax.ops.segment_prod, data, segment, segments)
+
+
+@_product.defjvp
+def _(segments, primals, tangents):
+    data, segment = primals
+    own = _expanded(segment, data)
+    # The factor of a tangent is the product of the others, before it and behind it: no division by a zero or a NaN.
+    factor = _before(data, own, segment.ndim - 1) * _before(data, own, segment.ndim - 1, reverse=True)
+    return _product(data, segment, segments), _along(jax.ops.segment_sum, factor * tangents[0], segment, segments)
+
+
+def _before(data, segment, axis: int, *, reverse: bool = False):
+    """The product of what comes before each element in its segment."""
+
+    def joined(left, right):
+        return right[0], jnp.where(left[0] == right[0], left[1] * right[1], right[1])
+
+    _, product = lax.associative_scan(joined, (segment, data), axis=axis, reverse=reverse)
+    step = -1 if reverse else 1
+    first = np.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - axis - 1)) == (data.shape[axis] - 1) * reverse
+    begins = (segment != jnp.roll(segment, step, axis)) | first
+    return jnp.where(begins, 1, jnp.roll(product, step, axis))
+
+
+_PRODUCT = InnerRule(_product, "segment_reduce")
 _EXTREME = InnerRule(_extreme, "segment_reduce")

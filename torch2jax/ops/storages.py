@@ -193,6 +193,8 @@ def storage_of(source) -> TensorStorage:
         source = source._untyped_storage
     if isinstance(source, TensorStorage):
         return source
+    if source.device.type == "meta":
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         real = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source)
     return TensorStorage.of(current().lift_own(real))

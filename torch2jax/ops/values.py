@@ -146,6 +146,15 @@ def __array__(self, dtype=None):
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
+@implements_tensors(Tensor.__array_wrap__)
+def __array_wrap__(self, array):
+    if array.dtype == bool:
+        array = array.astype(np.uint8)  # as PyTorch does
+    with torch._C.DisableTorchFunction():
+        made = torch.from_numpy(np.asarray(array))
+    return current().lift_own(made)
+
+
 @implements_tensors(Tensor.__repr__)
 def _repr(self, *, tensor_contents=None):
     self = current().lift(self)

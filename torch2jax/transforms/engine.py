@@ -311,7 +311,13 @@ class _Run:
         for hook in list(node.posthooks.values()):
             with torch.set_grad_enabled(self.create):
                 given = hook(inputs, outputs)
-            if given is not None and any(a is not b for a, b in zip(given, inputs, strict=True)):
+            given = inputs if given is None else given if isinstance(given, tuple) else (given,)
+            if len(given) != len(inputs):
+                raise RuntimeError(
+                    f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
+                    f"{len(given)}, but expected {len(inputs)})"
+                )
+            if any(a is not b for a, b in zip(given, inputs, strict=True)):
                 raise NotImplementedError(
                     f"a hook on {node.name()} gave other gradients of its inputs, which JAX has computed by now; "
                     "wanted None, or a hook on a tensor (Tensor.register_hook)"

@@ -104,12 +104,13 @@ class _Application:
         self._check_written(ctx, results)
         if not torch.is_grad_enabled() or not self.inputs:
             return output
-        results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
         fixed = {id(x) for x in ctx.non_differentiable}
+        is_fixed = [id(x) in fixed for x in results]
+        results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
         differentiable = {
             i: x
             for i, x in enumerate(results)
-            if isinstance(x, Torchish) and not is_integral(x.dtype) and id(x) not in fixed
+            if isinstance(x, Torchish) and not is_integral(x.dtype) and not is_fixed[i]
         }
         node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
         if differentiable and any(is_traced(array) for array in arrays):

@@ -17,7 +17,7 @@ from ..tensors.storage import Held, Storage, View, is_traced
 from ..translation import current
 from .traces import running
 
-__all__ = ["UNSUITED", "Scope", "outside"]
+__all__ = ["UNSUITED", "Scope", "outside", "rehearse"]
 
 UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
 """What `Scope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
@@ -98,6 +98,20 @@ class Scope:
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def rehearse(function: Callable, *args, **kwargs) -> None:
+    """Calls `function`, and leaves all tensors and random numbers as they were."""
+    call: Any = current()
+    stream = call.stream.state
+    try:
+        with Journal() as kept:
+            try:
+                function(*args, **kwargs)
+            finally:
+                kept.cancel()
+    finally:
+        call.stream.state = stream
 
 
 class _Left:

@@ -1,0 +1,91 @@
+"""Mask R-CNN from the image to the masks, with compiled parts, against PyTorch.
+
+    python -m benchmarks.detection [--rounds 3]
+
+A ResNet-50 with random weights, on a small image. torchvision's compiled library does not load beside a CPU build of
+PyTorch, and what stands in for it (`tests/torchvision_library.py`) is slow: the time within it is taken off PyTorch's.
+So the ratio is an upper bound. Times are processor time, the best of the rounds.
+"""
+
+import argparse
+import time
+from unittest import mock
+
+import jax
+import numpy as np
+import torch
+
+from tests.torchvision_library import loaded
+from torch2jax import t2j
+
+HEADS = ("box_head", "box_predictor", "mask_head", "mask_predictor")
+PARTS = ["backbone", "rpn.head", *(f"roi_heads.{name}" for name in HEADS)]
+WARMUP = 4  # calls, until everything that recurs is compiled
+
+
+def mask_rcnn():
+    from torchvision.models.detection import maskrcnn_resnet50_fpn
+
+    torch.manual_seed(0)
+    sizes = {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 100, "rpn_post_nms_top_n_test": 30}
+    classes = {"num_classes": 5, "box_score_thresh": 0.21}
+    return maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, **sizes, **classes).eval()
+
+
+class Library:
+    """Measures the time within torchvision's operators."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def measured(self, function):
+        def run(*args):
+            began = time.process_time()
+            try:
+                return function(*args)
+            finally:
+                self.seconds += time.process_time() - began
+
+        return run
+
+    def measuring(self):
+        operators = {name: self.measured(getattr(torch.ops.torchvision, name)) for name in ("nms", "roi_align")}
+        return mock.patch.multiple(torch.ops.torchvision, **operators)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with loaded(), torch.no_grad():
+        model, image = mask_rcnn(), torch.rand(3, 96, 128)
+        library, detect = Library(), t2j(model, compile=PARTS)
+        state, array = t2j(dict(model.state_dict())), t2j(image)
+
+        def pytorch():
+            before = library.seconds
+            began = time.process_time()
+            with library.measuring():
+                (found,) = model([image])
+            return found, time.process_time() - began - (library.seconds - before)
+
+        def ours():
+            began = time.process_time()
+            (found,) = detect([array], state_dict=state)
+            jax.block_until_ready(found)
+            return found, time.process_time() - began
+
+        (expected, _), (found, first) = pytorch(), ours()
+        for name, want in expected.items():
+            np.testing.assert_allclose(found[name], want, 1e-3, 1e-2, err_msg=name)
+        for _ in range(WARMUP):
+            ours()
+        times = [(ours()[1], pytorch()[1]) for _ in range(options.rounds)]
+        mine, theirs = (min(column) for column in zip(*times, strict=True))
+        print("| boxes | first call (s) | translated (s) | PyTorch (s) | ratio |\n|---|---|---|---|---|")
+        print(f"| {len(expected['boxes'])} | {first:.1f} | {mine:.2f} | {theirs:.2f} | {mine / theirs:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
