@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from torch2jax import t2j
 
-PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "200"))
 EAGER_SHARE = 8  # every program runs jitted, and one in so many op by op as well
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 LARGE = 1e4  # values beyond are not compared: rounding errors grow with them
@@ -521,7 +521,7 @@ def check(program, *, jit: bool) -> None:
 @hypothesis.settings(
     max_examples=PROGRAMS,
     deadline=None,
-    derandomize=PROGRAMS <= 300,
+    derandomize=PROGRAMS <= 200,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
@@ -600,7 +600,7 @@ def check_choices(program) -> None:
 @hypothesis.settings(
     max_examples=max(PROGRAMS // 8, 1),
     deadline=None,
-    derandomize=PROGRAMS <= 300,
+    derandomize=PROGRAMS <= 200,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
