@@ -519,3 +519,50 @@ def test_backward_looks_at_saved_values_that_no_input_decides():
     np.testing.assert_array_equal(slope(x), 16 * x)
     np.testing.assert_array_equal(jax.jit(slope)(x), 16 * x)
     np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: slope(x).sum()))(x), jnp.full(3, 16.0))
+
+
+class AsksWhatRequiresGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        y = x @ w
+        ctx.save_for_backward(x, w, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, y = ctx.saved_tensors
+        assert y.requires_grad
+        return g @ w.t() if x.requires_grad else None, x.t() @ g if w.requires_grad else None
+
+
+class DifferentiatesAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            given = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+            product = given[0] @ given[1]
+        found = iter(torch.autograd.grad(product, [x for x in given if x.requires_grad], g))
+        return tuple(next(found) if x.requires_grad else None for x in given)
+
+
+@pytest.mark.parametrize("function", [AsksWhatRequiresGrad, DifferentiatesAgain])
+@pytest.mark.parametrize("wanted", [(0, 1), (0,), (1,)])
+def test_saved_inputs_require_grad_where_a_gradient_is_wanted(function, wanted):
+    def loss(x, w):
+        return function.apply(x, w).square().sum()
+
+    def inside(*tensors):
+        leaves = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(tensors)]
+        return torch.autograd.grad(loss(*leaves), [leaves[i] for i in wanted])
+
+    tensors = torch.randn(3, 4), torch.randn(4, 5)
+    expected, arrays = inside(*tensors), t2j(tensors)
+    outside = jax.grad(t2j(loss), wanted)
+    for gradient in (outside, jax.jit(outside), t2j(inside), jax.jit(t2j(inside))):
+        for found, one in zip(gradient(*arrays), expected, strict=True):
+            np.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-5)
