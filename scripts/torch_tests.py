@@ -17,7 +17,6 @@ of their own, which are started anew after a test that hangs or ends one, and wh
 """
 
 import argparse
-import dataclasses
 import os
 import re
 import sys
@@ -61,12 +60,6 @@ def selected(tests: list[str], only: str, every: int, offset: int) -> list[str]:
     return [test for test in tests if only in test][offset::every]
 
 
-def sample_of(only: str, every: int, offset: int) -> str:
-    """What `selected` selects, in words; empty if everything."""
-    parts = ([f"of those named `*{only}*`"] if only else []) + ([f"one in {every} of each file"] if every > 1 else [])
-    return ", ".join(parts + ([f"from number {offset} on"] if offset else []))
-
-
 def files_of(folder: Path, patterns: list[str]) -> list[str]:
     """The files that patterns name, each once, in their order; what begins with an underscore holds no tests."""
     found = [str(path.relative_to(folder)) for pattern in patterns for path in sorted(folder.glob(pattern))]
@@ -98,8 +91,7 @@ class Run:
     def _collect(self, file: str) -> list[str]:
         found, names = worker.collect(file, self.worker)
         with self.lock:
-            sample = sample_of(self.options.only, self.options.every, self.options.offset)
-            self.results.append(dataclasses.replace(found, sample=sample))
+            self.results.append(found)
             self._say(f"{file}: {len(names)} tests{'; gone: ' + ', '.join(found.lost) if found.lost else ''}")
         return selected(names, self.options.only, self.options.every, self.options.offset)
 

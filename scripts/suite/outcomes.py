@@ -32,12 +32,11 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """How many tests a file has, what it wants to import that is gone, and which tests the last run was to take."""
+    """How many tests a file has, and what it wants to import that is gone."""
 
     collected: str
     tests: int
     lost: list[str] = dataclasses.field(default_factory=list)
-    sample: str = ""
 
 
 class Results:

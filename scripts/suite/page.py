@@ -81,11 +81,10 @@ def why(outcome: Outcome) -> str:
             return reason(outcome.error)
 
 
-def _sampled(results: Results, total: Row) -> str:
+def _sampled(total: Row) -> str:
     if total.run >= total.collected:
         return "All tests were tried."
-    samples = sorted({found.sample for found in results.files.values() if found.sample})
-    return f"Tried were {total.run} of {total.collected} tests{': ' if samples else ''}{'; '.join(samples)}."
+    return f"Tried were {total.run} of {total.collected} tests: of some files all, of others one in so many."
 
 
 def _reasons(row: Row, most: int) -> Iterator[str]:
@@ -116,7 +115,7 @@ def page(results: Results, most: int = 25) -> Iterator[str]:
         "",
         "Each test is run once in PyTorch and, if PyTorch passes it here, once within a translated call,",
         "`t2j(lambda: test())(rng=key)`: whatever the test makes, differentiates, trains and compares is then JAX's.",
-        _sampled(results, total),
+        _sampled(total),
         "A test counts where PyTorch passes it: tests for another version of PyTorch,",
         "for devices that are not there and those that PyTorch expects to fail are not counted. The percentage is of",
         "those that do not stand [apart](#apart). Written by `python -m scripts.torch_tests`",
