@@ -164,3 +164,30 @@ def xlstm():
         mlstm_block=mLSTMBlockConfig(mlstm=layer), context_length=8, num_blocks=1, embedding_dim=16
     )
     return xLSTMBlockStack(config), (torch.randn(2, 8, 16),)
+
+
+@use("vit-pytorch", "vision", "attention within and between channels of an image (CvT's depthwise projections)")
+def convolutional_attention():
+    from vit_pytorch.cvt import Transformer
+
+    return Transformer(8, proj_kernel=3, kv_proj_stride=2, depth=1, heads=2, dim_head=4, mlp_mult=2).eval(), (
+        torch.randn(1, 8, 6, 6),
+    )
+
+
+@use("transformers", "language models", "an encoder of texts (BERT) with a padded batch")
+def bert():
+    from transformers import BertConfig, BertModel
+
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    model = BertModel(BertConfig(**sizes, num_attention_heads=2), add_pooling_layer=False).eval()
+    mask = (torch.arange(7) < torch.tensor([[7], [4]])).long()
+    return On(lambda model, ids: model(ids, attention_mask=mask).last_hidden_state, model), (torch.randint(40, (2, 7)),)
+
+
+@use("x-transformers", "attention", "an encoder with relative positions and normalised queries and keys")
+def relative_positions():
+    from x_transformers import Encoder
+
+    encoder = Encoder(dim=16, depth=1, heads=2, attn_dim_head=8, rel_pos_bias=True, attn_qk_norm=True)
+    return encoder.eval(), (torch.randn(2, 6, 16),)

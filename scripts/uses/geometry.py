@@ -130,3 +130,82 @@ def mace():
     block = EquivariantProductBasisBlock(features, target, correlation=2, use_sc=False, num_elements=2)
     kinds = torch.nn.functional.one_hot(torch.tensor([0, 1, 1]), 2).float()
     return On(lambda block, x: block(x, None, kinds), block), (torch.randn(3, 4, 4),)
+
+
+@use("kornia", "images", "the loss of structure between blurred images, in another space of colours")
+def kornia_images():
+    import kornia
+
+    def f(x, y):
+        x, y = (kornia.filters.gaussian_blur2d(kornia.color.rgb_to_lab(z), (3, 3), (1.0, 1.0)) for z in (x, y))
+        return kornia.losses.ssim_loss(x / 100, y / 100, 5)
+
+    return f, (torch.rand(1, 3, 12, 12), torch.rand(1, 3, 12, 12))
+
+
+@use("kornia", "geometry", "edges and corners of images")
+def kornia_features():
+    import kornia
+
+    return lambda x: (kornia.filters.sobel(x), kornia.feature.harris_response(x)), (torch.rand(1, 1, 12, 12),)
+
+
+@use("kornia", "geometry", "a projection of points by a camera, and lines through them")
+def kornia_cameras():
+    from kornia.geometry import project_points
+    from kornia.geometry.conversions import axis_angle_to_rotation_matrix
+
+    camera = torch.tensor([[50.0, 0, 8], [0, 50.0, 8], [0, 0, 1]])
+
+    def f(points, turn):
+        turned = points @ axis_angle_to_rotation_matrix(turn).mT + torch.tensor([0.0, 0, 5])
+        return project_points(turned, camera.expand(2, 1, 3, 3))
+
+    return f, (torch.randn(2, 6, 3), torch.randn(2, 3))
+
+
+@use(
+    "roma",
+    "geometry",
+    "interpolation between rotations",
+)
+def slerp():
+    import roma
+
+    steps = torch.linspace(0, 1, 4)
+    return lambda a, b: roma.rotvec_slerp(a, b, steps), (torch.randn(3, 3), torch.randn(3, 3))
+
+
+@use("geoopt", "geometry", "points of a sphere and of Stiefel's manifold")
+def manifolds():
+    import geoopt
+
+    sphere, stiefel = geoopt.Sphere(), geoopt.Stiefel()
+
+    def f(x, y, z):
+        x, y = sphere.projx(x), sphere.projx(y)
+        return sphere.dist(x, y), sphere.logmap(x, y), stiefel.proju(torch.eye(4, 2), z)
+
+    return f, (torch.randn(5, 3), torch.randn(5, 3), torch.randn(4, 2))
+
+
+@use("e3nn", "equivariant networks", "a gated nonlinearity and a linear layer of irreducible parts")
+def gate():
+    from e3nn import nn, o3
+
+    gate = nn.Gate("4x0e", [torch.tanh], "2x0e", [torch.sigmoid], "2x1o")
+    return On(lambda gate, last, x: last(gate(x)), gate, o3.Linear(gate.irreps_out, "3x0e + 1x1o")), (
+        torch.randn(5, gate.irreps_in.dim),
+    )
+
+
+@use("torch_geometric", "graphs", "messages over edges with attributes, and a graph's readout")
+def edge_messages():
+    from torch_geometric.nn import GINEConv, SAGEConv, global_add_pool
+
+    edges, batch = torch.randint(8, (2, 20)), torch.arange(8) // 4
+
+    def f(gine, sage, x, e):
+        return global_add_pool(sage(gine(x, edges, e).relu(), edges), batch, size=2)
+
+    return On(f, GINEConv(torch.nn.Linear(5, 6), edge_dim=3), SAGEConv(6, 4)), (torch.randn(8, 5), torch.randn(20, 3))

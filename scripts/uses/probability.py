@@ -190,3 +190,75 @@ def sinkhorn_loss():
 
     loss = SamplesLoss("sinkhorn", p=2, blur=0.3, scaling=0.5, diameter=6.0, backend="tensorized")
     return loss, (torch.randn(7, 2), torch.randn(7, 2))
+
+
+@use("zuko", "normalizing flows", "the density of a masked autoregressive flow")
+def autoregressive():
+    import zuko
+
+    flow = zuko.flows.MAF(features=3, transforms=2, hidden_features=(8, 8))
+    return On(lambda flow, x: flow().log_prob(x), flow), (torch.randn(5, 3),)
+
+
+@use("nflows", "normalizing flows", "an invertible linear layer by its triangular factors")
+def triangular():
+    from nflows.transforms import LULinear
+
+    return LULinear(4, identity_init=False), (torch.randn(5, 4),)
+
+
+@use("normflows", "normalizing flows", "planar and radial flows")
+def planar():
+    from normflows.flows import Planar, Radial
+
+    def f(planar, radial, x):
+        x, first = planar(x)
+        x, second = radial(x)
+        return x, first + second
+
+    return On(f, Planar((2,)), Radial((2,))), (torch.randn(6, 2),)
+
+
+@use("pyro-ppl", "probabilistic programs", "the evidence's bound of a guide, with a given sample")
+def guide():
+    from pyro.distributions import Gamma, InverseGamma, MultivariateStudentT
+
+    def f(x, y, loc):
+        student = MultivariateStudentT(torch.tensor(5.0), loc, torch.eye(3))
+        return (
+            Gamma(x.exp(), y.exp()).log_prob(y.exp()),
+            InverseGamma(x.exp(), y.exp()).log_prob(y.exp()),
+            student.log_prob(loc * 2),
+        )
+
+    return f, (torch.randn(4), torch.randn(4), torch.randn(3))
+
+
+@use("gpytorch", "Gaussian processes", "a product and a sum of kernels")
+def kernels():
+    from gpytorch.kernels import LinearKernel, PeriodicKernel, RQKernel
+
+    kernel = RQKernel() * PeriodicKernel() + LinearKernel()
+    return On(lambda kernel, x, y: kernel(x, y).to_dense(), kernel), (torch.rand(6, 2), torch.rand(4, 2))
+
+
+@use("botorch", "Gaussian processes", "functions to be optimised")
+def test_functions():
+    from botorch.test_functions import Ackley, Branin, Hartmann
+
+    return On(lambda a, b, c, x, y, z: (a(x), b(y), c(z)), Ackley(dim=2), Branin(), Hartmann(dim=6)), (
+        torch.rand(4, 2, dtype=torch.float64),
+        torch.rand(4, 2, dtype=torch.float64),
+        torch.rand(4, 6, dtype=torch.float64),
+    )
+
+
+@use("POT", "optimal transport", "the sliced distance of points along given directions")
+def sliced():
+    import ot
+
+    return lambda x, y, d: ot.sliced_wasserstein_distance(x, y, projections=d), (
+        torch.randn(6, 2),
+        torch.randn(6, 2),
+        torch.randn(2, 5),
+    )

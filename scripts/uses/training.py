@@ -257,3 +257,39 @@ def causal_convolutions():
     from pytorch_tcn import TCN
 
     return TCN(num_inputs=3, num_channels=[8, 8], kernel_size=3, dropout=0.0).eval(), (torch.randn(2, 3, 16),)
+
+
+@use("torchmetrics", "metrics", "errors, correlations and spectral angles")
+def regression():
+    from torchmetrics.functional import cosine_similarity, explained_variance, pearson_corrcoef, r2_score
+
+    functions = cosine_similarity, explained_variance, pearson_corrcoef, r2_score
+    return lambda x, y: tuple(f(x, y) for f in functions), (torch.randn(8, 3), torch.randn(8, 3))
+
+
+@use("torchmetrics", "metrics", "signal to distortion of audio, invariant to its scale")
+def audio_metrics():
+    from torchmetrics.functional.audio import scale_invariant_signal_distortion_ratio, signal_noise_ratio
+
+    functions = scale_invariant_signal_distortion_ratio, signal_noise_ratio
+    return lambda x, y: tuple(f(x, y) for f in functions), (torch.randn(2, 32), torch.randn(2, 32))
+
+
+@use("pytorch-metric-learning", "losses", "losses with proxies of classes")
+def proxies():
+    from pytorch_metric_learning.losses import ArcFaceLoss, ProxyAnchorLoss
+
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    return On(lambda a, b, x: (a(x, labels), b(x, labels)), ArcFaceLoss(3, 8), ProxyAnchorLoss(3, 8)), (
+        torch.randn(6, 8),
+    )
+
+
+@use("captum", "interpretation", "saliency and the gradient times the input", gradients=False)
+def saliency():
+    from captum.attr import InputXGradient, Saliency
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    return lambda x: (Saliency(model).attribute(x, target=1), InputXGradient(model).attribute(x, target=0)), (
+        torch.randn(3, 4),
+    )

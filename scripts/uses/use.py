@@ -11,7 +11,7 @@ __all__ = ["FILES", "TOLERANCE", "Made", "On", "Use", "all_uses", "use"]
 
 TOLERANCE = 1e-4  # of a difference, relative to the largest element
 # Every file registers its uses when it is imported; none imports a library before one of its uses is made.
-FILES = ("attention", "dynamics", "geometry", "more", "probability", "training", "vision")
+FILES = ("attention", "dynamics", "geometry", "probability", "training", "vision")
 _uses: dict[str, "Use"] = {}
 
 Made = tuple[Callable, tuple]  # a module or function of tensors that gives tensors, and its arguments

@@ -167,3 +167,64 @@ def contraction():
 
     operands = torch.randn(3, 4), torch.randn(4, 5, 6), torch.randn(6, 3)
     return lambda *operands: contract("ab,bcd,de->ace", *operands), operands
+
+
+@use("segmentation-models-pytorch", "segmentation", "Tversky's and Lovász' losses")
+def overlap_losses():
+    from segmentation_models_pytorch.losses import LovaszLoss, TverskyLoss
+
+    first, second = TverskyLoss("binary"), LovaszLoss("binary")
+    labels = torch.randint(2, (2, 1, 8, 8))
+    return lambda x: (first(x, labels), second(x, labels)), (torch.randn(2, 1, 8, 8),)
+
+
+@use("monai", "segmentation", "a loss of deformation and one of mutual information")
+def registration():
+    from monai.losses import BendingEnergyLoss, GlobalMutualInformationLoss
+
+    bending, information = BendingEnergyLoss(), GlobalMutualInformationLoss(num_bins=5)
+    return lambda field, x, y: (bending(field), information(x, y)), (
+        torch.randn(1, 3, 6, 6, 6),
+        torch.rand(1, 1, 6, 6),
+        torch.rand(1, 1, 6, 6),
+    )
+
+
+@use("timm", "vision", "a block of a convolutional network with global responses (ConvNeXt V2)")
+def convnext_block():
+    from timm.models.convnext import ConvNeXtBlock
+
+    return ConvNeXtBlock(8, use_grn=True, ls_init_value=None).eval(), (torch.randn(1, 8, 8, 8),)
+
+
+@use("torchvision", "vision", "losses of boxes and images turned in space")
+def boxes():
+    from torchvision.ops import complete_box_iou_loss, sigmoid_focal_loss
+    from torchvision.transforms.functional import adjust_hue, gaussian_blur
+
+    def f(first, second, logits, image):
+        first, second = (torch.cat([x[:, :2], x[:, :2] + x[:, 2:].exp()], 1) for x in (first, second))
+        loss = sigmoid_focal_loss(logits, logits.detach().gt(0).float())
+        return complete_box_iou_loss(first, second), loss, gaussian_blur(adjust_hue(image, 0.1), [3, 3])
+
+    return f, (torch.randn(5, 4), torch.randn(5, 4), torch.randn(5, 3), torch.rand(1, 3, 8, 8))
+
+
+@use("diffusers", "diffusion", "a step of a sampler from noise (DDIM)")
+def sampler():
+    from diffusers import DDIMScheduler
+
+    scheduler = DDIMScheduler(num_train_timesteps=100)
+    scheduler.set_timesteps(5)
+    return lambda noise, x: scheduler.step(noise, 40, x).prev_sample, (torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4))
+
+
+@use("ptwt", "wavelets", "a transform of images and a continuous one of signals")
+def two_dimensions():
+    import ptwt
+
+    def f(x):
+        low, *details = ptwt.wavedec2(x, "haar", level=2)
+        return low, *(part for level in details for part in level)
+
+    return f, (torch.randn(2, 16, 16),)

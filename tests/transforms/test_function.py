@@ -566,3 +566,57 @@ def test_saved_inputs_require_grad_where_a_gradient_is_wanted(function, wanted):
     for gradient in (outside, jax.jit(outside), t2j(inside), jax.jit(t2j(inside))):
         for found, one in zip(gradient(*arrays), expected, strict=True):
             np.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-5)
+
+
+class DifferentiatesSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(x.sin().sum(), x, create_graph=True)
+        return g * slope
+
+
+def test_saved_inputs_can_be_differentiated_with_respect_to():
+    def loss(x):
+        return DifferentiatesSaved.apply(x).sum()
+
+    def inside(x):
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(x), x, create_graph=True)
+        return gradient, torch.autograd.grad(gradient.sum(), x)[0]
+
+    x = jnp.linspace(-1, 1, 5)
+    gradient, second = t2j(inside)(x)
+    np.testing.assert_allclose(gradient, jnp.cos(x), rtol=1e-6)
+    np.testing.assert_allclose(second, -jnp.sin(x), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(jax.grad(t2j(loss))(x), jnp.cos(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.jacrev(jax.grad(t2j(loss)))(x), -jnp.diag(jnp.sin(x)), rtol=1e-6, atol=1e-6)
+
+
+def test_a_backward_that_computes_with_what_was_saved_itself_is_refused():
+    layer = torch.nn.Linear(3, 3)
+
+    class Adjoint(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, *params):
+            ctx.save_for_backward(x, *params)
+            return layer(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, *params = ctx.saved_tensors
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                return torch.autograd.grad(layer(x), (x, *params), g, allow_unused=True)
+
+    def loss(x, *params):
+        return Adjoint.apply(x, *params).sum()
+
+    with pytest.raises(RuntimeError, match="does not use it"):
+        jax.grad(t2j(loss), (0, 1, 2))(jnp.ones((2, 3)), *t2j(tuple(layer.parameters())))

@@ -19,6 +19,7 @@ __all__ = [
     "UNRECORDED",
     "NeedsTape",
     "Node",
+    "Saved",
     "Source",
     "added",
     "made_beside",
@@ -147,6 +148,12 @@ def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
+
+
+class Saved(Node):
+    """Of what a custom function's backward is given for a tensor that it has saved, and that required grad."""
+
+    __slots__ = ()
 
 
 class Source(Node):

@@ -10,7 +10,7 @@ from ..errors import OnMetaError
 from ..translation import current
 from .dtypes import canonical
 from .held import Held, Lazy
-from .history import UNRECORDED, Node, Source
+from .history import UNRECORDED, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Place, evaluate, in_pytorch, real
 from .regions import region
@@ -177,6 +177,16 @@ class Torchish(torch.Tensor):
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""
         self._node.storage.history = UNRECORDED if current().tape is None else Node("Transformed")
+
+    def descend_from_saved(self) -> None:
+        """Notes that this tensor stands for one that was saved, which required grad."""
+        tape, storage = current().tape, self._node.storage
+        if tape is None:
+            storage.history = UNRECORDED
+            return
+        storage.history = node = Saved("Saved")
+        storage.place()
+        node.end = tape.end_of(self)
 
     def start_history(self) -> None:
         """Lets the tensor require grad by itself.

@@ -13,7 +13,7 @@ from torch.autograd import graph
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Source, reaches, refusal_between
+from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusal_between
 from ..tensors.journal import Uncontained, expect_no_journal, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
@@ -26,6 +26,11 @@ from .tape import Tape
 __all__ = ["is_source", "retain", "run_backward"]
 
 
+_SAVED = (
+    "within a backward, got a tensor that ctx has saved, to differentiate with respect to, but what is differentiated "
+    "does not use it. It may use the tensor that was saved, as a module's own parameter, which is another one here; "
+    "wanted code that computes with the saved tensors (torch.func.functional_call for a module)"
+)
 _CYCLE = (
     "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient "
     "which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid this. If you "
@@ -83,6 +88,8 @@ def run_backward(
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
 
         found = tape.at_first(differentiate)
+        if any(x is None and isinstance(tensor.history, Saved) for x, tensor in zip(found, wanted, strict=True)):
+            raise RuntimeError(_SAVED)
         if accumulate_grad:
             for tensor, gradient in zip(wanted, found, strict=True):
                 if gradient is not None and is_source(tensor):

@@ -215,7 +215,7 @@ class Derivative:
         ]
         for tensor, origin, known in zip(tensors, self._origins, self._known, strict=True):
             if known is None and origin is not None and (origin[0] == "output" or needed[self._places[origin[1]]]):
-                tensor.descend_from_afar()  # whoever asks is told that it requires grad
+                tensor.descend_from_saved()
 
         def put_back(tree):
             return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
