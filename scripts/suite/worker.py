@@ -19,12 +19,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from scripts.suite.outcomes import Collected, Mode, Outcome, describe
+from scripts.watched import silence, watched
 
 __all__ = ["Options", "collect", "outcomes"]
 
 LOAD = 300  # seconds for the imports
 GRACE = 30  # seconds that a test may stay in compiled code after its time
-_CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Late(BaseException):
 
 def collect(file: str, options: Options) -> tuple[Collected, list[str]]:
     """A file's tests, ``Class.method``; none where it cannot be loaded."""
-    with _process(_collect, file, options) as (receive, _):
+    with watched(_collect, file, options) as (receive, _):
         if receive.poll(LOAD):
             with contextlib.suppress(EOFError):
                 return receive.recv()
@@ -55,7 +55,7 @@ def outcomes(file: str, names: list[str], mode: Mode, options: Options) -> Itera
         before = len(left)
         with (
             tempfile.NamedTemporaryFile("r", errors="replace") as last_words,
-            _process(_run, file, options, left, mode, last_words.name) as (receive, process),
+            watched(_run, file, options, left, mode, last_words.name) as (receive, process),
         ):
             started = False
             while left:
@@ -84,38 +84,13 @@ def _next(receive: Connection, seconds: float) -> "Outcome | str":
         return "ended"
 
 
-@contextlib.contextmanager
-def _process(target: Callable, *args) -> Iterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
-    receive, send = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=target, args=(send, *args), daemon=True)
-    process.start()
-    send.close()
-    try:
-        yield receive, process
-    finally:
-        _end(process)
-        receive.close()
-
-
-def _end(process: multiprocessing.process.BaseProcess) -> None:
-    """The process, and those that its tests have started: it leads a group."""
-    assert process.pid is not None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(process.pid) == process.pid:
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.join()
-
-
 # What follows runs in the worker.
 
 
 def _set_up(options: Options) -> None:
     os.setpgrp()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(silence, stream)
+    silence()
     sys.argv = sys.argv[:1]  # PyTorch's helpers read it
     os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = "cpu"
     warnings.simplefilter("ignore")
@@ -129,7 +104,7 @@ def _set_up(options: Options) -> None:
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
+    parent = multiprocessing.parentwatched()
     assert parent is not None
     parent.join()
     os._exit(1)

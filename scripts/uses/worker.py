@@ -1,29 +1,23 @@
 """A process that runs uses, and that another process watches: one may hang it or end it."""
 
-import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from scripts.uses.outcome import Outcome
 from scripts.uses.use import Use, all_uses
+from scripts.watched import silence, watched
 
 __all__ = ["outcomes"]
 
 _BATCH = 20  # uses that one process runs: what libraries and compilers keep grows
 _LOAD = 120  # seconds for its imports
-_CONTEXT = multiprocessing.get_context("spawn")
 
 
 def outcomes(uses: Sequence[Use], timeout: float) -> Iterator[Outcome]:
     """The outcome of each use, in as many processes, one after the other, as that takes."""
     left = list(uses)
     while left:
-        receive, send = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_run, args=(send, [use.name for use in left[:_BATCH]]), daemon=True)
-        process.start()
-        send.close()
-        try:
+        with watched(_run, [use.name for use in left[:_BATCH]]) as (receive, _):
             loaded = _next(receive, _LOAD)
             for use in left[:_BATCH]:
                 found = _next(receive, timeout) if loaded is None else loaded
@@ -31,10 +25,6 @@ def outcomes(uses: Sequence[Use], timeout: float) -> Iterator[Outcome]:
                 yield found if isinstance(found, Outcome) else Outcome(use.name, use.version, error=str(found))
                 if not isinstance(found, Outcome):
                     break
-        finally:
-            process.kill()
-            process.join()
-            receive.close()
 
 
 def _next(receive: Connection, seconds: float) -> Outcome | str | None:
@@ -48,9 +38,7 @@ def _next(receive: Connection, seconds: float) -> Outcome | str | None:
 
 
 def _run(send: Connection, names: list[str]) -> None:
-    silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(silence, stream)
+    silence()
     import jax
     import torch
 

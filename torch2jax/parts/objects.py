@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..tensors.containers import attributes_of, slots_of
+
 __all__ = ["Codec", "Hidden", "Identity", "codec_of", "leaf_of"]
 
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
@@ -177,32 +179,19 @@ def _fill_module(module, names, items) -> None:
 _MODULE = _OBJECT._replace(open=_open_module, fill=_fill_module)
 
 
-@functools.cache
-def _slots_of(kind: type) -> tuple[str, ...]:
-    """The attributes that objects of a type have elsewhere than in their dictionary."""
-    found = (vars(base).get("__slots__", ()) for base in kind.__mro__)
-    names = (name for slots in found for name in ((slots,) if isinstance(slots, str) else slots))
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__"))
-
-
-def _attributes_of(value) -> dict[str, Any]:
-    held = {name: getattr(value, name) for name in _slots_of(type(value)) if hasattr(value, name)}
-    return {**held, **getattr(value, "__dict__", {})}
-
-
 def _open_slotted(value) -> tuple:
-    attributes = _attributes_of(value)
+    attributes = attributes_of(value)
     return tuple(attributes), tuple(attributes.values())
 
 
 def _fill_slotted(value, names, items) -> None:
-    for name in _attributes_of(value):
+    for name in attributes_of(value):
         object.__delattr__(value, name)
     for name, item in zip(names, items, strict=True):
         object.__setattr__(value, name, item)
 
 
-_SLOTTED = _OBJECT._replace(open=_open_slotted, fill=_fill_slotted, views=lambda x: (_Shown(x, _attributes_of),))
+_SLOTTED = _OBJECT._replace(open=_open_slotted, fill=_fill_slotted, views=lambda x: (_Shown(x, attributes_of),))
 
 
 class _Shown:
@@ -328,7 +317,7 @@ def codec_of(kind: type) -> Codec | None:
         return None
     if any(not base.__flags__ & _IS_HEAP_TYPE for base in kind.__mro__ if base is not object):
         return None  # some of it is C++'s, as of an array
-    return _SLOTTED if _slots_of(kind) else _OBJECT if kind.__dictoffset__ else None
+    return _SLOTTED if slots_of(kind) else _OBJECT if kind.__dictoffset__ else None
 
 
 _IS_HEAP_TYPE = 1 << 9  # made by a class statement

@@ -5,6 +5,7 @@ was put together remembers which of its attributes these are, and no constructor
 """
 
 import dataclasses
+import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
-__all__ = ["Codec", "codec_of", "open_up"]
+__all__ = ["Codec", "attributes_of", "codec_of", "open_up", "slots_of"]
 
 _TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
 _NAMES = "_torch2jax_children"
@@ -75,7 +76,7 @@ def _object_codec(cls: Any) -> Codec:
 
     def flatten(node):
         items: dict = dict(kind.items(node)) if kind is not object else {}
-        attributes = {name: value for name, value in _attributes(node).items() if name not in items}
+        attributes = {name: value for name, value in attributes_of(node).items() if name not in items}
         remembered = attributes.pop(_NAMES, of_slots)
         held = {name: x for name, x in attributes.items() if name in remembered or _is_held(x, set())}
         static = {name: _copied(value) for name, value in attributes.items() if name not in held}
@@ -99,16 +100,22 @@ def _object_codec(cls: Any) -> Codec:
     return Codec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
 
 
-def _attributes(node) -> dict[str, Any]:
-    slots = (name for cls in type(node).__mro__ for name in _slots(cls))
-    found = {name: getattr(node, name) for name in slots if hasattr(node, name)}
-    return {**found, **getattr(node, "__dict__", {})}
+def attributes_of(node) -> dict[str, Any]:
+    """The attributes of an object, in its slots and in its dictionary."""
+    held = {name: getattr(node, name) for name in slots_of(type(node)) if hasattr(node, name)}
+    return {**held, **getattr(node, "__dict__", {})}
 
 
-def _slots(cls: type) -> tuple[str, ...]:
-    names = cls.__dict__.get("__slots__", ())
+@functools.cache
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The attributes that objects of a class have elsewhere than in their dictionary."""
+    return tuple(name for base in kind.__mro__ for name in _own_slots(base))
+
+
+def _own_slots(base: type) -> tuple[str, ...]:
+    names = vars(base).get("__slots__", ())
     names = (names,) if isinstance(names, str) else names
-    prefix = f"_{cls.__name__.lstrip('_')}"
+    prefix = f"_{base.__name__.lstrip('_')}"
     return tuple(prefix + name if name.startswith("__") else name for name in names if not name.endswith("__"))
 
 
@@ -163,4 +170,4 @@ def _is_held(node, seen: set[int]) -> bool:
         return False
     if type(node).__module__ in _OPEN and _is_plain(node):
         return True
-    return any(_is_held(item, seen) for item in _attributes(node).values())
+    return any(_is_held(item, seen) for item in attributes_of(node).values())

@@ -164,9 +164,7 @@ class Torchish(torch.Tensor):
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._node.storage.history = node
-            self._node.storage.place()
-            node.end = tape.end_of(self)
+            self._begin_at(node)
 
     def refuse(self, message: str) -> None:
         """Lets a backward pass that comes by the operation which gave this tensor be an error."""
@@ -180,13 +178,16 @@ class Torchish(torch.Tensor):
 
     def descend_from_saved(self) -> None:
         """Notes that this tensor stands for one that was saved, which required grad."""
-        tape, storage = current().tape, self._node.storage
-        if tape is None:
-            storage.history = UNRECORDED
-            return
-        storage.history = node = Saved("Saved")
-        storage.place()
-        node.end = tape.end_of(self)
+        if current().tape is None:
+            self._node.storage.history = UNRECORDED
+        else:
+            self._begin_at(Saved("Saved"))
+
+    def _begin_at(self, node: Node) -> None:
+        """Lets the tape have this tensor as what an operation gave."""
+        self._node.storage.history = node
+        self._node.storage.place()
+        node.end = current().tape.end_of(self)
 
     def start_history(self) -> None:
         """Lets the tensor require grad by itself.
