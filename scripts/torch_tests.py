@@ -5,8 +5,9 @@ Each test is run in PyTorch first and, if it passes there and does not stand apa
 (https://github.com/pytorch/pytorch, any release near the installed one; also in the source packages of Linux
 distributions); helpers that the installed version lacks are made up for (`scripts/suite/loading.py`).
 
-Each outcome is appended to a file, so that a run that was interrupted goes on where it stopped. Tests run in processes
-of their own, which are started anew after a test that hangs or ends one, and when they have grown too large.
+Each outcome is appended to a file, so that an interrupted run goes on where it stopped. What the page tells of a file
+stays where it had more tests run than this one. Tests run in processes of their own, which are started anew after
+a test that hangs or ends one, and when they have grown too large.
 
     python -m scripts.torch_tests pytorch/test                               # all of them; takes hours
     python -m scripts.torch_tests pytorch/test --every 20                    # a sample of each file
@@ -133,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="tests whose Class.method contains it")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="every K-th test of each file")
     parser.add_argument("--offset", type=int, default=0, help="the first of these (default: 0)")
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for a test (default: 60)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="CPU seconds for a test (default: 60)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (default: 2)")
     parser.add_argument("--memory", type=float, default=6, help="GB at which a process is started anew (default: 6)")
     parser.add_argument("--again", choices=["failed", "all", "pytorch"], help="run again, although there are results")
@@ -156,10 +157,11 @@ def main() -> None:
         os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)  # of the processes
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         Run(results, options)(files_of(options.folder, options.files))
-    from scripts.suite.page import page, summary  # imports PyTorch and JAX, which the processes do by themselves
+    from scripts.suite.page import page, rows, summary  # imports PyTorch and JAX, as the processes do by themselves
 
-    print("\n".join(summary(results)))
-    options.output.write_text("\n".join(page(results)) + "\n")
+    found = rows(results, options.output.read_text() if options.output.exists() else "")
+    print("\n".join(summary(found)))
+    options.output.write_text("\n".join(page(found)) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`docs/torch-tests.md` from outcomes."""
 
 import collections
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,58 +11,81 @@ import torch
 from scripts.suite.apart import APART
 from scripts.suite.outcomes import Outcome, Results, reason
 
-__all__ = ["page", "summary"]
+__all__ = ["page", "rows", "summary"]
 
 
 @dataclass
 class Row:
-    """What the page says about a file."""
+    """What the page says about a file: its line of the table, and its section, why tests fail and which are apart."""
 
     collected: int = 0
     run: int = 0
     passed: int = 0  # in PyTorch
-    apart: collections.Counter = field(default_factory=collections.Counter)
+    apart: int = 0
     translated: int = 0  # of the rest, those that ran
     agree: int = 0
-    failures: list[Outcome] = field(default_factory=list)
+    section: list[str] = field(default_factory=list)
+
+    def counts(self) -> tuple[int, ...]:
+        return self.collected, self.run, self.passed, self.apart, self.translated, self.agree
 
     def cells(self) -> str:
         percent = f"{100 * self.agree / self.translated:.1f}" if self.translated else ""
-        cells = (self.collected, self.run, self.passed, self.apart.total(), self.translated, self.agree, percent)
-        return " | ".join(map(str, cells))
+        return " | ".join(map(str, (*self.counts(), percent)))
 
 
-def _rows(results: Results) -> dict[str, Row]:
-    rows = {file: Row(collected=found.tests) for file, found in results.files.items()}
-    for outcome in results.outcomes.values():
-        if outcome.mode == "translated":
-            continue
-        row = rows.setdefault(outcome.file, Row())
-        row.run += 1
+def _row(outcomes: list[Outcome], results: Results, collected: int) -> Row:
+    """A file's row, from the outcomes of its tests in PyTorch."""
+    row, apart, failures = Row(collected, len(outcomes)), collections.Counter(), []
+    for outcome in outcomes:
         if outcome.result != "ok":
             continue
         row.passed += 1
         if outcome.apart:
-            row.apart[outcome.apart] += 1
+            apart[outcome.apart] += 1
         elif translated := results.outcomes.get((outcome.test, "translated")):
             row.translated += 1
             row.agree += translated.result == "ok"
             if translated.result != "ok":
-                row.failures.append(translated)
-    return {file: row for file, row in sorted(rows.items()) if row.run}
+                failures.append(translated)
+    row.apart = apart.total()
+    row.section = [*_reasons(failures), *_apart(apart)]
+    return row
+
+
+def rows(results: Results, before: str = "") -> dict[str, Row]:
+    """A row for each file: of the results, or of the page as it was before where that had tried more of its tests."""
+    outcomes = collections.defaultdict(list)
+    for outcome in results.outcomes.values():
+        if outcome.mode == "pytorch":
+            outcomes[outcome.file].append(outcome)
+    found = {
+        file: _row(tried, results, results.files[file].tests if file in results.files else 0)
+        for file, tried in outcomes.items()
+    }
+    for file, row in _read(before).items():
+        if file not in found or row.translated > found[file].translated:
+            found[file] = row
+    return dict(sorted(found.items()))
+
+
+def _read(page: str) -> dict[str, Row]:
+    """The rows of a page."""
+    found = {
+        file: Row(*(int(cell) for cell in cells.split("|")[:6]))
+        for file, cells in re.findall(r"^\| `(\S+\.py)` \|(.*)\|$", page, re.MULTILINE)
+    }
+    for file, section in re.findall(r"^### `(\S+)`\n\n(.*?)(?=\n### |\Z)", page, re.MULTILINE | re.DOTALL):
+        found[file].section = section.strip().splitlines()
+    return found
 
 
 def _total(rows: dict[str, Row]) -> Row:
-    total = Row()
-    for row in rows.values():
-        for name in ("collected", "run", "passed", "apart", "translated", "agree"):
-            setattr(total, name, getattr(total, name) + getattr(row, name))
-    return total
+    return Row(*map(sum, zip(*(row.counts() for row in rows.values()), strict=True)))
 
 
-def summary(results: Results) -> Iterator[str]:
+def summary(rows: dict[str, Row]) -> Iterator[str]:
     """The table, for a terminal as well as for the page."""
-    rows = _rows(results)
     yield "| file | tests | tried | pass in PyTorch | apart | the rest | pass translated | % |"
     yield "|---|---|---|---|---|---|---|---|"
     for file, row in (*rows.items(), ("all", _total(rows))):
@@ -87,9 +111,11 @@ def _sampled(total: Row) -> str:
     return f"Tried were {total.run} of {total.collected} tests: of some files all, of others one in so many."
 
 
-def _reasons(row: Row, most: int) -> Iterator[str]:
+def _reasons(failures: list[Outcome], most: int = 25) -> Iterator[str]:
+    if not failures:
+        return
     found = collections.defaultdict(list)
-    for outcome in row.failures:
+    for outcome in failures:
         found[why(outcome)].append(outcome.test.rpartition("::")[2])
     ordered = sorted(found.items(), key=lambda x: (-len(x[1]), x[0]))
     yield "| reason | tests | such as |"
@@ -100,16 +126,21 @@ def _reasons(row: Row, most: int) -> Iterator[str]:
         yield f"| {len(rest)} other reasons | {sum(len(tests) for _, tests in rest)} | |"
 
 
+def _apart(apart: collections.Counter) -> Iterator[str]:
+    if apart:
+        yield ""
+        yield f"Apart: {', '.join(f'{name} ({count})' for name, count in apart.most_common())}."
+
+
 def _cell(text: str) -> str:
     """Text as code, in a table."""
     return f"`{text.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-def page(results: Results, most: int = 25) -> Iterator[str]:
+def page(rows: dict[str, Row]) -> Iterator[str]:
     """The page, line by line."""
-    rows = _rows(results)
     total = _total(rows)
-    waiting = total.passed - total.apart.total() - total.translated
+    waiting = total.passed - total.apart - total.translated
     yield from (
         "# PyTorch's own tests",
         "",
@@ -121,21 +152,21 @@ def page(results: Results, most: int = 25) -> Iterator[str]:
         "those that do not stand [apart](#apart). Written by `python -m scripts.torch_tests`",
         f"with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}, 64-bit types enabled.",
         "",
-        *summary(results),
+        *summary(rows),
         "",
         *((f"{waiting} more wait to be run translated.", "") if waiting else ()),
         "## Apart",
         "",
         "What a test does when PyTorch runs it, its name or its text tell; these are not run translated.",
         "",
-        "| class | reason | tests |",
-        "|---|---|---|",
-        *(f"| {x.name} | {x.reason} | {total.apart[x.name]} |" for x in APART),
+        "| class | reason |",
+        "|---|---|",
+        *(f"| {x.name} | {x.reason} |" for x in APART),
         "",
         "## Why the others fail",
         "",
         "Numbers and shapes are left out of the messages, so that equal reasons count together.",
     )
     for file, row in rows.items():
-        if row.failures:
-            yield from ("", f"### `{file}`", "", *_reasons(row, most))
+        if row.section:
+            yield from ("", f"### `{file}`", "", *(line for i, line in enumerate(row.section) if i or line))

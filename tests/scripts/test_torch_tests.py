@@ -1,16 +1,22 @@
 """`scripts/torch_tests.py`: what it makes of files, errors and outcomes, on files of our own."""
 
 import ast
+import os
+import signal
+import subprocess
 import sys
 import textwrap
+import threading
+import time
 import unittest
 
 import pytest
 
 from scripts.suite import apart as classes, loading, state, worker
 from scripts.suite.outcomes import Collected, Outcome, Results, describe, reason
-from scripts.suite.page import page
+from scripts.suite.page import page, rows
 from scripts.torch_tests import files_of, selected
+from scripts.watched import watched
 
 TESTS = """
     from __future__ import annotations
@@ -293,11 +299,27 @@ def test_the_page_counts(tmp_path):
         results.append(Outcome(f"a.py::T.test_{n}", "translated", result, error))
     results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="sparse tensors"))
     results.append(Outcome("a.py::T.test_skipped", "pytorch", "skip"))
-    lines = list(page(results))
+    lines = list(page(rows(results)))
     assert "| `a.py` | 9 | 6 | 5 | 1 | 4 | 1 | 25.0 |" in lines
     assert r"| `E: N\|'x'` | 2 | `T.test_1` |" in lines
     assert "Tried were 6 of 9 tests: of some files all, of others one in so many." in lines
     assert "| `takes too long` | 1 | `T.test_3` |" in lines
+    assert "Apart: sparse tensors (1)." in lines
+
+
+def test_the_page_keeps_what_had_more_tests_run(tmp_path):
+    def written(name, tests, before=""):
+        results = Results(tmp_path / name)
+        for test, result in tests:
+            results.append(Outcome(test, "pytorch", "ok"))
+            results.append(Outcome(test, "translated", result, "E: 1"))
+        return "\n".join(page(rows(results, before)))
+
+    before = written("before", [("a.py::T.x", "fail"), ("a.py::T.y", "ok"), ("b.py::T.x", "ok")])
+    assert written("nothing", [], before) == before
+    assert written("fewer", [("a.py::T.x", "ok")], before) == before
+    after = written("after", [("a.py::T.x", "ok"), ("a.py::T.y", "ok"), ("c.py::T.x", "ok")], before)
+    assert after == written("all", [("a.py::T.x", "ok"), ("a.py::T.y", "ok"), ("b.py::T.x", "ok"), ("c.py::T.x", "ok")])
 
 
 def test_files_and_samples(tmp_path):
@@ -323,8 +345,12 @@ PERILOUS = """
 
             faulthandler._sigsegv()
 
-        def test_d_hangs(self):
+        def test_d_waits(self):
             time.sleep(60)
+
+        def test_d_works(self):
+            while True:
+                pass
 
         @unittest.expectedFailure
         def test_e_expected(self):
@@ -339,9 +365,28 @@ def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
     (tmp_path / "test_perils.py").write_text(textwrap.dedent(PERILOUS))
     options = worker.Options(tmp_path, timeout=1)
     found, names = worker.collect("test_perils.py", options)
-    assert found == Collected("test_perils.py", 6)
+    assert found == Collected("test_perils.py", 7)
     outcomes = list(worker.outcomes("test_perils.py", names, "pytorch", options))
-    assert [x.result for x in outcomes] == ["ok", "ok", "crash", "late", "skip", "fail"]
+    assert [x.result for x in outcomes] == ["ok", "ok", "crash", "late", "late", "skip", "fail"]
     assert "in test_c_ends" in outcomes[2].traceback
     assert outcomes[-1].error == "AssertionError:"
     assert "torch.rand(())" in outcomes[-1].traceback
+
+
+def _waits(send):
+    os.setpgrp()
+    threading.Thread(target=worker._end_with_parent, daemon=True).start()
+    time.sleep(600)
+
+
+def _started_and_killed():
+    with watched(_waits):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_ends_with_the_one_that_watches_it():
+    code = f"from {__name__} import _started_and_killed; _started_and_killed()"
+    # the pipes close when the last process ends that has them
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert found.returncode == -signal.SIGKILL
+    assert not found.stderr
