@@ -1,6 +1,6 @@
 """Run PyTorch code in JAX."""
 
-from . import ops as ops, torchscript as torchscript  # registers the rules, and what stands in
+from . import ops as ops, sharding as sharding, torchscript as torchscript  # registers the rules, and what stands in
 from .bridge.call_torch import torch2jax, torch2jax_auto
 from .bridge.compat import (
     Size,
@@ -27,6 +27,7 @@ __all__ = [
     "implements",
     "implements_tensors",
     "j2t",
+    "sharding",
     "t2j",
     "torch2jax",
     "torch2jax_auto",

@@ -420,6 +420,9 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         return self.constants.bind(tensor, array)
 
+    def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
+        return self.constants.bind_missing(tensor, error)
+
     def lift(self, value) -> Torchish:
         return self.constants.lift(value)
 
