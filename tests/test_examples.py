@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-SMALL = {"train_resnet18": ["--steps", "2", "--batch", "2"], "train_torch_loop": ["--steps", "20"]}
+SMALL = {
+    "generate": ["--tokens", "4"],
+    "train_resnet18": ["--steps", "2", "--batch", "2"],
+    "train_torch_loop": ["--steps", "20"],
+}
 
 
 @pytest.mark.models
