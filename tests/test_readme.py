@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from torch2jax.cli import main
 from torch2jax.cli.vision import define_vision_operators
 
 define_vision_operators()  # transformers imports torchvision
@@ -66,7 +66,9 @@ def test_ci_runs_the_test_command():
 
 @pytest.mark.models
 @pytest.mark.slow
-def test_main_job_command_agrees():
+def test_main_job_command_agrees(monkeypatch):
     (check,) = [command for command in commands() if command[0].endswith("torch2jax")]
-    done = subprocess.run([sys.executable, "-m", "torch2jax", *check[1:]], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.setattr(sys, "argv", check)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
