@@ -56,6 +56,25 @@ def edges(x):
     return gradient, torch.autograd.grad(edge, x, gradient)
 
 
+class Both(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2 + second * 3
+
+
+def edges_of_several_results(x):
+    a, b = Both.apply(x.clone().requires_grad_())
+    assert [y.output_nr for y in (x, a, b)] == [0, 0, 1]
+    c, d = Both.apply(b)
+    assert [number for y in (b.exp(), d) for _, number in y.grad_fn.next_functions] == [1, 1]
+    ends = [GradientEdge(y.grad_fn, y.output_nr) for y in (a, b, c, d)]
+    return torch.autograd.grad((a * b * c + d.exp()).sum(), ends)
+
+
 class Calling(Function):
     called: ClassVar[list] = []
 
@@ -121,6 +140,7 @@ CASES = [
     hooks_on_operations,
     hooks_that_give_other_gradients,
     edges,
+    edges_of_several_results,
     callbacks,
     undefined_gradients,
     gradients_that_depend_on_nothing,

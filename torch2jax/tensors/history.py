@@ -96,7 +96,21 @@ class Node(graph.Node):
 
     @property
     def next_functions(self) -> tuple:
-        return tuple((node, 0) for node in self.inputs)
+        ends = self.operands or [None] * len(self.inputs)
+        numbers = [
+            0 if node is None or end is None else node.number_of(end)
+            for node, end in zip(self.inputs, ends, strict=True)
+        ]
+        return tuple(zip(self.inputs, numbers, strict=True))
+
+    def number_of(self, end: Any) -> int:
+        """Which of the results is at an end."""
+        del end  # this has one
+        return 0
+
+    def end_of(self, number: int) -> Any:
+        """The end of a result."""
+        return self.end if number == 0 else None
 
     def _sequence_nr(self) -> int:
         return self._number

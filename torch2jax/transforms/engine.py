@@ -113,8 +113,9 @@ def _tensor_of(value) -> Torchish:
     tensor = node.variable if isinstance(node, Source) else None
     if tensor is not None and tensor.history is node:
         return tensor
-    if node.end is not None and node.end.tangents:
-        return current().tape.tensor_at(node.end, node)
+    end = node.end_of(value.output_nr)
+    if end is not None and end.tangents:
+        return current().tape.tensor_at(end, node)
     if tensor is None:
         raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
     return tensor
