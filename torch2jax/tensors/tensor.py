@@ -141,7 +141,11 @@ class Torchish(torch.Tensor):
     @property
     def lazy(self) -> Held | Lazy:
         """As `held`, though the graph may not have the values yet."""
-        return self._node.lazy(tuple(self.shape), canonical(self.dtype))
+        node = self._node
+        if type(node) is Storage:
+            return node.lazy(None, None)
+        with torch._C.DisableTorchFunction():
+            return node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
     def held(self) -> Held:
