@@ -9,13 +9,17 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..calls.module import copy_structure, named_tensors
-from ..convert import j2t
+from ..rules.rule import InnerRule
+from ..tensors.storage import Storage, is_traced
+from ..tensors.tensor import Torchish
 from ..translation import current
 from .meshes import Axes, names_of, resolve, size_of
 from .plans import Plan
 from .styles import EXPERTS, TENSOR, Layout, Style
 
 __all__ = ["constrained"]
+
+_TOLD = "_torch2jax_laid_out"
 
 
 def constrained(
@@ -92,10 +96,11 @@ class _Layer:
 
     def _lay(self, value: Any, layout: Layout | None, is_result: bool = False) -> Any:
         is_told = layout is not None or (is_result and self._batch)
-        if current() is None or not is_told or not isinstance(value, torch.Tensor) or value.ndim == 0:
+        call = current()
+        if call is None or not is_told or not isinstance(value, torch.Tensor) or value.ndim == 0:
             return value
         spec = self._spec(value, layout)
-        return value if spec is None else j2t(functools.partial(_constrain, mesh=self._mesh, spec=spec))(value)
+        return value if spec is None else _laid(call.lift(value), self._mesh, spec)
 
     def _spec(self, value: torch.Tensor, layout: Layout | None) -> PartitionSpec | None:
         """None if the value has no such dimension."""
@@ -115,10 +120,25 @@ class _Layer:
         return PartitionSpec(*[x or None for x in fitting])
 
 
-def _constrain(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
-    """The array as the spec says of whatever kind the axes are in the code around."""
+def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Torchish:
+    """The tensor with its values laid out as the spec says; the same one, but for views and where it has a history."""
+    if tensor.known is not None:  # a constant
+        return tensor
     around = jax.sharding.get_abstract_mesh()
-    mesh = mesh if around.empty else around
+    before = vars(tensor).get(_TOLD)
+    if before is not None and before[0] is tensor.held.array and before[1] == spec:  # as what three projections take
+        return tensor
+    result = _CONSTRAIN((tensor,), {"mesh": mesh if around.empty else around, "spec": spec})
+    if tensor.history is not None or not isinstance(tensor._node, Storage):
+        return result
+    tensor.write(result.held, in_place_of_itself=True)
+    vars(tensor)[_TOLD] = (tensor.held.array, spec)
+    return tensor
+
+
+def _constrain(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
+    if not is_traced(array):  # it is where the caller has put it
+        return array
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit in kinds.values():
         array = jax.sharding.reshard(array, _explicit(array, spec, kinds))
@@ -144,3 +164,6 @@ def _of_kind(spec: PartitionSpec, kinds: dict[str, AxisType], kind: AxisType) ->
         return tuple(name for name in names_of(entry) if kinds.get(name) is kind) or None
 
     return PartitionSpec(*map(kept, spec))
+
+
+_CONSTRAIN = InnerRule(_constrain, "sharding")
