@@ -51,16 +51,17 @@ def static_cache(model, length: int) -> StaticCache:
 
 
 def causal(model, length: int) -> Steps:
-    """The steps of a causal language model: of a prompt (batch, time), padded on the left, and its mask."""
+    """The steps of a causal language model: of a prompt (batch, time), and its mask where it is padded on the left."""
     jax_model, empty = t2j(model), t2j(static_cache(model, length))
     is_recurrent = "cache_params" in inspect.signature(model.forward).parameters
     name = "cache_params" if is_recurrent else "past_key_values"
 
-    def start(params, prompt, mask):
-        positions = jnp.maximum(mask.cumsum(1) - 1, 0)
+    def start(params, prompt, mask=None):
+        positions = jnp.arange(prompt.shape[1])[None] if mask is None else jnp.maximum(mask.cumsum(1) - 1, 0)
         given = {"attention_mask": mask, "position_ids": positions, name: empty, "use_cache": True}
         output = jax_model(prompt, **given, logits_to_keep=1, state_dict=params)
-        mask = None if is_recurrent else jnp.pad(mask, ((0, 0), (0, length - mask.shape[1])), constant_values=1)
+        if mask is not None:  # what comes is no padding, and is behind a state
+            mask = None if is_recurrent else jnp.pad(mask, ((0, 0), (0, length - mask.shape[1])), constant_values=1)
         return output.logits[:, -1], (output[name], mask, positions[:, -1:] + 1)
 
     def step(params, token, state):

@@ -88,19 +88,19 @@ def decoder(config, params: dict, length: int):
 
 
 def looped(config, length: int, tokens: int):
-    """A function of weights and token ids (1, prompt) that gives the next (1, tokens), in one compiled loop."""
-    step = stepper(config, length)
+    """A function of weights and token ids (batch, prompt) that gives the next (batch, tokens), in one compiled loop."""
+    step = jax.vmap(stepper(config, length), (None, 0, 0, None))
 
     def decode(params, ids):
         def body(carry, position):
             token, caches = carry
-            following, caches = step(params, caches, token[None], position)
+            following, caches = step(params, caches, token[:, None], position)
             return (following, caches), following
 
-        prompt = ids.shape[1]
-        token, caches = step(params, empty(config, length), ids[0], np.int32(0))
-        places = prompt + jnp.arange(tokens - 1)
-        _, found = lax.scan(body, (token, caches), places)
-        return jnp.concatenate([token[None], found])[None]
+        batch, prompt = ids.shape
+        caches = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), empty(config, length))
+        token, caches = step(params, caches, ids, np.int32(0))
+        _, found = lax.scan(body, (token, caches), prompt + jnp.arange(tokens - 1))
+        return jnp.concatenate([token[None], found]).T
 
     return decode
