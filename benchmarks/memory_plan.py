@@ -54,9 +54,10 @@ class Plan:
         name: of `MODELS`.
         mesh: with the axes ``"data"`` and ``"model"``.
         layers: how many, None for all.
+        checkpointing: compute what is in a layer again for its gradient.
     """
 
-    def __init__(self, name: str, mesh: Any, layers: int | None = None):
+    def __init__(self, name: str, mesh: Any, layers: int | None = None, checkpointing: bool = False):
         import jax
         import jax.numpy as jnp
         import optax
@@ -70,7 +71,9 @@ class Plan:
         config = getattr(transformers, f"{family}Config")(**sizes)
         config.num_hidden_layers = layers or config.num_hidden_layers
         with torch.device("meta"):
-            model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16)
+            model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
         experts = {"experts": "model"} if family == "Mixtral" else {}
         specs = sharding.specs(model, mesh, tensor="model", fsdp="data", **experts)
         self.params = sharding.put(dict(t2j(model.state_dict())), specs, mesh)
@@ -126,13 +129,13 @@ def plan(name: str, devices: int) -> None:
     print(f"| {name} | {shape} | {weights:.2f} | {moments:.2f} | {weights:.2f} | {seconds} |", flush=True)
 
 
-def compile_few(name: str, devices: int, layers: int) -> None:
+def compile_few(name: str, devices: int, layers: int, checkpointing: bool) -> None:
     """Prints what XLA says of the compiled step of a model of so many layers."""
     import jax
     from jax.sharding import AxisType
 
     mesh = jax.make_mesh((devices // TENSOR, TENSOR), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    planned = Plan(name, mesh, layers)
+    planned = Plan(name, mesh, layers, checkpointing)
     start = time.process_time()
     compiled = planned.step.lower(*planned.arguments).compile()
     memory = compiled.memory_analysis()
@@ -147,6 +150,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[8, 64, 256])
     parser.add_argument("--compile", type=int, metavar="DEVICES", help="as many virtual ones, on the CPU")
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--checkpointing", action="store_true")
     options = parser.parse_args()
     if options.compile:
         os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.compile}"
@@ -156,7 +160,7 @@ def main() -> None:
     for name in options.model or MODELS:
         if options.compile:
             for layers in options.layers:
-                compile_few(name, options.compile, layers)
+                compile_few(name, options.compile, layers, options.checkpointing)
             continue
         for devices in options.devices:
             plan(name, devices)

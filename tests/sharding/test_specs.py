@@ -108,6 +108,11 @@ def test_what_is_wrong_is_told(options, error, words):
         sharding.specs(Block(), MESH, **options)
 
 
+def test_one_axis_for_data_and_tensors_is_refused():
+    with pytest.raises(ValueError, match="data='model', tensor='model'; wanted different axes"):
+        sharding.constrained(Block(), MESH, data="model", tensor="model", plan={})
+
+
 def test_no_mesh_and_no_such_path():
     with pytest.raises(ValueError, match="no mesh was given"):
         sharding.specs(Block(), fsdp="data")
@@ -152,11 +157,11 @@ def test_activations():
     whole, split = P("data", None, None), P("data", None, "model")
     assert laid(data="data", tensor="model", plan=plan) == [
         whole,
-        P("data", free, free),
         whole,
         split,
         split,
         whole,
+        P("data", free, free),  # of what has the kernel
     ]
     assert laid(data="data") == [P("data", free, free)] * 4
     assert laid(tensor="model", plan=plan)[-2:] == [P(free, None, "model"), P(free, None, None)]

@@ -53,7 +53,7 @@ class Constants:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             values = Lazy(refuse, tuple(tensor.shape), canonical(tensor.dtype))
             lifted = wrap_held(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
-            return self._remember(tensor, lifted)
+            return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
 
     def is_around(self, value) -> bool:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
@@ -175,12 +175,12 @@ class Constants:
             arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self.stages)
         return arrays[id(tensor)][1]
 
-    def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
+    def _remember(self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
-            if tensor.requires_grad:
+            if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history()
             if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)

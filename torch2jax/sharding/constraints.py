@@ -10,10 +10,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from ..calls.module import copy_structure, named_tensors
 from ..rules.rule import InnerRule
+from ..tensors.held import Held
 from ..tensors.storage import Storage, is_traced
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .meshes import Axes, names_of, resolve, size_of
+from .meshes import Axes, expect_axes, names_of, resolve, size_of
 from .plans import Plan
 from .styles import EXPERTS, TENSOR, Layout, Style
 
@@ -35,8 +36,8 @@ def constrained(
     Args:
         module: the module; it is only read.
         mesh: None for the one in force (`jax.set_mesh`).
-        data: the axis, or several, over which the first dimension (the batch) is split of what every module with
-            weights of its own, and every member of a ``ModuleList``, gives. For FSDP this is its axis as well.
+        data: the axis, or several, over which the first dimension (the batch) is split of what every module gives that
+            has weights of two dimensions or more of its own. For FSDP this is its axis as well.
         tensor: that of tensor parallelism: what goes into and comes out of the modules in `plan` is as it says.
         plan: as that of `specs`.
 
@@ -45,12 +46,12 @@ def constrained(
         divide is left to XLA.
 
     Raises:
-        ValueError: there is no mesh, it has no such axis, or the plan is not one.
+        ValueError: there is no mesh, it has no such axis, one is given twice, or the plan is not one.
         TypeError: the plan has a style of another kind.
     """
     mesh = resolve(mesh)
+    expect_axes(mesh, data=data, tensor=tensor)
     axes, batch = names_of(tensor), names_of(data)
-    size_of(mesh, (*axes, *batch))
     styles = Plan(module, plan, {TENSOR: bool(axes), EXPERTS: False}).styles
     copied = copy_structure(module, {id(x): x for x in named_tensors(module).values()})
     layer = functools.partial(_Layer, mesh, batch, axes)
@@ -58,16 +59,14 @@ def constrained(
         style = styles.get(path, Style())
         if style.inputs or style.keywords:
             part.register_forward_pre_hook(layer(style).before, with_kwargs=True)
-        if style.outputs or (batch and _gives_activations(part, path, copied)):
+        if style.outputs or (batch and _multiplies(part)):
             part.register_forward_hook(layer(style).after)
     return copied
 
 
-def _gives_activations(part: torch.nn.Module, path: str, root: torch.nn.Module) -> bool:
-    if not path:
-        return False
-    parent = root.get_submodule(path.rpartition(".")[0])
-    return isinstance(parent, torch.nn.ModuleList) or next(part.parameters(recurse=False), None) is not None
+def _multiplies(part: torch.nn.Module) -> bool:
+    """Whether a module has weights of two dimensions or more, as products and tables do: what others give follows."""
+    return any(weight.ndim > 1 for weight in part.parameters(recurse=False))
 
 
 class _Layer:
@@ -90,9 +89,8 @@ class _Layer:
             return self._lay(result, outputs[0] if outputs else None, is_result=True)
         if type(result) not in (tuple, list) or not result:
             return result
-        layouts = [*outputs, *[None] * len(result)]
-        laid = [self._lay(x, layout) for x, layout in zip(result, layouts, strict=False)]
-        return type(result)([self._lay(result[0], layouts[0], is_result=True), *laid[1:]])
+        layouts = enumerate([*outputs, *[None] * len(result)])
+        return type(result)([self._lay(x, at, is_result=i == 0) for x, (i, at) in zip(result, layouts, strict=False)])
 
     def _lay(self, value: Any, layout: Layout | None, is_result: bool = False) -> Any:
         is_told = layout is not None or (is_result and self._batch)
@@ -121,18 +119,22 @@ class _Layer:
 
 
 def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Torchish:
-    """The tensor with its values laid out as the spec says; the same one, but for views and where it has a history."""
+    """The tensor with its values laid out as the spec says; the same one, but for views and within derivatives."""
     if tensor.known is not None:  # a constant
         return tensor
     around = jax.sharding.get_abstract_mesh()
     before = vars(tensor).get(_TOLD)
     if before is not None and before[0] is tensor.held.array and before[1] == spec:  # as what three projections take
         return tensor
-    result = _CONSTRAIN((tensor,), {"mesh": mesh if around.empty else around, "spec": spec})
-    if tensor.history is not None or not isinstance(tensor._node, Storage):
-        return result
-    tensor.write(result.held, in_place_of_itself=True)
-    vars(tensor)[_TOLD] = (tensor.held.array, spec)
+    mesh = mesh if around.empty else around
+    call: Any = current()
+    if call.tape is not None or call.dual is not None or call.levels or not isinstance(tensor._node, Storage):
+        return _CONSTRAIN((tensor,), {"mesh": mesh, "spec": spec})
+    array = _constrain(tensor.read(), mesh, spec)
+    if array is tensor.read():
+        return tensor
+    tensor.write(Held(array, None), in_place_of_itself=True)
+    vars(tensor)[_TOLD] = (array, spec)
     return tensor
 
 

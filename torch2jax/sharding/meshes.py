@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ..tensors.traced import is_traced
 
-__all__ = ["Axes", "names_of", "resolve", "size_of"]
+__all__ = ["Axes", "expect_axes", "names_of", "resolve", "size_of"]
 
 Axes = str | tuple[str, ...] | None
 """One or several axes of a mesh, or none."""
@@ -37,13 +37,21 @@ def names_of(axes: Axes) -> tuple[str, ...]:
     return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
-def size_of(mesh: Any, axes: Iterable[str]) -> int:
-    """How many devices there are along some axes.
+def expect_axes(mesh: Mesh | AbstractMesh, **axes: Axes) -> None:
+    """Refuses axes, by what they are for, that cannot all be used.
 
     Raises:
-        ValueError: the mesh has no such axis.
+        ValueError: the mesh has no such axis, or one is given twice.
     """
-    unknown = [axis for axis in axes if axis not in mesh.shape]
-    if unknown:
-        raise ValueError(f"got the axis {unknown[0]!r}; the mesh has {', '.join(map(repr, mesh.axis_names))}")
+    given = [name for each in axes.values() for name in names_of(each)]
+    for name in given:
+        if name not in mesh.axis_names:
+            raise ValueError(f"got the axis {name!r}; the mesh has {', '.join(map(repr, mesh.axis_names))}")
+        if given.count(name) > 1:
+            listed = ", ".join(f"{purpose}={each!r}" for purpose, each in axes.items())
+            raise ValueError(f"got {listed}; wanted different axes")
+
+
+def size_of(mesh: Any, axes: Iterable[str]) -> int:
+    """How many devices there are along some axes."""
     return math.prod(mesh.shape[axis] for axis in axes)

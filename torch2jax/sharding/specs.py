@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from .meshes import Axes, names_of, resolve, size_of
+from .meshes import Axes, expect_axes, names_of, resolve, size_of
 from .plans import Plan
 from .styles import EXPERTS, TENSOR
 
@@ -42,11 +42,9 @@ def specs(
         TypeError: the plan has a style of another kind.
     """
     mesh = resolve(mesh)
-    axes = {TENSOR: names_of(tensor), EXPERTS: names_of(experts)}
-    over = names_of(fsdp)
-    if len({*axes[TENSOR], *over}) < len(axes[TENSOR]) + len(over):
-        raise ValueError(f"got tensor={tensor!r} and fsdp={fsdp!r}; wanted different axes")
-    size_of(mesh, (*axes[TENSOR], *axes[EXPERTS], *over))  # asks for all at once
+    expect_axes(mesh, tensor=tensor, fsdp=fsdp)
+    expect_axes(mesh, experts=experts)
+    axes, over = {TENSOR: names_of(tensor), EXPERTS: names_of(experts)}, names_of(fsdp)
     styles = Plan(module, plan, {kind: bool(names) for kind, names in axes.items()})
     parts = dict(module.named_modules())
     found: dict[int, PartitionSpec] = {}
