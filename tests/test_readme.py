@@ -15,7 +15,6 @@ define_vision_operators()  # transformers imports torchvision
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-NEEDED = {"export": "flatbuffers", "state": "orbax.checkpoint"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -29,8 +28,6 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path):
-    if page.stem in NEEDED:
-        pytest.importorskip(NEEDED[page.stem])
     text = page.read_text()
     namespace: dict = {"__name__": page.stem}
     for block in blocks("python", text):
