@@ -16,6 +16,7 @@ from torch2jax.cli.app import app
 from torch2jax.cli.check import check
 from torch2jax.cli.compare import compare
 from torch2jax.cli.levels import Level, level_of
+from torch2jax.cli.specs import build
 from torch2jax.cli.subject import Subject
 
 SHAPE = ("--shape", "4,8")
@@ -208,6 +209,18 @@ class TestSpecs:
     def test_image_models(self, spec):
         result = run("check", spec, "--shape", "1,3,64,64")
         assert result.exit_code == 0, result.output
+
+    @pytest.mark.models
+    @pytest.mark.parametrize(
+        ("name", "inputs"),
+        [
+            ("ssdlite320_mobilenet_v3_large", "[float32[3,224,224]]"),
+            ("lraspp_mobilenet_v3_large", "float32[1,3,224,224]"),
+            ("raft_small", "float32[1,3,128,128], float32[1,3,128,128]"),
+        ],
+    )
+    def test_image_models_are_built_of_random_weights(self, name, inputs):
+        assert build(f"torchvision:{name}", [], None, False).describe_inputs() == inputs
 
 
 class TestErrors:

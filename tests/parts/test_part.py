@@ -629,7 +629,8 @@ class Cutting(torch.nn.Module):
             best = y[y.max(1).values > y.mean()]
             order = torch.argsort(joined, stable=True)
             assert joined[0].item() == pieces[0].tolist()[0]
-            return y, canvas, joined[order], best.double().sum(), self.layer(y[:, torch.arange(WIDTH)]), joined.std(correction=0)
+            again = self.layer(y[:, torch.arange(WIDTH)])
+            return y, canvas, joined[order], best.double().sum(), again, joined.std(correction=0)
 
 
 def test_small_floats_around_parts_are_pytorchs_and_compile_nothing(x, compilations):

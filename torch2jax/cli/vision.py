@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import inspect
 
 import torch
 
@@ -37,15 +38,19 @@ def build_torchvision(name: str) -> Subject:
 
     if name not in models.list_models():
         raise SpecError(f"torchvision has no model {name!r}{_nearest(name, models.list_models())}")
-    options = {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
+    takes = inspect.signature(models.get_model_builder(name)).parameters
+    options = {"weights_backbone": None} if "weights_backbone" in takes else {}
     model = models.get_model(name, weights=None, **options)
     if name.startswith(_DETECTORS) or any(part in name for part in _DETECTORS):
         return Subject(f"torchvision:{name}", model, ([image[0] for image in tensors_of_shapes(["1,3,224,224"])],))
-    size = 299 if name == "inception_v3" else 224
-    video = "video" in type(model).__module__
-    return Subject(
-        f"torchvision:{name}", model, tensors_of_shapes(["1,3,16,224,224" if video else f"1,3,{size},{size}"])
-    )
+    if "optical_flow" in type(model).__module__:
+        shapes = ["1,3,128,128"] * 2  # from one image to the next
+    elif "video" in type(model).__module__:
+        shapes = ["1,3,16,224,224"]
+    else:
+        size = 299 if name == "inception_v3" else 224
+        shapes = [f"1,3,{size},{size}"]
+    return Subject(f"torchvision:{name}", model, tensors_of_shapes(shapes))
 
 
 def build_timm(name: str) -> Subject:
