@@ -31,6 +31,8 @@ from ..transforms.traces import is_transforming
 
 __all__ = ["Around"]
 
+_from_numpy = torch.from_numpy  # which translated code has something else for
+
 NOT_RUN: Any = object()
 _MOST = 2**16  # elements that are worth a copy
 _RANDOM = re.compile(
@@ -267,7 +269,7 @@ class Around:
 
 def _copied(array, dtype: torch.dtype) -> torch.Tensor:
     """An array of integers as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
-    return torch.from_numpy(np.array(array, dtype_t2j(dtype)))
+    return _from_numpy(np.array(array, dtype_t2j(dtype)))
 
 
 def _gather(value, tensors: list) -> bool:
