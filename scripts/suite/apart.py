@@ -61,7 +61,8 @@ APART = (
         "complex numbers of half precision",
         "JAX has no such dtype",
         test=r"complex32|chalf",
-        source=r"dtype=torch\.(complex32|chalf)\b|(dtypes? = |for \w+ in ).*\b(complex32|chalf)\b|"
+        source=r"dtype=torch\.(complex32|chalf)\b|dtypes? = .*\b(complex32|chalf)\b|"
+        r"for \w+ in [^:]*\b(complex32|chalf)\b|include_complex32=True|"
         r"\bdtype, torch\.chalf\b",
     ),
     Apart(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ops.database import compare_trees
 from torch2jax import t2j
 
 
@@ -92,3 +93,43 @@ def test_no_cost_where_it_is_over():
         return x + torch.ones(2).numpy().sum()
 
     assert str(jax.make_jaxpr(t2j(drop))(jnp.ones(2))) == str(jax.make_jaxpr(lambda x: x + 2.0)(jnp.ones(2)))
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        lambda array: torch.from_numpy(array),
+        lambda array: torch.as_tensor(array),
+        lambda array: torch.asarray(array),
+        lambda array: torch.frombuffer(array, dtype=torch.float32),
+        lambda array: torch.asarray(memoryview(array)),
+        lambda array: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(torch.from_numpy(array))),
+    ],
+)
+def test_a_tensor_made_of_a_lent_array_is_on_the_memory_that_it_stands_for(back):
+    def write():
+        x = torch.zeros(6)
+        part = back(x[2:].numpy()[1:])
+        part[0] = 5
+        x[4] = 7
+        return x, part, part.data_ptr() - x.data_ptr()
+
+    compare_trees(t2j(write)(), write())
+
+
+def test_a_lent_array_is_where_its_tensor_is():
+    def offset():
+        array = (x := torch.arange(4.0)).numpy()
+        return array.__array_interface__["data"][0] - x.data_ptr()
+
+    assert t2j(offset)() == offset() == 0
+
+
+def test_a_capsule_without_memory_is_refused():
+    bound = torch.utils.dlpack.to_dlpack
+
+    def passed(x):
+        return torch.from_dlpack(bound(x))
+
+    with pytest.raises(RuntimeError, match="a capsule without memory"):
+        t2j(passed)(jnp.ones(3))

@@ -92,3 +92,29 @@ def test_to_refuse_changes_no_tensor_of_the_users():
         t2j(lambda x: torch.normal(x, torch.ones(5)))(jnp.ones(4), rng=jax.random.key(0))
     assert not constant.any()
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+OUTPUTS = [
+    (L.cholesky, MATRIX, torch.int32),
+    (torch.cholesky_inverse, MATRIX, torch.int32),
+    (L.cond, MATRIX, torch.int32),
+    (L.inv, MATRIX, torch.int32),
+    (L.eigvalsh, MATRIX, torch.int32),
+    (L.matrix_rank, MATRIX, torch.bool),
+    (L.pinv, MATRIX, torch.int32),
+    (L.tensorinv, torch.eye(4).reshape(2, 2, 2, 2), torch.int32),
+]
+
+
+@pytest.mark.parametrize("case", OUTPUTS, ids=lambda case: case[0].__name__)
+def test_what_cannot_be_written_to_out_is_refused_in_pytorchs_words(case):
+    function, tensor, dtype = case
+
+    def into(x):
+        return function(x, out=torch.empty(0, dtype=dtype))
+
+    with pytest.raises(RuntimeError) as expected:
+        into(tensor)
+    with pytest.raises(RuntimeError) as found:
+        t2j(into)(t2j(tensor))
+    assert str(expected.value) in str(found.value)

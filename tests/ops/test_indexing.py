@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from tests.ops.database import compare
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -130,3 +130,47 @@ def test_a_fill_value_too_large_for_32_bits_stays_the_largest():
     largest = torch.iinfo(torch.int64).max
     filled = t2j(lambda x: x.masked_fill(x > 1, largest))(torch.arange(3))
     assert filled.tolist() == [0, 1, jnp.iinfo(filled.dtype).max]
+
+
+INDEXED = {
+    "gather": lambda x, i: torch.gather(x, 0, i),
+    "index_add": lambda x, i: torch.index_add(x, 0, i, x[:2]),
+    "index_copy": lambda x, i: torch.index_copy(x, 0, i, x[:2]),
+    "index_fill": lambda x, i: torch.index_fill(x, 0, i, 2.0),
+    "index_reduce": lambda x, i: torch.index_reduce(x, 0, i, x[:2], "prod"),
+    "index_select": lambda x, i: torch.index_select(x, 0, i),
+    "put": lambda x, i: torch.put(x, i, x[:2]),
+    "scatter": lambda x, i: torch.scatter(x, 0, i, 2.0),
+    "subscript": lambda x, i: x[i],
+    "take": torch.take,
+    "take_along_dim": lambda x, i: torch.take_along_dim(x, i, 0),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.float32])
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_an_index_has_the_dtypes_that_pytorch_takes(name, dtype):
+    function, x, index = INDEXED[name], torch.arange(4.0), torch.tensor([2, 0], dtype=dtype)
+    try:
+        expected = function(x, index)
+    except (RuntimeError, IndexError) as error:
+        if dtype == torch.int32 and not jax.config.jax_enable_x64:
+            return  # as which an int64 index is held
+        with pytest.raises(type(error)):
+            t2j(function)(t2j(x), index)
+    else:
+        compare_trees(t2j(function)(t2j(x), index), expected)
+
+
+def test_bytes_as_a_mask_warn():
+    with pytest.warns(UserWarning, match="indexing with dtype torch.uint8 is now deprecated"):
+        t2j(lambda x: x[torch.tensor([1, 0], dtype=torch.uint8)])(jnp.ones(2))
+
+
+def test_values_that_do_not_broadcast_are_refused_before_their_dtype():
+    def write(x):
+        x[x > -1] = torch.tensor([])
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        t2j(write)(jnp.arange(4))

@@ -100,6 +100,8 @@ class TestFailures:
             (lambda a: torch.linalg.cholesky(a), torch.tensor([[1.0, 2.0, 0], [2.0, 1.0, 0], [0, 0, 1.0]])),
             (lambda a: torch.linalg.solve(a, torch.ones(2)), torch.zeros(2, 2)),
             (torch.linalg.lu_factor, torch.zeros(2, 2)),
+            (torch.cholesky_inverse, torch.diag(torch.tensor([1.0, 0, 2]))),
+            (lambda a: torch.lu_unpack(a, torch.tensor([3, 2], dtype=torch.int32)), torch.eye(2)),
         ],
     )
     def test_eagerly_pytorchs_error_is_raised(self, function, matrix):

@@ -6,6 +6,8 @@ import torch
 
 __all__ = ["Buffer"]
 
+_frombuffer = torch.frombuffer  # which translated code has something else for
+
 _SMALL = 1 << 15  # bytes; above it, PyTorch's own copy is faster than memmove
 
 
@@ -25,7 +27,7 @@ class Buffer:
         """The tensor over memory at `address`, which must outlive it; nothing is copied."""
         if not self.nbytes:
             return torch.empty(self.shape, dtype=self.dtype)
-        tensor = torch.frombuffer(self.bytes_type.from_address(address), dtype=self.dtype)
+        tensor = _frombuffer(self.bytes_type.from_address(address), dtype=self.dtype)
         return tensor.view(self.shape) if self.view else tensor
 
     def on_cuda(self, address: int) -> torch.Tensor:

@@ -19,6 +19,8 @@ from .watch import Watch
 
 __all__ = ["Example", "Specialised", "as_examples", "declared", "specialise"]
 
+_from_numpy = torch.from_numpy  # which translated code has something else for
+
 
 @dataclasses.dataclass(frozen=True)
 class Example:
@@ -41,7 +43,7 @@ class Example:
         if isinstance(self.value, torch.Tensor):
             return self.value.detach().clone()
         if isinstance(self.value, (jax.Array, np.ndarray, np.generic)) and not isinstance(self.value, Tracer):
-            return torch.from_numpy(np.array(self.value, dtype=_numpy_dtype(self.dtype))).to(self.dtype)
+            return _from_numpy(np.array(self.value, dtype=_numpy_dtype(self.dtype))).to(self.dtype)
         return torch.zeros(self.shape, dtype=self.dtype)
 
 

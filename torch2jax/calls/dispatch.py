@@ -49,7 +49,7 @@ from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
-from .refusals import refuse_as_pytorch
+from .refusals import refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -301,7 +301,11 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 inputs = {name: value for name, value in kwargs.items() if name not in outputs.names}
                 result = self.dispatch_aten(outputs.functional, args, inputs)
                 out = targets[0] if len(targets) == 1 else tuple(targets)
-                written = write_out(result, out, (*args, *inputs.values()))
+                try:
+                    written = write_out(result, out, (*args, *inputs.values()))
+                except RuntimeError as error:
+                    refuse_as_pytorch(self, func, args, kwargs, error)
+                    raise
                 return written if func._schema.returns else None
             rule = None if is_divided else registry.lookup_aten(func)
             if rule is not None:
@@ -337,7 +341,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
         except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-            refuse_as_pytorch(self, func, rule, args, kwargs, error)
+            refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
             raise
 
     @property

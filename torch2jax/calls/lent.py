@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from ..errors import TracedValueError
-from ..tensors.tensor import Torchish
+from ..tensors.dtypes import canonical
+from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 
 __all__ = ["Lent"]
@@ -34,6 +35,17 @@ class Lent:
         self.loans.append(loan)
         return array
 
+    def on_its_memory(self, real: torch.Tensor) -> Torchish | None:
+        """The view of a tensor that a real one stands for, which PyTorch has made on the memory of a lent array."""
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            address = real.data_ptr()
+        found = (loan.view(address, real) for loan in self.loans)
+        return next((view for view in found if view is not None), None)
+
+    def place_of(self, memory) -> tuple[int, Any] | None:
+        """The address of the array that stands for a tensor's memory, and what to keep for it to stay that."""
+        return next((loan.place for loan in self.loans if loan.is_of(memory)), None)
+
     def settle(self) -> None:
         """Writes to the tensors what has been written to arrays, and forgets the arrays that nobody has any more."""
         loans, self.loans = self.loans, []  # to settle is to call PyTorch
@@ -50,6 +62,8 @@ class _Loan:
         self._shape, self._dtype = values.shape, values.dtype
         self._before = values.tobytes()
         self._memory = bytearray(self._before)
+        self._address = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
+        self._is_whole = tensor.is_contiguous()  # so that the array is laid out as the tensor is
         self._array: Any = None
         tensor._node.storage.memory.follow(self._show)
 
@@ -57,6 +71,25 @@ class _Loan:
         array = self._of(self._memory)
         self._array = weakref.ref(array)  # lives as long as its views, whose base it is: what is below is no array
         return array
+
+    @property
+    def place(self) -> tuple[int, Any]:
+        start = self._tensor.storage_offset() * self._tensor.itemsize
+        return self._address - start, self._memory
+
+    def is_of(self, memory) -> bool:
+        return self._is_whole and self._tensor._node.storage.memory is memory
+
+    def view(self, address: int, real: torch.Tensor) -> Torchish | None:
+        """The part of the tensor that is at an address, in the shape and dtype of a real tensor."""
+        tensor, dtype, begin = self._tensor, real.dtype, address - self._address
+        if not (self._is_whole and real.numel() and 0 <= begin < len(self._memory)):
+            return None
+        at = tensor.storage_offset() * tensor.itemsize + begin
+        held_as_they_are = all(canonical(x).itemsize == x.itemsize for x in (dtype, tensor.dtype))
+        if at % dtype.itemsize or not (dtype == tensor.dtype or held_as_they_are):
+            return None
+        return make_region(tensor.detach(), real.shape, real.stride(), at // dtype.itemsize, dtype)
 
     @property
     def is_over(self) -> bool:

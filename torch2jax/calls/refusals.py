@@ -15,23 +15,28 @@ from ..tensors.trees import flatten
 from ..transforms.vmap import Batch
 from .native import natively
 
-__all__ = ["refuse_as_pytorch"]
+__all__ = ["refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
 
 
-def refuse_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
-    """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
-
-    Args:
-        error: the rule's. JAX's own words for it are left out.
-    """
+def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+    """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own."""
     if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError):
         return
     on_meta = _refusal(call, func, args, kwargs, "meta")
     if isinstance(error, RuntimeError) and (on_meta is None or isinstance(on_meta, NotImplementedError)):
         return  # the rule's own words, of values perhaps
+    refuse_as_pytorch(call, func, args, kwargs, error)
+
+
+def refuse_as_pytorch(call: Any, func: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+    """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
+
+    Args:
+        error: why the call cannot be served. JAX's own words for it are left out.
+    """
     refused = _refusal(call, func, args, kwargs, "cpu")
     if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError) or str(refused) in str(error):
         return

@@ -11,6 +11,7 @@ from . import (
     control_flow as control_flow,
     conversion as conversion,
     creation as creation,
+    dirichlet as dirichlet,
     distributions as distributions,
     dlpack as dlpack,
     elementwise as elementwise,

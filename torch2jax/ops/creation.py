@@ -20,13 +20,14 @@ from torch.utils._device import DeviceContext
 
 from ..calls.known import constant
 from ..errors import SparseLayoutError
-from ..rules.inplace import write_out
+from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
+from ..seams import stands_in
 from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
-from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_held
+from ..tensors.tensor import Torchish, resize, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
 from .arrays import cast
@@ -117,10 +118,14 @@ _PLACEMENT = ("device", "requires_grad")
 _MEANINGLESS = ("layout", "pin_memory", "names")
 
 
-def factory(*functions) -> Callable[[Callable], Callable]:
+def factory(*functions, counts: bool = False, warns: bool = False) -> Callable[[Callable], Callable]:
     """Declares a body to make new tensors: it need not know of ``out``, layouts and pinned memory.
 
     It is called with PyTorch's arguments; ``device`` and ``requires_grad`` it hands on as `options`.
+
+    Args:
+        counts: what is asked for is a number of elements: an ``out`` that has as many keeps its shape.
+        warns: PyTorch warns where an ``out`` with elements has another number of them.
     """
 
     def register(body: Callable) -> Callable:
@@ -136,12 +141,31 @@ def factory(*functions) -> Callable[[Callable], Callable]:
             if out is not None and kwargs.get("dtype") is None and "dtype" in known:
                 kwargs["dtype"] = out.dtype
             result = body(*args, **kwargs)
-            return result if out is None else write_out(result, out)
+            return result if out is None else _write_new(result, out, counts, warns)
 
         implements_tensors(*functions)(rule)
         return body
 
     return register
+
+
+def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tensor:
+    """Writes new values into an ``out`` tensor, which takes their shape without a word, as in PyTorch."""
+    target = current().lift(out)
+    if counts and target.numel() == result.numel():
+        result = result.reshape(target.shape)  # pyright: ignore[reportAssignmentType]
+    elif target.shape != result.shape:
+        if warns and target.numel():
+            warnings.warn(
+                f"The number of elements in the out tensor of shape {list(target.shape)} is {target.numel()} which "
+                f"does not match the computed number of elements {result.numel()}. Note that this may occur as a "
+                f"result of rounding error. The out tensor will be resized to a tensor of shape ({result.numel()},).",
+                stacklevel=4,
+            )
+        with torch._C.DisableTorchFunction():
+            check_cast(result, target)
+            resize(target, result.shape, result.stride())
+    return write_out(result, target)
 
 
 def new_shape(size: tuple, options: dict) -> tuple[int, ...]:
@@ -397,18 +421,64 @@ def as_tensor(data, dtype=None, device=None):
     if not isinstance(data, (torch.Tensor, jax.Array)):
         if not isinstance(data, np.ndarray):
             return tensor(data, dtype=dtype, device=device)
-        with torch._C.DisableTorchFunction():
-            data = torch.as_tensor(data)
+        data = on_memory(torch.as_tensor, data)
     data = current().lift(data)
     return data.to(device=device, dtype=dtype)
 
 
+def on_memory(function: Callable[..., Tensor], *args, **kwargs) -> Torchish:
+    """The tensor for the real one that a function of PyTorch's makes on memory that it is given."""
+    with torch._C.DisableTorchFunction():
+        real = function(*args, **kwargs)
+    found = current().lent.on_its_memory(real)
+    return current().lift(real) if found is None else found
+
+
+def _reads_memory(name: str) -> Callable[[Callable], Callable]:
+    """Declares what code has for a function of PyTorch's that no override reaches; the package's own calls reach it."""
+    original = getattr(torch, name)
+
+    def register(body: Callable) -> Callable:
+        @stands_in(torch, name)
+        def stand_in(*args, **kwargs):
+            return (body if torch._C._is_torch_function_enabled() else original)(*args, **kwargs)
+
+        return body
+
+    return register
+
+
+@_reads_memory("frombuffer")
+def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
+    result = on_memory(torch.frombuffer, buffer, dtype=dtype, count=count, offset=offset)
+    return set_requires_grad(result, True) if requires_grad else result
+
+
 @factory(torch.asarray)
-def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
+def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
     if copy is False:
         _expect_memory(obj, dtype)
+    if type(obj).__name__ == "PyCapsule":
+        obj = on_memory(torch.utils.dlpack.from_dlpack, obj)
+    elif _is_buffer(obj):
+        obj = frombuffer(obj, dtype=dtype or torch.get_default_dtype())
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
-    return set_requires_grad(result, True) if requires_grad else result.detach()
+    if requires_grad is None:
+        return result  # it requires grad if `obj` does
+    if requires_grad and result.grad_fn is not None:
+        return result
+    return set_requires_grad(result.detach(), requires_grad)
+
+
+def _is_buffer(obj) -> bool:
+    """Whether PyTorch reads the memory of an object that is no array."""
+    if isinstance(obj, (torch.Tensor, jax.Array, np.ndarray, np.generic)):
+        return False
+    try:
+        memoryview(obj).release()
+    except TypeError:
+        return False
+    return True
 
 
 def _expect_memory(obj, dtype: torch.dtype | None) -> None:
@@ -425,6 +495,7 @@ def _expect_memory(obj, dtype: torch.dtype | None) -> None:
         )
 
 
+@_reads_memory("from_numpy")
 @factory(torch.from_numpy)
 def from_numpy(ndarray):
     return as_tensor(ndarray)
@@ -447,7 +518,7 @@ def _range(start, step, count: int, dtype) -> jax.Array:
     return cast(steps if start == 0 else lax.add(steps, np.asarray(start).astype(compute)), dtype)
 
 
-@factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step)
+@factory(torch.arange, aten.arange.default, aten.arange.start, aten.arange.start_step, counts=True, warns=True)
 def arange(start, end=None, step=1, *, dtype=None, **options):
     start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     if dtype is not None:
@@ -474,7 +545,7 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
 
 
-@factory(torch.range, *[getattr(aten.range, name) for name in aten.range.overloads()])
+@factory(torch.range, *[getattr(aten.range, name) for name in aten.range.overloads()], counts=True)
 def range_(start=0, end=None, step=1, *, dtype=None, **options):
     start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
     dtype = dtype or torch.get_default_dtype()
@@ -509,7 +580,7 @@ _LINSPACES = [getattr(aten.linspace, name) for name in aten.linspace.overloads()
 _LOGSPACES = [getattr(aten.logspace, name) for name in aten.logspace.overloads() if not name.endswith("out")]
 
 
-@factory(torch.linspace, *_LINSPACES)
+@factory(torch.linspace, *_LINSPACES, counts=True)
 def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False):
     _expect_numbers("linspace", start, end)
     dtype = dtype or _linspace_dtype(start, end)
@@ -576,7 +647,7 @@ def _is_known(tensor: Tensor) -> bool:
     return current().lift(tensor).known is not None
 
 
-@factory(torch.logspace, *_LOGSPACES)
+@factory(torch.logspace, *_LOGSPACES, counts=True)
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     _expect_numbers("logspace", start, end)
     dtype = dtype or _linspace_dtype(start, end)

@@ -76,7 +76,7 @@ def _frequencies(function, overload, frequencies) -> None:
     def rule(n, d=1.0, *, dtype=None, **options):
         return literal(frequencies(n, d), dtype or torch.get_default_dtype(), **options)
 
-    factory(function, overload)(rule)
+    factory(function, overload, counts=True, warns=True)(rule)
 
 
 _frequencies(torch.fft.fftfreq, aten.fft_fftfreq.default, np.fft.fftfreq)

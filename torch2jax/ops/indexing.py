@@ -13,7 +13,7 @@ from jax import lax
 
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
-from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL
+from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
@@ -89,6 +89,13 @@ def same_dtype(input, source, name: str) -> None:
         raise RuntimeError(
             f"{name}: expected the source to have the dtype of the input, {input.dtype}, but got {source.dtype}"
         )
+
+
+def _expect_index(index, name: str, *, long: bool = False, error: type[Exception] = RuntimeError) -> None:
+    """Refuses an index of another dtype than int64, or int32 unless that is to be `long`."""
+    if index.dtype != canonical(torch.int64) and (long or index.dtype != np.int32):
+        wanted = "a long tensor" if long else "dtype int32/int64"
+        raise error(f"{name}(): Expected {wanted} for index, but got {index.dtype}")
 
 
 # Along one dimension: gather, scatter, index_select and their like are all this.
@@ -286,7 +293,7 @@ def _is_expansion(kind: ViewKind) -> bool:
 class _Elements:
     """One call of gather or scatter, checked: the region of the input that the index speaks of, and how."""
 
-    def __init__(self, input, dim: int, index, shape: tuple[int, ...] | None, windows: tuple[int, ...]):
+    def __init__(self, name: str, input, dim: int, index, shape: tuple[int, ...] | None, windows: tuple[int, ...]):
         dim = axis_of(input, dim)
         shape = index.shape if shape is None else shape
         self.result_shape, self.input_shape = shape, input.shape
@@ -302,8 +309,7 @@ class _Elements:
                 f"Size does not match at dimension other than {dim}: expected index {list(shape)} to be no larger than "
                 f"self {list(input.shape)} apart from dimension {dim}"
             )
-        if self.index.dtype not in (np.int32, np.int64):
-            raise RuntimeError(f"expected an index of dtype int64 or int32, but got {self.index.dtype}")
+        _expect_index(self.index, name)
         check_bounds(self.index, self.input.shape[dim], dim, error=RuntimeError)
         self.along = _Along(dim, windows)
 
@@ -340,13 +346,13 @@ class _Elements:
 def gather(input, dim, index, *, sparse_grad=False, shape=None, windows=()):
     if index.size == 0:
         return lax.full(index.shape if shape is None else shape, 0, input.dtype)
-    return _Elements(input, dim, index, shape, windows).gather()
+    return _Elements("gather", input, dim, index, shape, windows).gather()
 
 
 def _scatter(combine: Callable, input, dim, index, src, **expansion):
     if index.size == 0:
         return input
-    return _Elements(input, dim, index, **expansion).scatter(combine, src)
+    return _Elements("scatter", input, dim, index, **expansion).scatter(combine, src)
 
 
 @implements(torch.scatter, aten.scatter, prepare=_unexpanded, fits=("src", "value"))
@@ -395,6 +401,7 @@ def _broadcast_along(input, indices, dim=None):
 
 @implements(torch.take_along_dim, prepare=_broadcast_along)
 def take_along_dim(input, indices, dim=None, *, shape=None, windows=(), wraps=True):
+    _expect_index(indices, "take_along_dim", long=True)
     if wraps and indices.size:  # around, as often as need be
         size = input.shape[dim]
         indices = from_front(lax.rem(indices, like(indices, size)), size)
@@ -429,6 +436,7 @@ class _Rows:
         return tuple(self.count if d == self.dim else size for d, size in enumerate(self.input.shape))
 
     def scatter(self, combine: Callable, source, name: str):
+        _expect_index(self.index, name, long=name == "index_copy")
         same_dtype(self.input, source, name)
         source = at_least_1d(source)
         if source.shape != self.shape:
@@ -459,6 +467,7 @@ def _put_block(along: _Along, operand, updates, indices):
 def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
+    _expect_index(index, "index_select")
     rows = _Rows(input, dim, index)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())
@@ -488,6 +497,7 @@ def index_fill(input, dim, index, value):
             f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {np.ndim(value)} "
             "dimension(s)."
         )
+    _expect_index(index, "index_fill", long=True, error=IndexError)
     rows = _Rows(input, dim, index, negative=True)
     shape = rows.input.shape
     filled = jnp.zeros(shape[rows.dim], bool).at[rows.index].set(True, mode="promise_in_bounds")
@@ -512,8 +522,7 @@ def _as_dtype(value, dtype):
 
 
 def _flat_index(input, index, name: str):
-    if index.dtype not in (np.int32, np.int64):
-        raise RuntimeError(f"{name}(): Expected a long tensor for index, but got {index.dtype}")
+    _expect_index(index, name, long=True)
     check_bounds(index, input.size, 0, negative=True)
     return from_front(reshape(index, (index.size,)), input.size)
 

@@ -14,8 +14,10 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..rules.registry import implements, implements_tensors
+from ..rules.rule import InnerRule
 from ..tensors.dtypes import FACTORED, INEXACT
 from ..tensors.interop import array_to_tensor
+from ..tensors.traced import is_traced
 from .arrays import cast, is_complex, like, where, widened
 from .products import matmul
 from .values import values
@@ -146,10 +148,19 @@ def _transposed(factor, wanted: bool) -> dict:
     return {"transpose_a": wanted, "conjugate_a": wanted and is_complex(factor)}
 
 
-@factored(torch.cholesky_inverse)
+@implements_tensors(aten.cholesky_inverse.default)
 def cholesky_inverse(input, upper=False):
+    inverse, info = _INVERSE_OF_FACTOR((input, upper), {})
+    _linalg_check_errors(info, "cholesky_inverse", is_matrix=input.ndim == 2)
+    return inverse
+
+
+def _inverse_of_factor(input, upper):
     check_matrices("cholesky_inverse", input)
-    return cholesky_solve(_identity(input), input, upper)
+    return cholesky_solve(_identity(input), input, upper), _singularity(input)
+
+
+_INVERSE_OF_FACTOR = InnerRule(_inverse_of_factor, "cholesky_inverse", takes=FACTORED, dtype=(None, torch.int32))
 
 
 # LU, and what it solves.
@@ -233,14 +244,14 @@ def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
 
 def _pivoting(function: str, array, pivot: bool):
     if not pivot:
-        raise RuntimeError(f"{function}: LU without pivoting is not implemented; pass pivot=True")
+        raise RuntimeError(f"{function}: LU without pivoting is not implemented on the CPU; pass pivot=True")
     return array
 
 
 @factored(torch.linalg.lu)
 def linalg_lu(A, *, pivot=True):
     check_matrices("linalg.lu", A, square=False)
-    lu, _, permutation = lax.linalg.lu(_pivoting("linalg.lu", A, pivot))
+    lu, _, permutation = lax.linalg.lu(_pivoting("linalg.lu_factor", A, pivot))
     return (_permutation_matrix(permutation, A.dtype), *_triangles(lu))
 
 
@@ -257,11 +268,21 @@ def _triangles(lu):
     return lower, jnp.triu(lu[..., :size, :])
 
 
+def _are_within(pivots, rows: int) -> bool:
+    """Whether pivots are rows of the matrix, counted from one; traced ones are taken at their word."""
+    return is_traced(pivots) or not pivots.size or bool(np.min(pivots) >= 1 and np.max(pivots) <= rows)
+
+
 @factored(torch.lu_unpack)
 def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     nothing = _nothing(LU_data.dtype)
     matrix = nothing
     if unpack_pivots:
+        if not _are_within(LU_pivots, LU_data.shape[-2]):
+            raise RuntimeError(
+                "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+                "Did you properly pass the result of lu_factor?"
+            )
         permutation = lax.linalg.lu_pivots_to_permutation(LU_pivots - np.int32(1), LU_data.shape[-2])
         matrix = _permutation_matrix(permutation, LU_data.dtype)
     return (matrix, *(_triangles(LU_data) if unpack_data else (nothing, nothing)))
@@ -270,6 +291,16 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
 @factored(torch.linalg.lu_solve)
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     check_matrices("linalg.lu_solve", LU, name="LU")
+    if pivots.shape != LU.shape[:-1]:
+        raise RuntimeError(
+            "linalg.lu_solve: Number of pivots per batch should be same as the dimension of the matrix, but got shapes "
+            f"{list(pivots.shape)} and {list(LU.shape)}"
+        )
+    if not _are_within(pivots, LU.shape[-2]):
+        raise RuntimeError(
+            "Pivots given to lu_solve must all be greater or equal to 1 and smaller or equal to LU.size(-2). Did you "
+            "properly pass the result of lu_factor?"
+        )
     lu, right = broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
     permutation = lax.linalg.lu_pivots_to_permutation(pivots - np.int32(1), LU.shape[-1])
     permutation = jnp.broadcast_to(permutation, lu.shape[:-1])

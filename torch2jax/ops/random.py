@@ -170,10 +170,6 @@ def _gamma(key, shape, dtype, concentration):
     return lax.max(draw, like(draw, jnp.finfo(dtype).tiny))  # so that its logarithm is finite
 
 
-def _dirichlet(key, shape, dtype, concentration):
-    return jax.random.dirichlet(key, concentration, shape[:-1], dtype)
-
-
 def _logits(weights):
     return lax.log(weights.astype(jnp.promote_types(weights.dtype, np.float32)))
 
@@ -332,7 +328,8 @@ def cauchy(input, median=0.0, sigma=1.0, *, generator=None):
 def random(input, *bounds, generator=None):
     low, high = (0, *bounds) if len(bounds) == 1 else bounds or (0, None)
     high = _limit(input.dtype) if high is None else high
-    _check(low < high, "random_", "'from' to be less than 'to'", **{"from": low, "to": high})
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     return _drawn(input, _integers, low, high, generator=generator)
 
 
@@ -426,11 +423,6 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
 @factory(aten._standard_gamma.default)
 def _standard_gamma(input, generator=None):
     return sample(_gamma, input.shape, input.dtype, input, generator=generator, differentiable=True)
-
-
-@factory(aten._sample_dirichlet.default)
-def _sample_dirichlet(input, generator=None):
-    return sample(_dirichlet, input.shape, input.dtype, input, generator=generator, differentiable=True)
 
 
 @factory(torch.ops.prims.normal.default)

@@ -25,13 +25,15 @@ class _Place(torch.UntypedStorage):
     """What PyTorch can tell memory of other memory by: a storage without bytes, which lives as long as the memory."""
 
     address: int
+    array: object = None  # the memory at that address, if code has an array that stands for the tensor's
     of_tensors: "weakref.ref[TensorStorage] | None" = None  # as long as code holds it: asked again, it is the same
 
 
 def _place_of(memory: Memory) -> _Place:
     if memory.place is None:
         memory.place = _Place(0)
-        memory.place.address = next(_addresses)
+        lent = current().lent.place_of(memory)
+        memory.place.address, memory.place.array = (next(_addresses), None) if lent is None else lent
     return memory.place
 
 
@@ -39,7 +41,7 @@ class TensorStorage(torch.UntypedStorage):
     """The storage of tensors of a translated call: reads and writes the bytes that they are views of.
 
     What needs an address of memory (files, processes, devices) is refused with a ``RuntimeError``. Addresses of data
-    can be compared and subtracted; nothing is to be found there.
+    can be compared and subtracted; nothing is to be found there, unless an array of NumPy's stands for the memory.
     """
 
     _tensor: Torchish

@@ -6,6 +6,7 @@ PyTorch's own C++ takes a subscript apart: integers, slices, None and ... become
 
 import dataclasses
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from ..calls.selection import select
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import is_integral
 from ..tensors.storage import View, ViewKind, is_traced, reshape
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..translation import current
@@ -28,7 +30,10 @@ from .views import known_element
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool, torch.uint8)
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.bool, torch.uint8)
+
+
+_BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
 @dataclasses.dataclass
@@ -112,7 +117,7 @@ def _is_unknown_scalar(item) -> bool:
     if not isinstance(item, (Torchish, jax.Array)) or item.ndim:
         return False
     item = current().lift(item)
-    return item.dtype in _INDEX_DTYPES and known_values(item) is None
+    return is_integral(item.dtype) and known_values(item) is None
 
 
 def _is_unknown_mask(self, index) -> bool:
@@ -174,6 +179,8 @@ def _lifted(shape, indices) -> list[Torchish | None]:
         if index.dtype not in _INDEX_DTYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
         if index.dtype in (torch.bool, torch.uint8):
+            if index.dtype == torch.uint8:
+                warnings.warn(_BYTES, UserWarning, stacklevel=2)
             if tuple(index.shape) != tuple(shape[dim : dim + index.ndim]):
                 raise IndexError(
                     f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
@@ -283,6 +290,7 @@ def _prepare_write(input, indices, values, accumulate=False):
     mask = _only_mask(indices)
     if values.dtype != input.dtype:
         if mask is None or values.numel() != 1 or accumulate:
+            _expect_known_room(input.shape, _spread(indices), values.shape)
             raise RuntimeError(
                 f"Index put requires the source and destination dtypes match, got {input.dtype} for the destination "
                 f"and {values.dtype} for the source."
@@ -292,6 +300,12 @@ def _prepare_write(input, indices, values, accumulate=False):
         indices = _spread(indices)
     indices, negative = _facts(input, indices)
     return (input, indices, values, accumulate), {"negative": negative}
+
+
+def _expect_known_room(shape, indices, values) -> None:
+    """As `_expect_room`, of the shape of values and indices, if these tell how much they choose."""
+    if not any(_is_mask(index) for index in indices):
+        _expect_room(values, _result_shape(shape, [slice(None) if index is None else index for index in indices]))
 
 
 def _only_mask(indices) -> int | None:
@@ -393,13 +407,21 @@ def _combined(before, values, accumulate):
 
 
 def _expanded(values, shape):
+    _expect_room(values.shape, shape)
+    return jnp.broadcast_to(values, shape)
+
+
+def _expect_room(values, shape) -> None:
+    """Refuses values of a shape that does not broadcast to what is written to."""
     try:
-        return jnp.broadcast_to(values, shape)
+        fits = np.broadcast_shapes(values, shape) == tuple(shape)
     except ValueError:
+        fits = False
+    if not fits:
         raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape mismatch: value tensor of shape {list(values)} cannot be broadcast to indexing result of "
             f"shape {list(shape)}"
-        ) from None
+        )
 
 
 def _put_slice(input, dim: int, region: slice, values, accumulate):

@@ -30,6 +30,8 @@ from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_ne
 
 __all__ = ["Around"]
 
+_from_numpy = torch.from_numpy  # which translated code has something else for
+
 NOT_RUN: Any = object()
 _MOST = 2**16  # elements that are worth a copy
 _DEVICES = (torch.device, str)
@@ -360,7 +362,7 @@ def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
 
 def _copied(array, dtype: torch.dtype) -> torch.Tensor:
     """An array as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
-    return torch.from_numpy(np.array(array, dtype_t2j(dtype)))
+    return _from_numpy(np.array(array, dtype_t2j(dtype)))
 
 
 def _gather(value, tensors: list) -> bool:

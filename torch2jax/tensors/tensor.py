@@ -249,6 +249,9 @@ class Torchish(torch.Tensor):
         self._writes[0] += 1
 
 
+Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name
+
+
 def is_foreign(types: Iterable[type]) -> bool:
     """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
     for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
