@@ -11,11 +11,12 @@ from jax import lax
 
 from ..errors import OnMetaError, TracedValueError, WrapsOthersError
 from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense, tensor_to_array, values_of
 from ..tensors.known import is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import Storage, View, next_number
-from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
@@ -41,6 +42,17 @@ class Constants:
         with torch._C.DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
+            return self._remember(tensor, lifted)
+
+    def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
+        """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
+
+        def refuse() -> Held:
+            raise error
+
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            values = Lazy(refuse, tuple(tensor.shape), canonical(tensor.dtype))
+            lifted = wrap_held(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
 
     def is_around(self, value) -> bool:
