@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
@@ -174,3 +175,25 @@ def test_values_that_do_not_broadcast_are_refused_before_their_dtype():
 
     with pytest.raises(RuntimeError, match="shape mismatch"):
         t2j(write)(jnp.arange(4))
+
+
+@pytest.mark.parametrize("zeros", [(), (0,), (0, 2), (0, 1)])
+def test_second_derivatives_of_scattered_products(zeros):
+    """They are right, or NaN where several zeros met: PyTorch refuses these."""
+    source = jnp.asarray([1.5, 2.0, -3.0, 0.5, 2.5]).at[jnp.asarray(zeros, int)].set(0)
+    index, start = torch.tensor([0, 0, 1, 1, 0]), jnp.asarray([1.5, 2.0])
+
+    def scattered(start, source):
+        result = t2j(lambda x, y: torch.scatter_reduce(x, 0, index, y, "prod"))(start, source)
+        return (result**2 + result).sum()
+
+    def wanted(start, source):
+        result = start * jnp.stack([source[0] * source[1] * source[4], source[2] * source[3]])
+        return (result**2 + result).sum()
+
+    for derivative in (jax.grad, jax.hessian):
+        results = [jax.tree.leaves(derivative(function, (0, 1))(start, source)) for function in (scattered, wanted)]
+        for found, expected in zip(*results, strict=True):
+            is_known = ~np.isnan(found)
+            assert is_known.all() or (derivative is jax.hessian and zeros == (0, 1))
+            np.testing.assert_allclose(found[is_known], expected[is_known], rtol=1e-5)

@@ -29,6 +29,8 @@ __all__ = [
     "widened",
 ]
 
+_MOST_REDUCED = 64  # dimensions, of which PyTorch reduces some
+
 
 def like(array, value):
     """A scalar literal of an array's dtype."""
@@ -127,10 +129,12 @@ def axes_of(array, dim) -> tuple[int, ...]:
 
     Raises:
         IndexError: a dimension is out of range.
-        RuntimeError: a dimension appears twice.
+        RuntimeError: a dimension appears twice, or there are more than PyTorch reduces.
     """
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(array.ndim))
+    if array.ndim > _MOST_REDUCED:
+        raise RuntimeError(f"only tensors with up to {_MOST_REDUCED} dims are supported, got {array.ndim}")
     axes = canonicalize_dims(array.ndim, (dim,) if isinstance(dim, int) else tuple(dim))
     for axis in axes:
         if axes.count(axis) > 1:

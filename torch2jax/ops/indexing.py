@@ -192,13 +192,25 @@ def _(along, primals, tangents):
     zeros = along.scatter(lax.scatter_add, lax.full_like(operand, 0), is_zero.astype(operand.dtype), indices)
     alone = lax.bitwise_and(is_zero, lax.eq(along.gather(zeros, indices), one))
     others = _multiply(along, operand, where(alone, one, updates), indices)
+    product_there = along.gather(product, indices)
     of_updates = where(
         alone,
         along.gather(others, indices),
-        lax.div(along.gather(product, indices), where(is_zero, one, updates)),
+        where(is_zero, _differentiable_once(product_there), lax.div(product_there, where(is_zero, one, updates))),
     )
     tangent = lax.mul(of_operand, tangents[0])
     return product, along.scatter(lax.scatter_add, tangent, lax.mul(of_updates, tangents[1]), indices)
+
+
+@jax.custom_jvp
+def _differentiable_once(factor):
+    """The factor of zero where several zeros met: its own derivatives are NaN. PyTorch refuses to differentiate it."""
+    return factor
+
+
+@_differentiable_once.defjvp
+def _(primals, tangents):
+    return _differentiable_once(*primals), lax.mul(tangents[0], lax.full_like(tangents[0], np.nan))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

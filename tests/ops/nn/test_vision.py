@@ -88,6 +88,8 @@ def test_affine_grid(align_corners):
         (lambda x: F.pad(x, (1, 0), "mirror"), NotImplementedError, "Unrecognised padding mode"),
         (lambda x: F.pad(x[:, :0], (1, 0), "replicate"), RuntimeError, "2D or 3D .* other non-zero dimensions"),
         (lambda x: F.pad(x[..., :0], (1, 0), "reflect"), RuntimeError, "2D or 3D .* other non-zero dimensions"),
+        (lambda x: torch._C._nn.replication_pad2d(x, [1, 1]), RuntimeError, "padding size is expected to be 4"),
+        (lambda x: torch._C._nn.reflection_pad1d(x, []), RuntimeError, "padding size is expected to be 2"),
         (lambda x: F.interpolate(x, size=0), RuntimeError, "greater than 0"),
         (lambda x: F.interpolate(x, size=3, mode="bilinear"), NotImplementedError, "needs 4D input"),
     ],

@@ -114,16 +114,18 @@ def _circular(x, dim, before, after):
 _EDGES = {"reflect": _reflect, "replicate": _replicate, "circular": _circular}
 
 
-def _pad_rule(mode):
+def _pad_rule(mode, dims):
     def body(input, padding):
+        if len(padding) != 2 * dims:
+            raise RuntimeError(f"padding size is expected to be {2 * dims}, but got: {len(padding)}")
         return pad(input, padding, mode)
 
     return body
 
 
 for _dims in (1, 2, 3):
-    implements(getattr(_nn, f"reflection_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("reflect"))
-    implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("replicate"))
+    implements(getattr(_nn, f"reflection_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("reflect", _dims))
+    implements(getattr(_nn, f"replication_pad{_dims}d"), takes=NUMBERS, strides=as_input)(_pad_rule("replicate", _dims))
 
 
 @implements(torch.constant_pad_nd, aten.constant_pad_nd, fits=("value",), strides=as_input)
