@@ -14,7 +14,7 @@ FLOORS = [
     {"__init__", "__main__"},
     {"cli", "sharding"},
     {"convert"},
-    {"bridge", "ops", "torchscript"},
+    {"bridge", "checkpoints", "exporting", "ops", "torchscript"},
     {"calls"},
     {"parts"},
     {"transforms"},

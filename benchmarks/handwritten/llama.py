@@ -1,13 +1,11 @@
 """A Llama that decodes one token after another, with the weights' names of transformers."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["decoder"]
+__all__ = ["decoder", "looped"]
 
 
 def project(x, weight):
@@ -23,9 +21,9 @@ def rotate(x, cos, sin):
     return x * cos + jnp.concatenate([-right, left], -1) * sin
 
 
-def decoder(config, params: dict, length: int):
-    """A function of token ids (1, prompt) and a number of tokens, which gives (1, prompt + tokens), greedily."""
-    heads, shared, layers = config.num_attention_heads, config.num_key_value_heads, config.num_hidden_layers
+def stepper(config, length: int):
+    """A function of weights, caches, the next token ids (count,) and their place: the best token, and the caches."""
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
     width, epsilon = config.hidden_size // heads, config.rms_norm_eps
     theta = config.rope_parameters["rope_theta"]
     frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
@@ -45,7 +43,6 @@ def decoder(config, params: dict, length: int):
         y = jnp.einsum("sgqk,skd->sgqd", weights, values).reshape(heads, count, width)
         return project(y.swapaxes(0, 1).reshape(count, -1), p("o_proj")), (keys, values)
 
-    @functools.partial(jax.jit, donate_argnums=1)
     def step(params, caches, ids, position):
         angles = (position + jnp.arange(ids.shape[0]))[:, None] * jnp.concatenate([frequencies, frequencies])
         cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -62,8 +59,21 @@ def decoder(config, params: dict, length: int):
         x = normalize(x[-1], params["model.norm.weight"], epsilon)
         return jnp.argmax(project(x, params["lm_head.weight"])), new
 
+    return step
+
+
+def empty(config, length: int):
+    """The caches before the first token."""
+    shape = (config.num_key_value_heads, length, config.hidden_size // config.num_attention_heads)
+    return [tuple(jnp.zeros(shape) for _ in range(2)) for _ in range(config.num_hidden_layers)]
+
+
+def decoder(config, params: dict, length: int):
+    """A function of token ids (1, prompt) and a number of tokens, which gives (1, prompt + tokens), greedily."""
+    step = jax.jit(stepper(config, length), donate_argnums=1)
+
     def decode(ids, tokens: int):
-        caches = [tuple(jnp.zeros((shared, length, width)) for _ in range(2)) for _ in range(layers)]
+        caches = empty(config, length)
         given, position, found = ids[0], 0, list(np.asarray(ids[0]))
         for _ in range(tokens):
             token, caches = step(params, caches, given, np.int32(position))
@@ -73,5 +83,24 @@ def decoder(config, params: dict, length: int):
             if found[-1] == config.vocab_size:  # the end, where there is one
                 break
         return np.asarray([found])
+
+    return decode
+
+
+def looped(config, length: int, tokens: int):
+    """A function of weights and token ids (batch, prompt) that gives the next (batch, tokens), in one compiled loop."""
+    step = jax.vmap(stepper(config, length), (None, 0, 0, None))
+
+    def decode(params, ids):
+        def body(carry, position):
+            token, caches = carry
+            following, caches = step(params, caches, token[:, None], position)
+            return (following, caches), following
+
+        batch, prompt = ids.shape
+        caches = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), empty(config, length))
+        token, caches = step(params, caches, ids, np.int32(0))
+        _, found = lax.scan(body, (token, caches), prompt + jnp.arange(tokens - 1))
+        return jnp.concatenate([token[None], found]).T
 
     return decode

@@ -1,5 +1,7 @@
 """Elements by index and mask: values, gradients, graphs and refusals. Subscripts are in `tests/ops/test_setitem.py`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -32,6 +34,25 @@ class TestGraphs:
     def test_rows_in_order_are_a_slice(self):
         names = [e.primitive.name for e in equations(lambda x: x.index_select(0, torch.tensor([1, 2])), t2j(X))]
         assert names == ["slice"]
+
+    def test_rows_that_follow_each_other_are_copied_as_a_block(self):
+        def copy(x, i, y):
+            return x.index_copy(-1, i, y)
+
+        for index, values in ((torch.tensor([1]), X[:, :1] + 9), (torch.arange(1, 4), X[:, :3] + 9)):
+            known = functools.partial(copy, i=index)
+            names = [e.primitive.name for e in equations(lambda x, y, f=known: f(x, y=y), t2j(X), t2j(values))]
+            assert names == ["dynamic_update_slice"]
+            compare(jax.jit(t2j(copy))(t2j(X), t2j(index), t2j(values)), copy(X, index, values))
+            compare(jax.jit(t2j(lambda x, y, f=known: f(x, y=y)))(t2j(X), t2j(values)), copy(X, index, values))
+        names = [e.primitive.name for e in equations(copy, t2j(X), t2j(ROWS[:1]), t2j(X[:, :1]))]
+        assert "dynamic_update_slice" in names
+        assert "scatter" not in names
+        gradients = jax.grad(t2j(lambda *args: (copy(*args) ** 2).sum()), (0, 2))(
+            t2j(X), t2j(ROWS[:1]), t2j(X[:, :1] + 9)
+        )
+        compare(gradients[0], 2 * X.index_fill(1, ROWS[:1], 0))
+        compare(gradients[1], 2 * (X[:, :1] + 9))
 
 
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])

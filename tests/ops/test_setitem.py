@@ -78,6 +78,16 @@ MASKED = {
     "flag": FLAG,
 }
 BYTES = {"mask of bytes": ROW_MASK.to(torch.uint8)}  # PyTorch writes numbers through no such mask
+FOUR, FIVE, THREE = map(torch.arange, (4, 5, 3))
+GRIDS = {
+    "all": (FOUR[:, None], FIVE),
+    "apart from each other": (FOUR[:, None, None, None], FIVE),
+    "in another order": (FOUR, FIVE[:, None]),
+    "three, some of each": (FOUR[1:, None, None], FIVE[None, ::2, None], THREE[1:]),
+    "behind a dimension": (slice(None), FIVE[:, None], THREE - 3),
+    "one of the first": (torch.tensor([[2]]), FIVE[1:4]),
+    "one of each": (torch.tensor([[2]]), torch.tensor([1])),
+}
 READABLE = BASIC | INDEXED
 WRITABLE = BASIC | INDEXED | MASKED
 
@@ -134,6 +144,19 @@ class TestReads:
         x = base().requires_grad_()
         loss(x).backward()
         compare(jax.jit(jax.grad(t2j(loss)))(t2j(base())), x.grad)
+
+    @pytest.mark.parametrize("subscript", GRIDS.values(), ids=GRIDS)
+    def test_known_indices_that_walk_through_dimensions_are_slices(self, subscript):
+        function = t2j(lambda x: x[subscript])
+        compare(jax.jit(function)(t2j(base())), base()[subscript])
+        names = {equation.primitive.name for equation in jax.make_jaxpr(function)(t2j(base())).eqns}
+        assert names <= {"slice", "squeeze", "transpose", "reshape", "broadcast_in_dim"}
+
+    @pytest.mark.parametrize("subscript", [(GRID, ROWS), (WRAPPED, ROWS), (torch.arange(3), torch.arange(3))])
+    def test_other_known_indices_are_not(self, subscript):
+        function = t2j(lambda x: x[subscript])
+        compare(jax.jit(function)(t2j(base())), base()[subscript])
+        assert "gather" in {equation.primitive.name for equation in jax.make_jaxpr(function)(t2j(base())).eqns}
 
     def test_vmap(self):
         index = jnp.array([3, 0, -1])

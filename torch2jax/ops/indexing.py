@@ -437,7 +437,7 @@ class _Rows:
         return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
 
 
-def _slice_where_known(input, dim, index):
+def _slice_where_known(input, dim, index, *source):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
     input, index = call.lift(input), call.lift(index)
@@ -446,7 +446,13 @@ def _slice_where_known(input, dim, index):
         if values is not None and values.size:
             check_bounds(values, input.shape[dim] if input.ndim else 1, dim)
             index = progression(values) or index
-    return (input, dim, index), {}
+    return (input, dim, index, *source), {}
+
+
+def _put_block(along: _Along, operand, updates, indices):
+    """Rows that follow each other are put in their places at once."""
+    corner = [indices[0] if d == along.dim else np.zeros((), indices.dtype) for d in range(operand.ndim)]
+    return lax.dynamic_update_slice(operand, updates, corner, allow_negative_indices=False)
 
 
 @implements(torch.index_select, prepare=_slice_where_known)
@@ -465,11 +471,14 @@ def index_add(input, dim, index, source, *, alpha=1):
     return _Rows(input, dim, index).scatter(_add, source, "index_add")
 
 
-@implements(torch.index_copy)
+@implements(torch.index_copy, prepare=_slice_where_known)
 def index_copy(input, dim, index, source):
     if source.ndim == 0 and input.ndim == 1:
         source = at_least_1d(source)
-    return _Rows(input, dim, index).scatter(_put, source, "index_copy")
+    follow = index.step == 1 if isinstance(index, slice) else index.size == 1
+    if isinstance(index, slice):
+        index = np.arange(*index.indices(at_least_1d(input).shape[dim]), dtype=np.int32)
+    return _Rows(input, dim, index).scatter(_put_block if follow else _put, source, "index_copy")
 
 
 @implements(torch.index_fill, aten.index_fill, fits=("value",))

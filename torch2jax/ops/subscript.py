@@ -241,7 +241,39 @@ def _prepare_read(input, indices):
     if any(_is_mask(index) for index in indices):
         raise TracedValueError("indexing with a boolean mask")
     indices, negative = _facts(input, indices)
+    part = _part(input, indices)
+    if part is not None:
+        input, indices, negative = part, [None] * part.ndim, ()
     return (input, indices), {"negative": negative}
+
+
+def _part(input: Torchish, indices) -> Torchish | None:
+    """What several known indices choose, where each walks through a dimension of its own, as `numpy.ix_` makes them."""
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(dims) < 2 or dims[-1] - dims[0] >= len(dims) or not _is_staged(input):
+        return None
+    chosen = [
+        index.values if isinstance(index, _Fixed) else known_values(index) for index in map(indices.__getitem__, dims)
+    ]
+    if any(values is None or not values.size for values in chosen):
+        return None
+    together = np.broadcast_shapes(*(values.shape for values in chosen))
+    axes = [_axis(values, len(together)) for values in chosen]
+    walks = [progression(values.reshape(-1)) for values in chosen]
+    walked = [axis for axis in axes if axis is not None and axis >= 0]
+    if None in axes or len({*walked}) < len(walked) or not all(walk and walk.step > 0 for walk in walks):
+        return None
+    part = input[(slice(None),) * dims[0] + tuple(walks)]
+    order = sorted(range(len(dims)), key=axes.__getitem__)
+    after = range(dims[-1] + 1, input.ndim)
+    part = part.permute(*range(dims[0]), *(dims[place] for place in order), *after)
+    return part.reshape(*input.shape[: dims[0]], *together, *(input.shape[dim] for dim in after))
+
+
+def _axis(values: np.ndarray, ndim: int) -> int | None:
+    """The only one of `ndim` dimensions in which an index has more than one value; -1 if there is none."""
+    axes = [axis for axis, size in enumerate(values.shape, ndim - values.ndim) if size > 1]
+    return None if len(axes) > 1 else axes[0] if axes else -1
 
 
 def _prepare_write(input, indices, values, accumulate=False):

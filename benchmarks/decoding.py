@@ -1,0 +1,113 @@
+"""A whole decoding as one compiled program, against the same loop in JAX by hand, and PyTorch's `generate`.
+
+    python -m benchmarks.decoding [llama tiny] [--batch 4] [--tokens 64] [--rounds 5]
+
+The steps are those of `examples/generate.py`, in a greedy `lax.scan`, of a Llama of eight layers of width 512 with
+random weights (`tiny`: two of width 64), for prompts without padding. The loop by hand is a `lax.scan` over the step of
+`handwritten/llama.py` with a cache of the same shapes. All start from the same weights and give the same tokens. The
+ways take turns; a rate is that of the best round, and the ratio of times the median of those of the rounds.
+"""
+
+import argparse
+import collections
+import importlib.util
+import re
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import torch
+
+from torch2jax import t2j
+
+from .generate import PROMPT, small_llama
+from .handwritten import llama
+
+
+def the_example():
+    path = Path(__file__).parents[1] / "examples/generate.py"
+    spec = importlib.util.spec_from_file_location("generate_example", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def scanned(steps, tokens: int):
+    """Greedy decoding that does not stop, as that by hand."""
+
+    def decode(params, ids):
+        def body(carry, _):
+            logits, state = steps.step(params, *carry)
+            token = logits.argmax(-1).astype(np.int32)
+            return (token, state), token
+
+        logits, state = steps.start(params, ids)
+        token = logits.argmax(-1).astype(np.int32)
+        _, found = jax.lax.scan(body, (token, state), length=tokens - 1)
+        return jax.numpy.concatenate([token[None], found]).T
+
+    return decode
+
+
+def operations(program) -> collections.Counter:
+    """How often a compiled program has each operation, in its loops and fusions too."""
+    free = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "copy", "fusion", "call"}
+    found = re.findall(r"= \S+ ([a-z\-]+)\(", program.as_text())
+    return collections.Counter(name for name in found if name not in free)
+
+
+def compare(name: str, batch: int, tokens: int, rounds: int, show: bool) -> None:
+    """Prints the rows of one model."""
+    example, model = the_example(), small_llama(name == "tiny")
+    ids = torch.randint(3, 100, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
+    params = t2j(dict(model.state_dict()))
+    steps = example.causal(model, PROMPT + tokens)
+    ours = jax.jit(scanned(steps, tokens)).lower(params, t2j(ids)).compile()
+    theirs = jax.jit(llama.looped(model.config, PROMPT + tokens, tokens)).lower(params, t2j(ids)).compile()
+    given = {"attention_mask": torch.ones_like(ids), "pad_token_id": 0}
+    options = {**given, "do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens}
+    ways = {
+        "translated": lambda: np.asarray(ours(params, t2j(ids))),
+        "by hand": lambda: np.asarray(theirs(params, t2j(ids))),
+        "PyTorch": lambda: model.generate(ids, **options)[:, PROMPT:].numpy(),
+        "PyTorch, static": lambda: model.generate(ids, **options, cache_implementation="static", disable_compile=True)[
+            :, PROMPT:
+        ].numpy(),
+    }
+    expected = ways["by hand"]()
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for way, run in ways.items():
+        np.testing.assert_array_equal(run(), expected, way)
+    for _ in range(rounds):
+        for way, run in ways.items():
+            start = time.perf_counter()
+            run()
+            times[way].append(time.perf_counter() - start)
+    a, b = operations(ours), operations(theirs)
+    if show:
+        for operation in sorted(a | b, key=lambda key: b[key] - a[key]):
+            print(f"  {operation:24} {a[operation]:5} {b[operation]:5}")
+    for way in list(ways)[1:]:
+        ratio = np.median([x / y for x, y in zip(times["translated"], times[way], strict=True)])
+        rates = [batch * tokens / min(times[key]) for key in ("translated", way)]
+        print(f"| {name} | {way} | {rates[0]:.0f} | {rates[1]:.0f} | {ratio:.3f} |", flush=True)
+    print(f"| {name} | operations by hand | {a.total()} | {b.total()} | {a.total() / b.total():.3f} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="llama, tiny; both by default")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--show", action="store_true", help="print the number of each operation")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| model | other | translated (tokens/s) | other (tokens/s) | time, ratio |\n|---|---|---|---|---|")
+    for name in options.models or ("llama", "tiny"):
+        compare(name, options.batch, options.tokens, options.rounds, options.show)
+
+
+if __name__ == "__main__":
+    main()
