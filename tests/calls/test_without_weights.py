@@ -104,3 +104,9 @@ def test_a_method_and_a_module_within_a_function(net):
     assert jax.eval_shape(lambda s, x: t2j(net.forward)(x, state_dict=s), state, X).shape == (8, 4)
     with pytest.raises(RuntimeError, match="meta"):
         t2j(lambda x: net.table(x))(jnp.ones((8, 4)))
+
+
+def test_a_step_whose_module_has_no_values(net):
+    step = t2j(lambda model, x: model(x).sum(), state=net)
+    with pytest.raises(RuntimeError, match=r"model\.[a-z.]+ is on the meta device, and init"):
+        step.init(X)

@@ -302,7 +302,13 @@ class _Copies:
                 if state is not None and key not in given:
                     self._refuse("lacks", [key], given)
                 array = as_array(_fitting(given[key], tensor, key)) if key in given else None
-                self._memo[id(tensor)] = _apart(call.lift_own(tensor) if array is None else call.bind(tensor, array))
+                if array is not None:
+                    found = call.bind(tensor, array)
+                elif tensor.is_meta:
+                    found = call.bind_missing(tensor, _without_values(key))
+                else:
+                    found = call.lift_own(tensor)
+                self._memo[id(tensor)] = _apart(found)
         self._gradients = [
             (self._memo[id(place.tensor)], place.get())
             for _, place in _places(self._names, originals)
@@ -393,6 +399,13 @@ class _Copies:
     def _remember(self, value, copied) -> Any:
         self._memo[id(value)] = copied
         return copied
+
+
+def _without_values(key: _Key) -> RuntimeError:
+    return RuntimeError(
+        f"{'.'.join(key)} is on the meta device, and init makes a first state of values: give it some, or for shapes "
+        "alone translate the module, and take gradients and steps in JAX"
+    )
 
 
 def _apart(tensor: Torchish) -> Torchish:
