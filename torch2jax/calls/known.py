@@ -112,8 +112,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             return run_known(function, rule, (in_pytorch(torch.tensor, args[0]), *args[1:]), kwargs)
         return run_named(function, rule, args, kwargs)
     error = None
-    by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
-    may_wait = call.is_lazy and not by_rule and not torch._C._is_any_autocast_enabled()
+    by_rule = rule.has_own_values or call.settings.default_dtype is not None
+    may_wait = not by_rule and call.is_lazy and not torch._C._is_any_autocast_enabled()
     may_wait = may_wait and not (operands.want_grad and torch.is_grad_enabled())
     if may_wait and operands.is_small(rule.elementwise):
         try:
@@ -122,6 +122,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             error = refused
         else:
             return _results(made, function, rule, operands, args, kwargs)
+    by_rule = by_rule or not call.stages
     if error is not None:
         try:
             result = run_named(function, rule, args, kwargs)

@@ -138,6 +138,8 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any
 
 def as_array(value) -> jax.Array:
     """An entry of a state, a tensor or an array of anyone's."""
+    if isinstance(value, jax.Array):  # jax.numpy would ask twice what it is
+        return value
     return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.asarray(value)
 
 
