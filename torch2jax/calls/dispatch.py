@@ -335,7 +335,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if rule.is_pure:
                 if self.stages or (self.tape is not None and rule.concrete):
                     return run_known(func, rule, args, kwargs)
-            elif self.stages and _writes(func, rule) and write_known(func, rule, args, kwargs):
+            elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
         except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
