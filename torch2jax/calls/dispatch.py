@@ -59,6 +59,7 @@ from .wrappers import run_by_wrappers
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
+_NO_TRACE: Any = object()
 _PACKAGE = __name__.partition(".")[0] + "."
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
@@ -112,6 +113,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.compiles = False
         """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
         self._observer = _observer.get()
+        self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
         self.on_result: Callable | None = None if outer is None else outer.on_result
         self.tape: Tape | None = None if outer is None else outer.tape
         self._depth = attempt.depth if self.tape is None else self.tape.depth
@@ -337,7 +339,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
             if rule.is_pure:
                 if self.stages or (self.tape is not None and rule.concrete):
                     return run_known(func, rule, args, kwargs)
-            elif self.stages and _writes(func, rule) and write_known(func, rule, args, kwargs):
+            elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
         except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -346,13 +348,16 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     @property
     def stages(self) -> bool:
-        return self.constants.stages
+        return current_trace() is self._staged or self.constants.stages
 
     @property
     def is_lazy(self) -> bool:
         if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
             return False
-        return current_trace() is self.outermost[0] and self.constants.stages
+        trace = current_trace()
+        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages:
+            self._staged = trace
+        return trace is self._staged
 
     def outside(self):
         return outside()
@@ -394,6 +399,11 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def _is_own_body(self, func, args) -> bool:
         # A function whose body asks for overrides by another way than _body() answers would come back for ever.
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
+
+    def runs_body(self, func, args) -> bool:
+        """Whether a function without a rule is served by its own body, wherever the call is."""
+        is_plain = autocast.region() is None and self._observer is None and func not in self._called_in_torch
+        return is_plain and not self._is_own_body(func, args)
 
     def run_body(self, func, args, kwargs):
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""

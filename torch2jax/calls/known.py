@@ -112,8 +112,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             return run_known(function, rule, (in_pytorch(torch.tensor, args[0]), *args[1:]), kwargs)
         return run_named(function, rule, args, kwargs)
     error = None
-    by_rule = rule.has_own_values or call.settings.default_dtype is not None or not call.stages
-    may_wait = call.is_lazy and not by_rule and not torch._C._is_any_autocast_enabled()
+    by_rule = rule.has_own_values or call.settings.default_dtype is not None
+    may_wait = not by_rule and call.is_lazy and not torch._C._is_any_autocast_enabled()
     may_wait = may_wait and not (operands.want_grad and torch.is_grad_enabled())
     if may_wait and operands.is_small(rule.elementwise):
         try:
@@ -122,6 +122,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
             error = refused
         else:
             return _results(made, function, rule, operands, args, kwargs)
+    by_rule = by_rule or not call.stages
     if error is not None:
         try:
             result = run_named(function, rule, args, kwargs)
@@ -134,10 +135,8 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     return _with_known(run_named(function, rule, args, kwargs), known)
 
 
-def write_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> bool:
-    """Whether a write to a small known tensor was done: by PyTorch, to a copy, which holds the values from now on.
-
-    What it is in the graph, once that asks, is what the rule makes of the tensor as it was.
+def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether a write to a known number was done: by PyTorch, to a copy, which holds the value from now on.
 
     Args:
         function: PyTorch's, which writes to its first argument and to nothing else.
@@ -147,41 +146,27 @@ def write_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> boo
         return False
     if not call.is_lazy or torch._C._is_any_autocast_enabled():
         return False
-    memory = target._node.memory  # pyright: ignore[reportAttributeAccessIssue]
     try:
         operands = _Operands(args, kwargs)
-        if any(x._node.storage.memory is memory and x is not target for x in operands.tensors):
-            return False
         if not operands.is_small(True) or (operands.want_grad and torch.is_grad_enabled()):
             return False
         made = in_pytorch(operands.args[0].clone)
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
     except Exception:  # with the words of the rule
         return False
-    lazy, shape, dtype = None, tuple(made.shape), canonical(made.dtype)
-    if shape:
-        operation = _Operation(functools.partial(_written, rule), operands, args, kwargs)
-        lazy = Lazy(functools.partial(operation.result, 0, made), shape, dtype, operation.depth)
-    if lazy is None or lazy.is_long:
-        lazy = Lazy(functools.partial(_literal, made), shape, dtype)
-    target.write(lazy, made)
+    target.write(Lazy(functools.partial(_literal, made), (), canonical(made.dtype)), made)
     return True
 
 
 def _is_free(target: Torchish) -> bool:
-    """Whether a tensor is all of its memory, and no gradients, modes or tensors from outside have to do with it."""
+    """Whether a tensor is a number of its own, and no gradients, modes or tensors from outside have to do with it."""
     node = target._node
     if type(node) is not Storage or target._restriction is not None or node.is_outgrown:
         return False
     memory = node.memory
-    return not (node.differentiable or memory.foreign or memory.is_inference or memory.is_shared) and (
-        node.history is None and type(node.known) is torch.Tensor
-    )
-
-
-def _written(rule: Any, args: tuple, kwargs: dict) -> Torchish:
-    rule(args, kwargs)
-    return args[0]
+    if node.differentiable or node.history is not None or memory.foreign or memory.is_inference or memory.is_shared:
+        return False
+    return type(node.known) is torch.Tensor and node.known.ndim == 0 and memory.size == 1
 
 
 def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:

@@ -161,6 +161,8 @@ def as_array(value) -> jax.Array:
     Raises:
         TypeError: it has a shape and a dtype alone.
     """
+    if isinstance(value, jax.Array):  # jax.numpy would ask twice what it is
+        return value
     if isinstance(value, jax.ShapeDtypeStruct) or (isinstance(value, torch.Tensor) and value.is_meta):
         raise TypeError(
             f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "

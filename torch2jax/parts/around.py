@@ -273,7 +273,12 @@ class Around:
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
         sort = sort_of(function)
-        if sort is not Sort.NONE and not entered():
+        if sort in (Sort.NONE, Sort.PYTHON):
+            if args and _state(args[0]) and asks_for_gradients(function):
+                return self._told_of_gradients(function, *args, **kwargs)
+            if sort is Sort.PYTHON and not entered() and call.runs_body(function, args):
+                return call.run_body(function, args, kwargs)
+        elif not entered():
             if len(args) == 1 and not kwargs:
                 value = args[0]
                 state = _state(value)
@@ -291,8 +296,6 @@ class Around:
             result = self.run(function, args, kwargs, sort)
             if result is not NOT_RUN:
                 return result
-        elif args and _state(args[0]) and asks_for_gradients(function):
-            return self._told_of_gradients(function, *args, **kwargs)
         return self._on_jax(call, function, args, kwargs)
 
     def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:

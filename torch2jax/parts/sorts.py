@@ -54,6 +54,7 @@ class Sort(Enum):
     INDEXES = "gives a view, or a new one where a tensor tells the elements"
     CONVERTS = "gives the same, or a new one of another dtype"
     OTHER = "gives views, or whatever else"
+    PYTHON = "calls others, which come by themselves"
     NONE = "is not for PyTorch"
 
 
@@ -64,8 +65,10 @@ def sort_of(function) -> Sort:
         is_gradients = "grad" in function.__self__.__name__
         return Sort.NONE if is_gradients else Sort.OTHER if name == "__get__" else Sort.WRITES
     rule = registry.lookup(function)
-    if _RANDOM.search(name) or (rule is None and isinstance(function, types.FunctionType)):
-        return Sort.NONE  # what a function in Python calls comes by itself
+    if rule is None and isinstance(function, types.FunctionType):
+        return Sort.PYTHON
+    if _RANDOM.search(name):
+        return Sort.NONE
     if isinstance(rule, (Reflected, WithFlag)):
         rule = rule.rule
     if isinstance(rule, ArrayRule):
