@@ -1,7 +1,6 @@
 """Every example runs, on a small problem."""
 
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -18,8 +17,7 @@ SMALL = {
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example(path: Path):
-    arguments = SMALL.get(path.stem, [])
-    done = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+def test_example(path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(path), *SMALL.get(path.stem, [])])
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out

@@ -12,9 +12,9 @@ ROOT = Path(torch2jax.__file__).parent
 # From the top to the bottom; rooms of one line do not know each other.
 FLOORS = [
     {"__init__", "__main__"},
-    {"cli"},
+    {"cli", "sharding"},
     {"convert"},
-    {"bridge", "ops", "torchscript"},
+    {"bridge", "checkpoints", "exporting", "ops", "torchscript"},
     {"calls"},
     {"parts"},
     {"transforms"},

@@ -1,6 +1,6 @@
 """Run PyTorch code in JAX."""
 
-from . import ops as ops, torchscript as torchscript  # registers the rules, and what stands in
+from . import ops as ops, sharding as sharding, torchscript as torchscript  # registers the rules, and what stands in
 from .bridge.call_torch import torch2jax, torch2jax_auto
 from .bridge.compat import (
     Size,
@@ -11,8 +11,10 @@ from .bridge.compat import (
     tree_j2t,
     tree_t2j,
 )
+from .checkpoints import load_state
 from .convert import j2t, t2j
 from .errors import NoRuleError, TracedValueError
+from .exporting.export import export
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 
@@ -24,9 +26,12 @@ __all__ = [
     "TracedValueError",
     "dtype_j2t",
     "dtype_t2j",
+    "export",
     "implements",
     "implements_tensors",
     "j2t",
+    "load_state",
+    "sharding",
     "t2j",
     "torch2jax",
     "torch2jax_auto",

@@ -17,7 +17,7 @@ from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
 from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
-from .tensors.interop import array_to_tensor, tensor_to_array
+from .tensors.interop import array_to_tensor, tensor_to_array, without_values
 from .tensors.tensor import Torchish
 from .tensors.trees import map_arguments, map_results
 from .transforms.paths import Policy
@@ -44,7 +44,8 @@ def t2j(
         thing: one of
 
             - a tensor: the array of the same values, without a copy on the CPU where the layout allows it. While
-              ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
+              ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits. Of one on the meta device, a
+              `jax.ShapeDtypeStruct`.
             - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
@@ -86,7 +87,7 @@ def t2j(
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
             something of another kind; or `compile` is given for a function, or with `state`.
-        ValueError: a tensor is on the meta device; `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
+        ValueError: `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
             no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
     The functions raise
@@ -102,7 +103,9 @@ def t2j(
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")
     if isinstance(thing, torch.Tensor):
-        return thing.read() if isinstance(thing, Torchish) else tensor_to_array(thing)
+        if isinstance(thing, Torchish):
+            return thing.read()
+        return without_values(thing) if thing.is_meta else tensor_to_array(thing)
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):

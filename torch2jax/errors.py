@@ -1,10 +1,12 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
+import contextlib
 import dis
 import os
 import sys
 import sysconfig
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ __all__ = [
     "WithoutValuesError",
     "WrapsOthersError",
     "asking_place",
+    "hinting_at_axes",
     "is_raised_by_code",
     "user_location",
     "user_place",
@@ -251,3 +254,21 @@ _VMAP_HINTS = {
     "Tensor.item()": "It looks like you're calling .item() on a Tensor",
     "bool(tensor)": "It looks like you're attempting to use a Tensor in some data-dependent control flow",
 }
+
+
+_AXES_HINT = (
+    "PyTorch's code says nothing of shardings, which JAX's types have on a mesh with explicit axes. Give the function "
+    "that calls it to jax.sharding.auto_axes(function, out_sharding=...), or make the mesh with "
+    "axis_types=(jax.sharding.AxisType.Auto,) for each axis"
+)
+
+
+@contextlib.contextmanager
+def hinting_at_axes() -> Iterator[None]:
+    """Tells what to do about what JAX says of types that have shardings."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
+            error.add_note(_AXES_HINT)
+        raise

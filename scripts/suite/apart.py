@@ -126,7 +126,7 @@ APART = (
     Apart(
         "operators of tests",
         "they are there for PyTorch's tests of its dispatcher",
-        calls=r"_test_(warn_in_autograd|autograd_multiple_dispatch\w*)",
+        calls=r"_test_(warn_in_autograd|autograd_multiple_dispatch\w*|functorch_fallback)",
     ),
     Apart(
         "`make_fx`",

@@ -5,33 +5,18 @@ from multiprocessing.connection import Connection
 
 from scripts.uses.outcome import Outcome
 from scripts.uses.use import Use, all_uses
-from scripts.watched import silence, watched
+from scripts.watched import each, silence
 
 __all__ = ["outcomes"]
 
 _BATCH = 20  # uses that one process runs: what libraries and compilers keep grows
-_LOAD = 120  # seconds for its imports
 
 
 def outcomes(uses: Sequence[Use], timeout: float) -> Iterator[Outcome]:
     """The outcome of each use, in as many processes, one after the other, as that takes."""
-    left = list(uses)
-    while left:
-        with watched(_run, [use.name for use in left[:_BATCH]]) as (receive, _):
-            loaded = _next(receive, _LOAD)
-            for use in left[:_BATCH]:
-                found = _next(receive, timeout) if loaded is None else loaded
-                left.remove(use)
-                yield found if isinstance(found, Outcome) else Outcome(use.name, use.version, error=str(found))
-                if not isinstance(found, Outcome):
-                    break
-
-
-def _next(receive: Connection, seconds: float) -> Outcome | str | None:
-    try:
-        return receive.recv() if receive.poll(seconds) else f"TimeoutError: more than {seconds:g} s"
-    except EOFError:
-        return "the process ended"
+    versions = {use.name: use.version for use in uses}
+    for name, found in each(_run, list(versions), _BATCH, timeout):
+        yield found if isinstance(found, Outcome) else Outcome(name, versions[name], error=found)
 
 
 # What follows runs in the worker.

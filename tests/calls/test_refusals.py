@@ -9,9 +9,14 @@ from torch2jax import Rules, t2j
 
 MATRIX, WIDE, VECTOR = torch.eye(3), torch.ones(2, 3), torch.ones(3)
 DOUBLE, INTEGERS, STACK = MATRIX.double(), MATRIX.int(), torch.ones(2, 3, 3)
-L = torch.linalg
+L, F = torch.linalg, torch.nn.functional
 CASES = [
     (torch.add, WIDE, torch.ones(2, 2)),
+    (F.batch_norm, WIDE, VECTOR, torch.ones(2)),
+    (F.batch_norm, WIDE, None, None, torch.ones(2), None, True),
+    (F.multi_margin_loss, torch.ones(0), VECTOR.long()),
+    (lambda a, b: torch.vmap(torch.mm)(a, b), STACK, WIDE),
+    (lambda a, b: torch.vmap(torch.mm, (0, None))(a, b), STACK, torch.ones(2, 2)),
     (torch.mm, MATRIX, VECTOR),
     (torch.bmm, STACK, torch.ones(3, 3, 3)),
     (torch.matmul, STACK, torch.ones(3, 3, 3)),

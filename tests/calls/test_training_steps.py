@@ -123,7 +123,8 @@ def parameters_for(optimizer_class, model):
 def test_every_optimizer(optimizer_class, kwargs):
     model = build()
     optimizer = optimizer_class(parameters_for(optimizer_class, model), **copy.deepcopy(kwargs))
-    loose = optimizer_class is torch.optim.Muon  # computes in bfloat16
+    # Muon computes in bfloat16; centered, RMSprop divides by a small difference of what processors round differently
+    loose = optimizer_class is torch.optim.Muon or kwargs.get("centered")
     check(t2j(train, state=(model, optimizer)), (model, optimizer), *batch(), atol=2e-3 if loose else 2e-5)
 
 

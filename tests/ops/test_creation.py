@@ -147,6 +147,13 @@ def test_full_of_a_traced_value():
     np.testing.assert_array_equal(f(jnp.asarray([1.0, 2.0])), [[4, 4], [4, 4]])
 
 
+@pytest.mark.parametrize("function", [torch.linspace, torch.logspace])
+def test_ends_of_ranges_are_numbers(function):
+    for ends in ((None, 3.0), (0.0, None), (None, None)):
+        with pytest.raises(RuntimeError, match=f"{function.__name__} only supports 0-dimensional start and end"):
+            jax.jit(t2j(lambda x, ends=ends: function(*(x if y is None else y for y in ends), 3)))(jnp.ones(3))
+
+
 def test_linspace_between_traced_values():
     f = jax.jit(t2j(lambda x: torch.linspace(x.min(), x.max(), 5)))
     np.testing.assert_allclose(f(jnp.asarray([1.0, 3.0])), [1, 1.5, 2, 2.5, 3])

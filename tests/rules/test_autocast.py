@@ -40,6 +40,8 @@ def cast(args, dtype):
 
 
 LISTS = {"cpu": AutocastCPUTestLists, "cuda": AutocastTestLists}
+# Parts of the largest element by which PyTorch's own results differ from one processor to another.
+PROCESSOR = {"conv_transpose3d": 0.05}
 LOWER, FLOAT32 = ("_16", "_fp16"), ("_fp32", "need_autocast_promote")
 
 
@@ -81,9 +83,9 @@ def test_lists_of_pytorch(device, dtype):
             for output, expected in zip(outputs, in_pytorch, strict=True):
                 if output.shape == ():  # the reduction of these functions is not by default what they document
                     expected = expected.float().mean()
-                close = functools.partial(np.testing.assert_allclose, err_msg=name)
                 scale = float(expected.float().abs().max())
-                close(np.float32(output), expected.float(), rtol=1e-4, atol=scale * (0.03 if wanted is dtype else 1e-4))
+                atol = scale * (0.03 if wanted is dtype else 1e-4) + PROCESSOR.get(name, 0) * scale
+                np.testing.assert_allclose(np.float32(output), expected.float(), rtol=1e-4, atol=atol, err_msg=name)
 
 
 def cast_low(args, dtype):
@@ -399,7 +401,13 @@ def test_recurrent_layers(kind):
             return layer(x)
 
     found = jax.tree.leaves(jax.jit(t2j(run))(t2j(x)))
-    for output, expected in zip(found, tree_leaves(run(x)), strict=True):
+    try:
+        in_pytorch = tree_leaves(run(x))
+    except RuntimeError as error:
+        if "primitive descriptor" not in str(error):
+            raise
+        pytest.skip("PyTorch has no such layer of half precision for this processor")
+    for output, expected in zip(found, in_pytorch, strict=True):
         assert output.dtype == canonical(expected.dtype)
         np.testing.assert_allclose(np.float32(output), expected.detach().float(), atol=1e-2)
 

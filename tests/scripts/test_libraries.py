@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+from scripts import watched
 from scripts.libraries import PAGE, wanted
 from scripts.uses import worker
 from scripts.uses.outcome import Outcome, Results
@@ -114,7 +115,7 @@ def test_the_page_is_that_of_the_uses():
 
 
 def test_a_use_that_hangs_costs_only_itself(monkeypatch):
-    monkeypatch.setattr(worker, "_LOAD", 0)
+    monkeypatch.setattr(watched, "_LOAD", 0)
     first, second = worker.outcomes([USES[name] for name in HERE], timeout=0)
     assert (first.use, second.use) == HERE
     assert first.error == second.error == "TimeoutError: more than 0 s"

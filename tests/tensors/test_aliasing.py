@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from torch2jax import t2j
 
-PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "200"))
+PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "80"))
 EAGER_SHARE = 8  # every program runs jitted, and one in so many op by op as well
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # most of the time is XLA's
 LARGE = 1e4  # values beyond are not compared: rounding errors grow with them

@@ -107,16 +107,26 @@ def test_layouts_and_bits(tensor):
     np.testing.assert_array_equal(np.asarray(t2j(tensor)), tensor.detach().resolve_conj().resolve_neg().numpy())
 
 
+def test_a_tensor_without_values_gives_its_shape_and_dtype():
+    state = torch.nn.Linear(3, 2, device="meta", dtype=torch.bfloat16).state_dict()
+    assert dict(t2j(state)) == {
+        "weight": jax.ShapeDtypeStruct((2, 3), jnp.bfloat16),
+        "bias": jax.ShapeDtypeStruct((2,), jnp.bfloat16),
+    }
+    assert t2j(torch.empty(3, dtype=torch.int64, device="meta")).dtype == jnp.int32
+    with pytest.raises(TypeError, match="sparse"):
+        t2j(torch.eye(3).to_sparse().to("meta"))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda: torch.eye(3).to_sparse(), TypeError, "sparse"),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), TypeError, "nested"),
         (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), TypeError, "quantized"),
-        (lambda: torch.empty(3, device="meta"), ValueError, "meta"),
         (lambda: torch.empty(3, dtype=torch.complex32), TypeError, "complex32"),
     ],
-    ids=["sparse", "nested", "quantized", "meta", "complex32"],
+    ids=["sparse", "nested", "quantized", "complex32"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_that_cannot_convert(make, error, words):

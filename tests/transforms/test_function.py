@@ -351,6 +351,12 @@ def through_a_module(x):
     return layer.grad
 
 
+def backward_of_all(x):
+    x = x.clone().requires_grad_()
+    Reentrant.apply(x).sum().backward()
+    return x.grad
+
+
 ON_THE_TAPE = {
     **{name: lambda x, f=f: torch.autograd.grad(f(y := x.clone().requires_grad_()), y) for name, f in CASES.items()},
     "second order": lambda x: twice(Cube.apply, x),
@@ -359,6 +365,7 @@ ON_THE_TAPE = {
     "in place": in_place,
     "parts": partial,
     "a graph of its own": lambda x: torch.autograd.grad(Reentrant.apply(y := x.clone().requires_grad_()).sum(), y),
+    "a graph of its own that no result leads to": backward_of_all,
     "differentiable once": lambda x: torch.autograd.grad(Twice.apply(y := x.clone().requires_grad_()).sum(), y),
     "hooks": hooked,
     "what is needed": through_a_module,

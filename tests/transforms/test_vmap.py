@@ -359,3 +359,19 @@ def test_views_of_examples_lie_where_they_are(view):
         assert where == wanted
         for value, other in zip(values, expected, strict=True):
             np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.parametrize(("in_dim", "out_dim"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_examples_viewed_as_complex_numbers(in_dim, out_dim):
+    def run():
+        x = torch.arange(48.0).reshape(3, 4, 4)
+        for base in (x, x[:, ::2], x[1:]):
+            result = torch.vmap(torch.view_as_complex, in_dim, out_dim)(base.unflatten(-1, (-1, 2)))
+            result.mul_(1j)
+            yield x.clone().numpy(), result.clone().numpy(), result.stride(), result.storage_offset()
+
+    found = []
+    t2j(lambda: found.extend(run()))()
+    for got, wanted in zip(found, run(), strict=True):
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)

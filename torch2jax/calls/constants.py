@@ -11,11 +11,12 @@ from jax import lax
 
 from ..errors import OnMetaError, TracedValueError, WrapsOthersError
 from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense, tensor_to_array, values_of
 from ..tensors.known import is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import Storage, View, next_number
-from ..tensors.tensor import Torchish, make_region, make_view, wrap
+from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace
@@ -42,6 +43,17 @@ class Constants:
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted)
+
+    def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
+        """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
+
+        def refuse() -> Held:
+            raise error
+
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            values = Lazy(refuse, tuple(tensor.shape), canonical(tensor.dtype))
+            lifted = wrap_held(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
+            return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
 
     def is_around(self, value) -> bool:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
@@ -163,12 +175,12 @@ class Constants:
             arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self.stages)
         return arrays[id(tensor)][1]
 
-    def _remember(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
+    def _remember(self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
-            if tensor.requires_grad:
+            if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history()
             if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..rules import autocast, registry
-from ..rules.inplace import write_in_place, write_out
+from ..rules.inplace import InPlace, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
@@ -47,7 +47,7 @@ from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
 from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
-from .known import run_known
+from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .refusals import refuse_as_pytorch
 from .rng import Stream
@@ -59,6 +59,7 @@ from .wrappers import run_by_wrappers
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
+_PACKAGE = __name__.partition(".")[0] + "."
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -329,8 +330,11 @@ class Translation(TorchFunctionMode, Call, CallMode):
         if self.on_result is not None:
             return self._run_seen(func, rule, args, kwargs)
         try:
-            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
-                return run_known(func, rule, args, kwargs)
+            if rule.is_pure:
+                if self.stages or (self.tape is not None and rule.concrete):
+                    return run_known(func, rule, args, kwargs)
+            elif self.stages and _writes(func, rule) and write_known(func, rule, args, kwargs):
+                return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
         except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
             refuse_as_pytorch(self, func, rule, args, kwargs, error)
@@ -344,7 +348,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def is_lazy(self) -> bool:
         if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
             return False
-        return self.constants.stages and current_trace() is self.outermost[0]
+        return current_trace() is self.outermost[0] and self.constants.stages
 
     def outside(self):
         return outside()
@@ -420,6 +424,9 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         return self.constants.bind(tensor, array)
 
+    def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
+        return self.constants.bind_missing(tensor, error)
+
     def lift(self, value) -> Torchish:
         return self.constants.lift(value)
 
@@ -480,6 +487,17 @@ class AtenMode(TorchDispatchMode, CallMode):
             return self._call.dispatch_aten(func, args, kwargs or {})
         finally:
             torch.set_autocast_enabled(device, False)
+
+
+_WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_))
+
+
+@functools.cache
+def _writes(func, rule) -> bool:
+    """Whether a function does nothing but write to its first argument what it computes of all, as PyTorch does."""
+    if isinstance(rule, InPlace):
+        return not isinstance(func, torch._ops.OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
+    return func in _WRITERS and rule.body.__module__.startswith(_PACKAGE)
 
 
 def _is_seen_by_modes() -> bool:

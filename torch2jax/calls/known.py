@@ -20,11 +20,12 @@ from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
 from ..tensors.known import Deferred, defer, defer_body, evaluate, in_pytorch, is_small, map_values, real
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
 
-__all__ = ["constant", "lazily", "run_known"]
+__all__ = ["constant", "lazily", "run_known", "write_known"]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
@@ -131,6 +132,56 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         return _concrete(function, rule, operands, kwargs, by_rule)
     known = defer_body(_by_rule if by_rule else _by_either, function, rule, operands.args, operands.kwargs)
     return _with_known(run_named(function, rule, args, kwargs), known)
+
+
+def write_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a write to a small known tensor was done: by PyTorch, to a copy, which holds the values from now on.
+
+    What it is in the graph, once that asks, is what the rule makes of the tensor as it was.
+
+    Args:
+        function: PyTorch's, which writes to its first argument and to nothing else.
+    """
+    call, target = current(), args[0] if args else None
+    if type(target) is not Torchish or not _is_free(target) or call.settings.default_dtype is not None:
+        return False
+    if not call.is_lazy or torch._C._is_any_autocast_enabled():
+        return False
+    memory = target._node.memory  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        operands = _Operands(args, kwargs)
+        if any(x._node.storage.memory is memory and x is not target for x in operands.tensors):
+            return False
+        if not operands.is_small(True) or (operands.want_grad and torch.is_grad_enabled()):
+            return False
+        made = in_pytorch(operands.args[0].clone)
+        in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
+    except Exception:  # with the words of the rule
+        return False
+    lazy, shape, dtype = None, tuple(made.shape), canonical(made.dtype)
+    if shape:
+        operation = _Operation(functools.partial(_written, rule), operands, args, kwargs)
+        lazy = Lazy(functools.partial(operation.result, 0, made), shape, dtype, operation.depth)
+    if lazy is None or lazy.is_long:
+        lazy = Lazy(functools.partial(_literal, made), shape, dtype)
+    target.write(lazy, made)
+    return True
+
+
+def _is_free(target: Torchish) -> bool:
+    """Whether a tensor is all of its memory, and no gradients, modes or tensors from outside have to do with it."""
+    node = target._node
+    if type(node) is not Storage or target._restriction is not None or node.is_outgrown:
+        return False
+    memory = node.memory
+    return not (node.differentiable or memory.foreign or memory.is_inference or memory.is_shared) and (
+        node.history is None and type(node.known) is torch.Tensor
+    )
+
+
+def _written(rule: Any, args: tuple, kwargs: dict) -> Torchish:
+    rule(args, kwargs)
+    return args[0]
 
 
 def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:

@@ -38,11 +38,14 @@ class Skeleton:
         parts: those of the module that are compiled (`parts.part.Parts`), or None.
 
     Raises:
-        RuntimeError: `state` has a name that the module lacks, or an array of another shape.
+        RuntimeError: `state` has a name that the module lacks, or an array of another shape. What is on the meta device
+            and not in `state` raises one where its values are used.
+        TypeError: `state` has a `jax.ShapeDtypeStruct`, which has no values.
     """
 
     def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation, parts: Any = None):
         self._state, self._call = state or {}, call
+        self._missing: set[str] = set()
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
         name_scopes(self.module)
@@ -59,10 +62,25 @@ class Skeleton:
             if name not in self._state or id(tensor) in memo:
                 continue  # the first of several names stands for a tied weight
             memo[id(tensor)] = call.bind(tensor, as_array(expect_shape(self._state[name], tensor, name, "state_dict")))
-        for tensor in tensors.values():
-            if id(tensor) not in memo:
+        for name, tensor in tensors.items():
+            if id(tensor) in memo:
+                continue
+            if tensor.is_meta:
+                self._missing.add(name)
+                memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
+            else:
                 memo[id(tensor)] = call.lift_own(tensor)
         return memo
+
+    def _error_of_missing(self, name: str, tensor: torch.Tensor) -> RuntimeError:
+        what = f"parameter {name!r}" if isinstance(tensor, torch.nn.Parameter) else f"buffer {name!r}"
+        way = "give its array, or a jax.ShapeDtypeStruct where nothing is computed, under this name"
+        if name not in self._persistent:
+            way += (
+                "; module.state_dict() leaves it out, t2j(dict(module.named_buffers())) does not. Or make the module "
+                "that computes it anew, without the meta device"
+            )
+        return RuntimeError(f"the {what} is on the meta device, and state_dict does not have it: {way}")
 
     def state_dict(self) -> dict[str, Any]:
         """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
@@ -75,6 +93,7 @@ class Skeleton:
         state = {
             name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state.get(name)
             for name in names
+            if name not in self._missing
         }
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
@@ -137,7 +156,16 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any
 
 
 def as_array(value) -> jax.Array:
-    """An entry of a state, a tensor or an array of anyone's."""
+    """An entry of a state, a tensor or an array of anyone's.
+
+    Raises:
+        TypeError: it has a shape and a dtype alone.
+    """
+    if isinstance(value, jax.ShapeDtypeStruct) or (isinstance(value, torch.Tensor) and value.is_meta):
+        raise TypeError(
+            f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "
+            "it as an argument of jax.eval_shape, or of jit(...).lower"
+        )
     return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.asarray(value)
 
 

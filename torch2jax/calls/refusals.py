@@ -1,14 +1,18 @@
 """What PyTorch says of a call that a rule cannot serve: users, and their tests, know its words."""
 
 import functools
+import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..errors import TracedValueError
-from ..rules.rule import ArrayRule
-from ..tensors.trees import map_arguments
+from ..rules.rule import ArrayRule, TensorRule
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
+from ..transforms.vmap import Batch
 from .native import natively
 
 __all__ = ["refuse_as_pytorch"]
@@ -23,7 +27,7 @@ def refuse_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict
     Args:
         error: the rule's. JAX's own words for it are left out.
     """
-    if not isinstance(rule, ArrayRule) or rule.random or func is rule.body or isinstance(error, TracedValueError):
+    if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError):
         return
     on_meta = _refusal(call, func, args, kwargs, "meta")
     if isinstance(error, RuntimeError) and (on_meta is None or isinstance(on_meta, NotImplementedError)):
@@ -39,13 +43,20 @@ def refuse_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict
     raise refusal from error
 
 
+def _is_of_arguments(func: Any, rule: Any) -> bool:
+    """Whether a function's refusals are of its arguments: one that is written in Python may run the user's code."""
+    if isinstance(rule, TensorRule):
+        return not isinstance(func, types.FunctionType)
+    return isinstance(rule, ArrayRule) and not rule.random and func is not rule.body
+
+
 def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Exception | None:
     """What PyTorch raises for such tensors on a device, if it does."""
     try:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            args, kwargs = map_arguments(functools.partial(_stand_in, device), (args, kwargs))
-        with natively(call), torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            func(*args, **kwargs)
+            run = _asked(call, func, args, kwargs, device)
+        with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
+            run()
     except MemoryError:
         return None
     except Exception as refused:
@@ -53,10 +64,32 @@ def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Ex
     return None
 
 
-def _stand_in(device: str, leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    if device == "cpu" and leaf.numel() > _MOST:
+def _asked(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Callable[[], Any]:
+    """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
+    leaves, structure = flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    given = [_stand_in(device, leaves[place]) for place in places]
+    level = call.levels[-1] if call.levels and isinstance(call.levels[-1], Batch) else None
+    dims = [None if level is None else _dim(level, leaves[place]) for place in places]
+
+    def run(*tensors):
+        found = dict(zip(places, tensors, strict=True))
+        args, kwargs = structure.unflatten([found.get(place, leaf) for place, leaf in enumerate(leaves)])
+        func(*args, **kwargs)
+        return torch.zeros(())
+
+    if all(dim is None for dim in dims):
+        return functools.partial(run, *given)
+    stacked = [tensor if dim is None else torch.stack([tensor] * 2) for tensor, dim in zip(given, dims, strict=True)]
+    return lambda: torch.vmap(run, tuple(dims), randomness="same")(*stacked)
+
+
+def _dim(level: Batch, tensor: torch.Tensor) -> int | None:
+    return 0 if isinstance(tensor, Torchish) and level.is_batched(tensor) else None
+
+
+def _stand_in(device: str, tensor: torch.Tensor) -> torch.Tensor:
+    if device == "cpu" and tensor.numel() > _MOST:
         raise MemoryError
-    made = torch.empty_strided(tuple(leaf.shape), leaf.stride(), dtype=leaf.dtype, device=device)
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
     return made if device == "meta" else made.fill_(1)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import torch
 
+from ..errors import hinting_at_axes
 from ..parts.around import Around
 from ..parts.part import Parts
 from ..tensors.storage import is_traced
@@ -122,5 +123,6 @@ def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: di
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
-    result = function(*args, **kwargs)
+    with hinting_at_axes():
+        result = function(*args, **kwargs)
     return map_results(leave, result)

@@ -1,4 +1,4 @@
-"""The command line: ``torch2jax check`` and ``torch2jax ops``."""
+"""The command line: ``torch2jax check``, ``torch2jax export`` and ``torch2jax ops``."""
 
 import sys
 

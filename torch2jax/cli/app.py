@@ -20,29 +20,31 @@ app = typer.Typer(
 )
 
 
+Spec = Annotated[
+    str,
+    typer.Argument(
+        help="torchvision:NAME, timm:NAME, transformers:CONFIG (a model type, a class, or a config.json), "
+        "package.module:callable, a .pt2 exported program, or a pickled module"
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(help="Shape of a random input, as 1,3,224,224 or 1,16:int64; once for each input."),
+]
+Inputs = Annotated[Path | None, typer.Option(help="A file of inputs: .pt, .npy, .npz or .safetensors.", metavar="FILE")]
+AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Load a pickled module, which can run any code.")]
+
+
 @app.command()
 def check(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            help="torchvision:NAME, timm:NAME, transformers:CONFIG (a model type, a class, or a config.json), "
-            "package.module:callable, a .pt2 exported program, or a pickled module"
-        ),
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Shape of a random input, as 1,3,224,224 or 1,16:int64; once for each input."),
-    ] = None,
-    input: Annotated[
-        Path | None, typer.Option(help="A file of inputs: .pt, .npy, .npz or .safetensors.", metavar="FILE")
-    ] = None,
+    spec: Spec,
+    shape: Shapes = None,
+    input: Inputs = None,
     grad: Annotated[bool, typer.Option("--grad", help="Also compare gradients.")] = False,
     vmap: Annotated[bool, typer.Option("--vmap", help="Also compare under jax.vmap.")] = False,
     train: Annotated[bool, typer.Option("--train", help="Also compare in training mode, with dropout off.")] = False,
     tolerance: Annotated[float | None, typer.Option(help="Relative error to accept.")] = None,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Load a pickled module, which can run any code.")
-    ] = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """Compare a PyTorch model with its translation to JAX: results, gradients and times.
 
@@ -72,6 +74,38 @@ def check(
 
 
 @app.command()
+def export(
+    spec: Spec,
+    out: Annotated[Path, typer.Argument(help="The file to write; the weights go to a .safetensors file beside it.")],
+    shape: Shapes = None,
+    input: Inputs = None,
+    platforms: Annotated[str, typer.Option(help="What the program is for, of cpu, cuda, rocm, tpu.")] = "cpu,cuda,tpu",
+    grad: Annotated[bool, typer.Option("--grad", help="Write the gradient as well.")] = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Write a model, in evaluation mode, as a program of JAX's that runs without PyTorch.
+
+    The exit code is 0 if it is written, 1 if it cannot be exported, and 2 if there is nothing to export.
+    """
+    from .display import console, show_written
+    from .export import write
+    from .specs import build
+
+    try:
+        with _progress() as progress, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            task = progress.add_task(f"building {spec}")
+            subject = build(spec, shape or [], input, allow_pickle)
+            names = [name.strip() for name in platforms.split(",")]
+            written = write(subject, out, names, grad=grad, step=lambda text: progress.update(task, description=text))
+    except SpecError as error:
+        raise _failed(error) from None
+    except Exception as error:
+        raise _failed(f"{spec} cannot be exported: {type(error).__name__}: {error}", 1) from error
+    show_written(written, console())
+
+
+@app.command()
 def ops(
     pattern: Annotated[str, typer.Argument(help="Part of a name, or a pattern such as 'nn.functional.*pool*'.")] = "*",
     aten: Annotated[bool, typer.Option("--aten", help="List ATen operators instead of torch functions.")] = False,
@@ -93,6 +127,6 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _failed(error: SpecError) -> typer.Exit:
+def _failed(error: SpecError | str, code: int = _BAD_USAGE) -> typer.Exit:
     Console(stderr=True).print(f"torch2jax: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-    return typer.Exit(_BAD_USAGE)
+    return typer.Exit(code)

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .check import Check, Report
+from .export import Written
 from .levels import Level
 
-__all__ = ["console", "show_operators", "show_report"]
+__all__ = ["console", "show_operators", "show_report", "show_written"]
 
 _NARROWEST = 120
 _COLUMNS = ("abs error", "rel error", "trace", "compile", "run", "PyTorch")
@@ -111,3 +112,13 @@ def show_operators(served: dict[str, Level], console: Console) -> None:
         style="bold",
         highlight=False,
     )
+
+
+def show_written(written: Written, console: Console) -> None:
+    """Prints what ``torch2jax export`` has written, and how to call it."""
+    paths = [(written.program, "")]
+    if written.weights is not None:
+        paths.append((written.weights, f", {written.tensors} tensors"))
+    for path, more in paths:
+        console.print(f"wrote {path} ({decimal(path.stat().st_size)}{more})", highlight=False, markup=False)
+    console.print(f"jax.export.deserialize(...).{written.call}", style="dim", highlight=False, markup=False)

@@ -11,7 +11,7 @@ from ..convert import t2j
 from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 
-__all__ = ["Trial", "differentiable"]
+__all__ = ["Trial", "differentiable", "set_mode"]
 
 
 class Trial:
@@ -25,7 +25,7 @@ class Trial:
         self.subject, self.training = subject, training
         self.target = _copied(subject.target)
         if isinstance(self.target, torch.nn.Module):
-            _set_mode(self.target, training, subject.name)
+            set_mode(self.target, training, subject.name)
             if training:
                 _switch_off_dropout(self.target)
         self._arguments = (subject.args, subject.kwargs)
@@ -123,7 +123,12 @@ def _outputs(result, kind: type) -> dict[str, Any]:
     return found
 
 
-def _set_mode(module: torch.nn.Module, training: bool, name: str) -> None:
+def set_mode(module: torch.nn.Module, training: bool, name: str) -> None:
+    """Puts a module into training or evaluation mode.
+
+    Raises:
+        SpecError: it is a graph recorded in one mode, and training was asked for.
+    """
     if not isinstance(module, torch.fx.GraphModule):  # whose graph has the mode it was recorded in
         module.train(training)
     elif training:

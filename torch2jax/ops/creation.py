@@ -511,6 +511,7 @@ _LOGSPACES = [getattr(aten.logspace, name) for name in aten.logspace.overloads()
 
 @factory(torch.linspace, *_LINSPACES)
 def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False):
+    _expect_numbers("linspace", start, end)
     dtype = dtype or _linspace_dtype(start, end)
     steps = _steps(steps)
     if any(isinstance(x, torch.Tensor) and not _is_known(x) for x in (start, end)):
@@ -524,6 +525,15 @@ def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False)
     arguments = start, end, steps, canonical(dtype)
     made = made_of(_linspace, *arguments, shape=(steps,), make=make, dtype=dtype, device=device)
     return made.requires_grad_(requires_grad)
+
+
+def _expect_numbers(name: str, start, end) -> None:
+    dims = [x.dim() if isinstance(x, torch.Tensor) else 0 for x in (start, end)]
+    if any(dims):
+        raise RuntimeError(
+            f"{name} only supports 0-dimensional start and end tensors, but got start with {dims[0]} dimension(s) and "
+            f"end with {dims[1]} dimension(s)."
+        )
 
 
 def _linspace_dtype(start, end) -> torch.dtype:
@@ -568,6 +578,7 @@ def _is_known(tensor: Tensor) -> bool:
 
 @factory(torch.logspace, *_LOGSPACES)
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
+    _expect_numbers("logspace", start, end)
     dtype = dtype or _linspace_dtype(start, end)
     if not is_integral(dtype):
         if operator.index(steps) != 1:

@@ -9,7 +9,7 @@ import torch
 
 from ..rules.registry import implements_tensors
 from ..seams import exchange, stands_in
-from ..tensors.history import Node, Source, added
+from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
 from ..transforms.engine import is_source, retain
 from ..transforms.form import Form
@@ -91,6 +91,16 @@ def _grad_fn(self):
     if node.end is None and current().tape is not None:
         node.end = current().tape.end_of(tensor)
     return node
+
+
+@implements_tensors(Tensor.output_nr.__get__)
+def _output_nr(self):
+    tensor = current().lift(self)
+    if tensor.history is None or is_source(tensor):
+        return 0
+    if current().tape is None:
+        raise NeedsTape(1)
+    return tensor.history.number_of(current().tape.end_of(tensor))
 
 
 def _expect_no_history(viewed, kind: str) -> None:

@@ -1,87 +1,48 @@
-"""Integers and booleans around compiled parts: PyTorch's own tensors, computed by PyTorch.
+"""Small tensors around compiled parts: PyTorch's own, computed by PyTorch.
 
-Python around compiled parts counts, compares, and concatenates: small integers, of another shape each time. Each shape
-would be one more program for XLA. So these are real tensors, that a part takes as arrays. What nobody else has may be
-written to; what came from outside of the call never is.
+Python around compiled parts counts, compares, concatenates, and cuts out what it wants: small tensors, of another
+shape each time. Each shape would be one more program for XLA. So these are real tensors, that a part takes as arrays:
+integers and booleans, and floating-point tensors where JAX's device is the CPU too. What nobody else has may be written
+to; what came from outside of the call never is. PyTorch records no gradients of them: they only tell whether they
+require grad, and code that wants gradients runs again with a tape, where nothing is PyTorch's.
 """
 
 import contextlib
-import functools
-import re
-import types
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from ..rules import registry
-from ..rules.inplace import InPlace, WithFlag
-from ..rules.rule import ArrayRule, Reflected
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, dtype_t2j, is_integral
+from ..tensors.history import NeedsTape
 from ..tensors.interop import tensor_to_array, to_numpy
 from ..tensors.journal import Uncontained, journal
+from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
-from ..tensors.tensor import Torchish, wrap
+from ..tensors.storage import View
+from ..tensors.tensor import Torchish, swap_objects, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
+from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
 
 __all__ = ["Around"]
 
 NOT_RUN: Any = object()
 _MOST = 2**16  # elements that are worth a copy
-_RANDOM = re.compile(
-    "rand|normal|bernoulli|multinomial|poisson|dropout|exponential|geometric|cauchy|uniform|rrelu|gumbel|seed|rng|init"
-)
-_MAKERS = frozenset((torch.arange, torch.tensor, torch.as_tensor, torch.full, torch.zeros, torch.ones, torch.empty))
-_FILLERS = frozenset((torch.zeros, torch.ones, torch.empty))
 _DEVICES = (torch.device, str)
 _PLAIN = frozenset((int, bool, float, complex, slice, torch.dtype, type(None), type(Ellipsis)))
+_FLOATS = frozenset((torch.float32, torch.float64))
+_DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
+_DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__))  # pyright: ignore
+_ALONE = 2  # what memory counts of those that use it, where that is one tensor: the other is who asks
+_NO, _YES, _WANTING = 0, 1, 2  # whether a tensor is one of these, and whether it requires grad
 
 
-class _Sort(Enum):
-    """What a function does with tensors."""
-
-    PURE = "gives new ones"
-    WRITES = "writes to its first"
-    OTHER = "gives views, or whatever else"
-    NONE = "is not for PyTorch"
-
-
-@functools.cache
-def _sort_of(function) -> _Sort:
-    name = getattr(function, "__name__", "")
-    if name in ("__get__", "__set__"):
-        is_gradients = "grad" in function.__self__.__name__
-        return _Sort.NONE if is_gradients else _Sort.OTHER if name == "__get__" else _Sort.WRITES
-    rule = registry.lookup(function)
-    if _RANDOM.search(name) or (rule is None and isinstance(function, types.FunctionType)):
-        return _Sort.NONE  # what a function in Python calls comes by itself
-    if isinstance(rule, (Reflected, WithFlag)):
-        rule = rule.rule
-    if isinstance(rule, ArrayRule):
-        return _Sort.NONE if rule.random or not _is_provided(rule) else _Sort.PURE
-    if isinstance(rule, InPlace) or name in ("__setitem__", "copy_", "fill_", "zero_"):
-        return _Sort.WRITES
-    return _Sort.NONE if name.startswith("_set_") or "grad" in name else _Sort.OTHER
-
-
-def _is_native(function) -> bool:
-    return _sort_of(function) is not _Sort.NONE and not entered()
-
-
-def _is_provided(rule: ArrayRule) -> bool:
-    """Whether a rule is the package's, and does what PyTorch does."""
-    return rule.body.__module__.startswith(__name__.partition(".")[0] + ".")
-
-
-@functools.cache
-def _gives_new(function) -> bool:
-    name = getattr(function, "__name__", "")
-    return isinstance(registry.lookup(function), ArrayRule) or bool(_RANDOM.search(name) and not name.endswith("_"))
+def _state(value) -> int:
+    return getattr(value, "_is_around", _NO)
 
 
 class Around:
@@ -95,16 +56,17 @@ class Around:
         self._call = call
         self._lifted: list[dict[int, tuple[torch.Tensor, Torchish]]] = []
         self._is_closed = False
+        self._has_floats = jax.default_backend() == "cpu"
+        self._kept: set[int] = set()  # the memories of what stands for constants
+        self._constants: dict[int, tuple[Torchish, int, torch.Tensor]] = {}
+        self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
 
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
-        return getattr(value, "_is_around", False)
+        return _state(value) != _NO
 
-    def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def run(self, function: Callable, args: tuple, kwargs: dict, sort: Sort) -> Any:
         """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
-        sort = _sort_of(function)
-        if sort is _Sort.NONE or entered():
-            return NOT_RUN
         tensors: list[torch.Tensor] = []
         for value in args:
             if type(value) not in _PLAIN and not _gather(value, tensors):
@@ -113,77 +75,105 @@ class Around:
             if type(value) not in _PLAIN and (key == "generator" or not _gather(value, tensors)):
                 return NOT_RUN
         if not tensors:
-            return self._make(function, args, kwargs) if function in _MAKERS else NOT_RUN
-        others = [x for x in tensors if not getattr(x, "_is_around", False)]
-        if others:
-            if len(others) == len(tensors) and sort is not _Sort.PURE:
+            return self._make(function, args, kwargs) if function in MAKERS else NOT_RUN
+        if torch._C._is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
+            return NOT_RUN
+        states = [*map(_state, tensors)]
+        wants = _WANTING in states and torch.is_grad_enabled()
+        if _NO in states:
+            if not self.owns(args[0] if args else None) and not is_new(sort, function, args, kwargs):
                 return NOT_RUN
-            if sort is not _Sort.PURE and not (args and self.owns(args[0])):
+            others = [x for x, state in zip(tensors, states, strict=True) if state == _NO]
+            if "out" in kwargs or not all(map(self._is_small, others)):
                 return NOT_RUN
-            if not all(map(self._is_small, others)) or "out" in kwargs:
-                return NOT_RUN
+            wants = wants or (torch.is_grad_enabled() and any(map(self._requires_grad, others)))
             args = tuple([self._own(x) for x in args])
             kwargs = {key: self._own(x) for key, x in kwargs.items()}
-        return self._native(function, args, kwargs)
+        if wants and sort is Sort.WRITES and args[0]._is_around == _YES and not is_integral(args[0].dtype):
+            args[0]._is_around = _WANTING
+            self._is_blurred = True
+        return self._native(function, args, kwargs, wants and function not in _DETACHING)
 
-    def _native(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
         with torch._C.DisableTorchFunction():
-            return self._taken(function(*args, **kwargs))
+            return self._taken(function(*args, **kwargs), wants)
 
     def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         dtype = kwargs.get("dtype")
-        if function in _FILLERS and (dtype is None or not _is_integral(dtype)):
-            return NOT_RUN
-        if dtype is not None and not _is_integral(dtype):
-            return NOT_RUN
-        if kwargs.get("requires_grad") or (function is torch.full and dtype is None and not _is_number(args, kwargs)):
+        if kwargs.get("requires_grad") or not (self._has_floats or _makes_integers(function, dtype, args, kwargs)):
             return NOT_RUN
         with torch._C.DisableTorchFunction():
             made = function(*args, **kwargs)
-        if made.ndim == 0 or not is_integral(made.dtype):  # of one shape only, and often a part's own counter
+        if made.ndim == 0:  # of one shape only, and often a part's own counter
             return NOT_RUN
-        return self._taken(made)
+        if is_integral(made.dtype):
+            return self._taken(made)
+        is_memory = function is torch.empty and made.numel()  # which may become a parameter
+        return NOT_RUN if is_memory or made.numel() > _MOST or not self._has_floats else self._taken(made)
 
-    def _taken(self, result) -> Any:
+    def _taken(self, result, wants: bool = False) -> Any:
         if isinstance(result, torch.Tensor):
-            if is_integral(result.dtype):
-                result._is_around = True  # pyright: ignore[reportAttributeAccessIssue]
+            dtype = result.dtype
+            if self._kept and result.untyped_storage()._cdata in self._kept:
+                result = result.clone()
+            if is_integral(dtype):
+                result._is_around = _YES  # pyright: ignore[reportAttributeAccessIssue]
+                return result
+            if self._has_floats and dtype in _FLOATS:
+                state = _WANTING if wants else _state(result) or _YES
+                result._is_around = state  # pyright: ignore[reportAttributeAccessIssue]
                 return result
             return self._call.lift_own(result)
         if isinstance(result, (tuple, list)) and any(isinstance(x, torch.Tensor) for x in result):
-            items = [self._taken(x) for x in result]
+            items = [self._taken(x, wants) for x in result]
             return type(result)(items)
         return result
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may as well be PyTorch's own."""
         with torch._C.DisableTorchFunction():
-            if not is_integral(tensor.dtype) or tensor.numel() > _MOST:
+            dtype = tensor.dtype
+            if tensor.numel() > _MOST or not (is_integral(dtype) or (self._has_floats and dtype in _FLOATS)):
                 return False
             if type(tensor) is Torchish:
-                return tensor._label.type == "cpu"
+                return tensor._label.type == "cpu" and not tensor._node.is_chosen
             return tensor.is_cpu and type(tensor) is torch.Tensor and tensor.layout is torch.strided
+
+    def _requires_grad(self, tensor: torch.Tensor) -> bool:
+        if isinstance(tensor, Torchish):
+            return tensor._node.storage.history is not None
+        return tensor.requires_grad
 
     def _own(self, value) -> Any:
         if isinstance(value, torch.Tensor):
             if self.owns(value):
                 return value
+            value = self._call.standing_for(value)
+            if isinstance(value, Torchish):
+                return self._constant(value) if value._node.storage.memory.foreign else _values(value)
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                if not isinstance(value, Torchish):
-                    return value.clone()
-                dtype = value.dtype
-            return _copied(value.read(), dtype)
+                return value.detach().clone()
         if isinstance(value, (tuple, list)):
             return type(value)([self._own(x) for x in value])
         return value
 
+    def _constant(self, tensor: Torchish) -> torch.Tensor:
+        """What a tensor from outside has: the same each time, until it is written to."""
+        version = tensor._node.storage.memory.version
+        entry = self._constants.get(id(tensor))
+        if entry is None or entry[1] != version or entry[0] is not tensor:
+            entry = self._constants[id(tensor)] = tensor, version, _values(tensor)
+            with torch._C.DisableTorchFunction():
+                self._kept.add(entry[2].untyped_storage()._cdata)
+        return entry[2]
+
     def _settled(self, result: Any) -> Any:
-        """A new tensor that a function gave on JAX: as PyTorch's own, if it is small."""
-        if type(result) is not Torchish or not self._is_small(result) or result._node.storage.memory.foreign:
+        """A new tensor of integers that a function gave on JAX: as PyTorch's own, if it is small."""
+        if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
             return result
         with torch._C.DisableTorchFunction():
             ndim = result.ndim
-        return self._taken(self._own(result)) if ndim else result
+        return result if not ndim or result._node.storage.memory.foreign else self._taken(self._own(result))
 
     # In JAX.
 
@@ -199,6 +189,8 @@ class Around:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
             with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 tensor = wrap(tensor_to_array(value, copy=True), value.dtype)
+            if _state(value) == _WANTING:
+                tensor.descend_from_afar()
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]
@@ -218,17 +210,49 @@ class Around:
         """A new tensor of the call of the same values, in an array of numpy's: for a program."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             values: Any = held_values(to_numpy(value.contiguous()), canonical(value.dtype))
-            return wrap(values.copy(), value.dtype)
+            tensor = wrap(values.copy(), value.dtype)
+            if _state(value) == _WANTING:
+                tensor.descend_from_afar()
+            return tensor
+
+    def memory_of(self, value: torch.Tensor) -> torch.Tensor:
+        """All memory that one of PyTorch's own shares with others, in one dimension."""
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            size = value.untyped_storage().nbytes() // value.element_size()
+            return self._taken(value.as_strided((size,), (1,), 0), _state(value) == _WANTING)
 
     def view(self, value: torch.Tensor, shape, strides, offset: int) -> torch.Tensor:
-        """A view of one of PyTorch's own."""
+        """A view of one of PyTorch's own, which is contiguous, at an offset in it."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            return self._taken(value.as_strided(shape, strides, offset))
+            view = value.as_strided(shape, strides, value.storage_offset() + offset)
+            return self._taken(view, _state(value) == _WANTING)
 
-    def write_back(self, value: torch.Tensor, array) -> None:
-        """Writes to one of PyTorch's own what was written to the tensor that stood for it."""
+    def write_back(self, value: torch.Tensor, array, wants: bool) -> None:
+        """Writes to one of PyTorch's own what was written to the tensor that stood for it.
+
+        Args:
+            wants: whether that requires grad.
+        """
+        if wants and _state(value) == _YES and not is_integral(value.dtype):
+            value._is_around = _WANTING  # pyright: ignore[reportAttributeAccessIssue]
+            self._is_blurred = True
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             value.copy_(_copied(array, value.dtype))
+        value._is_written = not is_integral(value.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def give_up(self, value: torch.Tensor) -> None:
+        """Lets one of PyTorch's own that a part has written to, as to a cache, be a tensor of JAX's from now on.
+
+        It stays what it is if others share its memory.
+        """
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
+                return
+            tensor = wrap(tensor_to_array(value), value.dtype)
+            if _state(value) == _WANTING:
+                tensor.descend_from_afar()
+            with contextlib.suppress(RuntimeError):
+                swap_objects(value, tensor)
 
     @property
     def is_active(self) -> bool:
@@ -236,21 +260,61 @@ class Around:
         call = self._call
         return not (
             self._lifted
-            or is_transforming()
             or call.tape is not None
             or call.dual is not None
             or call.on_result is not None
             or journal() is not None
             or torch._C._len_torch_dispatch_stack()
+            or is_transforming()
         )
 
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
-        if len(args) == 1 and not kwargs and self.owns(args[0]) and _is_native(function):
-            return self._native(function, args, kwargs)  # most often a question for its shape
-        result = self.run(function, args, kwargs)
-        if result is not NOT_RUN:
-            return result
+        sort = sort_of(function)
+        if sort is not Sort.NONE and not entered():
+            if len(args) == 1 and not kwargs:
+                value = args[0]
+                state = _state(value)
+                if state:
+                    wants = state == _WANTING and function not in _DETACHING and torch.is_grad_enabled()
+                    return self._native(function, args, kwargs, wants)
+                if type(value) is Torchish:
+                    if function in METADATA:
+                        with torch._C.DisableTorchFunction():
+                            return function(value)
+                    if function == _DEVICE:
+                        return value._label
+            elif sort is Sort.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
+                return args[0]
+            result = self.run(function, args, kwargs, sort)
+            if result is not NOT_RUN:
+                return result
+        elif args and _state(args[0]) and asks_for_gradients(function):
+            return self._told_of_gradients(function, *args, **kwargs)
+        return self._on_jax(call, function, args, kwargs)
+
+    def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:
+        """What a tensor says of its gradients, of which it has none as yet.
+
+        Raises:
+            NeedsTape: it is to have some.
+        """
+        name = getattr(function, "__name__", "")
+        name = function.__self__.__name__ if name == "__get__" else name  # pyright: ignore[reportFunctionMemberAccess]
+        wants = _state(value) == _WANTING
+        if is_integral(value.dtype) or (not wants and not self._is_blurred):
+            answers = {"requires_grad": False, "is_leaf": True, "grad_fn": None, "grad": None}
+        else:
+            answers = {"requires_grad": True, "is_leaf": False} if wants else {}
+        if name in answers:
+            return answers[name]
+        if name == "requires_grad_" and not wants and False in (*args, *kwargs.values()):
+            return value
+        if is_integral(value.dtype):
+            return self._on_jax(self._call, function, (value, *args), kwargs)
+        raise NeedsTape(1)
+
+    def _on_jax(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}
         before, self._is_closed = self._is_closed, False
         self._lifted.append(lifted)
@@ -261,12 +325,41 @@ class Around:
             self._is_closed = before
             for value, tensor in lifted.values():
                 if tensor._writes[0]:
-                    self.write_back(value, tensor.read())
-        return self._settled(result) if _gives_new(function) else result
+                    self.write_back(value, tensor.read(), tensor._node.storage.history is not None)
+        return self._settled(result) if gives_new(function) else result
+
+
+def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
+    """Whether a tensor has a dtype and device already."""
+    with torch._C.DisableTorchFunction():
+        dtype = tensor.dtype
+    for option in (*options, *named.values()):
+        if isinstance(option, str):
+            option = torch.device(option)
+        if not (option is None or option is False or option is dtype or option == tensor._label):
+            return False
+    return "memory_format" not in named
+
+
+def _values(tensor: Torchish) -> torch.Tensor:
+    """A new tensor of PyTorch's own with the values of a tensor of the call, for which nothing is compiled."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        node, dtype = tensor._node, tensor.dtype
+        if isinstance(node, View) and node.place is not None and not node.is_chosen:
+            root = node.storage.root
+            place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
+            known: Any = root.known
+            if isinstance(known, jax.Array) and known.is_fully_addressable:
+                return in_pytorch(_read, place, known, root.frame).to(dtype)
+        return _copied(tensor.read(), dtype)
+
+
+def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
+    return place.read(real(known), frame).clone().resolve_conj().resolve_neg()
 
 
 def _copied(array, dtype: torch.dtype) -> torch.Tensor:
-    """An array of integers as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
+    """An array as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
     return torch.from_numpy(np.array(array, dtype_t2j(dtype)))
 
 
@@ -282,8 +375,10 @@ def _gather(value, tensors: list) -> bool:
     return not isinstance(value, (jax.Array, np.ndarray))
 
 
-def _is_integral(dtype) -> bool:
-    return is_integral(dtype) if isinstance(dtype, torch.dtype) else dtype in (int, bool)
+def _makes_integers(function: Callable, dtype, args: tuple, kwargs: dict) -> bool:
+    if dtype is not None:
+        return is_integral(dtype) if isinstance(dtype, torch.dtype) else dtype in (int, bool)
+    return function not in FILLERS and (function is not torch.full or _is_number(args, kwargs))
 
 
 def _is_number(args: tuple, kwargs: dict) -> bool:

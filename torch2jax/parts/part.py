@@ -22,7 +22,7 @@ from ..translation import Call, current
 from .differences import difference, listed
 from .objects import Hidden, Identity
 from .program import Program, Spare
-from .reached import Reached, World
+from .reached import Aliased, Reached, World
 
 __all__ = ["Parts", "parts_of"]
 
@@ -159,7 +159,10 @@ class _Running(Hidden):
             if world is None or not world.is_current():
                 world = self._world = World(self._module)
             world.refresh(self._part.numbered)
-            reached = Reached((args, kwargs), world)
+            try:
+                reached = Reached((args, kwargs), world)
+            except Aliased:
+                reached = Reached((args, kwargs), world, shares=True)
             key = world.number, reached.signature, reached.described(), _settings(call)
             program = self._part.programs.get(key, _NOT_COMPILED)
             if program is _NOT_COMPILED:

@@ -115,7 +115,7 @@ class Program:
     def _trace(self, function: Callable, args: tuple, kwargs: dict, reached: Reached) -> bool:
         """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
         call = self._call
-        reached = Reached(self._outer, reached)
+        reached = Reached(self._outer, reached, shares=True)
         stream, constants = call.stream.state, call.constants
         known_before = constants.count
         restoration, tensors = Restoration(reached.all_objects), reached.all_tensors
@@ -238,7 +238,7 @@ class Program:
     def run(self, call: Any, world: World, reached: Reached, spare: Spare) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
-            reached = Reached(self._outer, reached)
+            reached = Reached(self._outer, reached, shares=True)
         storages: list[Any] = list(reached.all_storages)
         arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
         given, alone = [], _references_alone()
@@ -262,7 +262,7 @@ class Program:
                 continue
             storage.write(Held(array, layout), None)
             if place in around:
-                call.constants.around.write_back(around[place], array)
+                call.constants.around.write_back(around[place], array, has_history)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
             spare.add(array)

@@ -10,14 +10,18 @@ import torch
 
 from ..tensors.history import Source
 from ..tensors.storage import Held, Storage, View
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 from .objects import codec_of, leaf_of
 
-__all__ = ["Reached", "World"]
+__all__ = ["Aliased", "Reached", "World"]
 
 _SEEN = object()
 _node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_held"), attrgetter("memory.version")
+
+
+class Aliased(Exception):
+    """Several tensors of PyTorch's own are of the same memory."""
 
 
 class Reached:
@@ -28,9 +32,13 @@ class Reached:
     Args:
         roots: any objects.
         beyond: what is reached from others.
+        shares: whether several tensors of PyTorch's own may be of the same memory.
+
+    Raises:
+        Aliased: several are, though they may not.
     """
 
-    def __init__(self, roots: Iterable, beyond: "Reached | None" = None):
+    def __init__(self, roots: Iterable, beyond: "Reached | None" = None, shares: bool = False):
         self._beyond = beyond
         self.first_object = 0 if beyond is None else len(beyond.objects)
         self.first_tensor = 0 if beyond is None else len(beyond.tensors)
@@ -48,6 +56,8 @@ class Reached:
         self.stands: dict[int, Torchish] = {}
         """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
         self._at: list[int] = []  # where in the signature the tensors are
+        self._memories: dict[int, tuple[torch.Tensor, Torchish]] = {}
+        self._alone: set[int] | None = None if beyond is None or shares else set()
         for root in roots:
             self._visit(root)
         if beyond is not None:
@@ -145,9 +155,12 @@ class Reached:
             self._shape.append((_SEEN, place, "tensor"))
             return
         tensor: Any = value
+        holder = None
+        if getattr(value, "_is_written", False):
+            current().constants.around.give_up(value)
         if not isinstance(value, Torchish):
             try:
-                tensor = self._standing_for(value)
+                tensor, holder = self._standing_for(value)
             except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
                 self._shape.append(leaf_of(object)(value))
                 return
@@ -162,16 +175,36 @@ class Reached:
         if at is None:
             at = self._places[id(storage)] = self.first_storage + len(self.storages)
             self.storages.append(storage)
-            if tensor is not value and not storage.memory.foreign:
-                self.around[at] = value
+            if holder is not None:
+                self.around[at] = holder
         geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
         restriction = tensor._restriction and tensor._restriction.kind
         self._at.append(len(self._shape))
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
 
-    def _standing_for(self, value: torch.Tensor) -> Torchish:
+    def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
+        """The tensor of the call for another, and for one of PyTorch's own what has its memory."""
         constants = current().constants
-        return constants.around.standing_for(value) if constants.is_around(value) else constants.lift(value)
+        if not constants.is_around(value):
+            return constants.lift(value), None
+        around, memory = constants.around, value.untyped_storage()._cdata
+        entry = self._memory(memory)
+        if entry is None and self._alone is not None and value.is_contiguous():
+            if memory in self._alone:
+                raise Aliased
+            self._alone.add(memory)
+            return around.standing_for(value), value
+        if entry is None:
+            whole = around.memory_of(value)
+            entry = self._memories[memory] = whole, around.standing_for(whole)
+        whole, base = entry
+        if whole.dtype != value.dtype:
+            return around.standing_for(value), value
+        return make_region(base, value.shape, value.stride(), value.storage_offset()), whole
+
+    def _memory(self, memory: int) -> tuple[torch.Tensor, Torchish] | None:
+        entry = self._memories.get(memory)
+        return entry if entry is not None or self._beyond is None else self._beyond._memory(memory)
 
     def described(self) -> tuple:
         """What the trace depends on of the storages."""

@@ -27,6 +27,7 @@ __all__ = [
     "refusal_between",
     "sources_among",
     "used_beside",
+    "used_in_derivatives",
 ]
 
 
@@ -45,6 +46,13 @@ class NeedsTape(BaseException):
 
 
 _numbers = itertools.count()
+
+# Operations that are linear in all they take, and in each of what they take.
+_LINEAR = frozenset(
+    ("CopySlices", "Clone", "ToCopy", "View", "add", "cat", "cumsum", "diag_embed", "flip", "gather", "index")
+    + ("index_select", "mean", "neg", "pad", "repeat", "roll", "rsub", "stack", "sub", "sum", "tril", "triu", "where")
+)
+_PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mul", "mv"))
 
 
 class Node(graph.Node):
@@ -77,12 +85,32 @@ class Node(graph.Node):
     def name(self) -> str:
         return f"{self._operation}Backward0"
 
+    def uses(self, place: int, other: int) -> bool:
+        """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
+        if self._operation in _PRODUCTS or (self._operation == "div" and place == 0):
+            return place != other
+        return self._operation not in _LINEAR
+
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
     @property
     def next_functions(self) -> tuple:
-        return tuple((node, 0) for node in self.inputs)
+        ends = self.operands or [None] * len(self.inputs)
+        numbers = [
+            0 if node is None or end is None else node.number_of(end)
+            for node, end in zip(self.inputs, ends, strict=True)
+        ]
+        return tuple(zip(self.inputs, numbers, strict=True))
+
+    def number_of(self, end: Any) -> int:
+        """Which of the results is at an end."""
+        del end  # this has one
+        return 0
+
+    def end_of(self, number: int) -> Any:
+        """The end of a result."""
+        return self.end if number == 0 else None
 
     def _sequence_nr(self) -> int:
         return self._number
@@ -216,6 +244,36 @@ UNRECORDED = _Unrecorded("Unrecorded")
 def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
     """The ids of nodes, among those `wanted`, that lead to some nodes."""
     return wanted.intersection(_leading_to(ends))
+
+
+def used_in_derivatives(ends: Iterable[Node | None], wanted: list[Node | None]) -> list[list[Node]]:
+    """What the derivatives of some nodes depend on, for each that they are taken with respect to."""
+    leading: dict[int, int] = {}  # to a node: the bits of those wanted
+    for i, node in enumerate(wanted):
+        leading[id(node)] = leading.get(id(node), 0) | 1 << i
+    used: dict[int, tuple[Node, int]] = {}
+    for node in _inputs_first(ends):
+        for place, x in enumerate(node.inputs):
+            bits = 0 if x is None or place in node.undefined else leading.get(id(x), 0)
+            if bits:
+                leading[id(node)] = leading.get(id(node), 0) | bits
+                for i, other in enumerate(node.inputs):
+                    if other is not None and node.uses(place, i):
+                        used[id(other)] = other, used.get(id(other), (other, 0))[1] | bits
+    return [[node for node, bits in used.values() if bits >> i & 1] for i in range(len(wanted))]
+
+
+def _inputs_first(ends: Iterable[Node | None]) -> list[Node]:
+    found: dict[int, Node] = {}
+    pending = [(node, False) for node in ends if node is not None]
+    while pending:
+        node, is_last = pending.pop()
+        if is_last:
+            found.setdefault(id(node), node)
+        elif id(node) not in found:
+            pending.append((node, True))
+            pending.extend((x, False) for x in node.inputs if x is not None and id(x) not in found)
+    return list(found.values())
 
 
 def used_beside(ends: Iterable[Node | None], wanted: Node, operation: str) -> bool:

@@ -11,7 +11,7 @@ from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import held_values
 from .traced import evaluating
 
-__all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of"]
+__all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of", "without_values"]
 
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
@@ -32,14 +32,24 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
-        with evaluating():  # a value, also while JAX traces
-            return jnp.array(held_values(to_numpy(tensor), wanted))
+        with evaluating():  # a value, also while JAX traces; copied by numpy, for which nothing is compiled
+            return jax.device_put(np.array(held_values(to_numpy(tensor), wanted), order="C"), may_alias=True)
     if tensor.is_cpu and tensor.is_contiguous():
         # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
         # twice, since what it gives is committed where any argument is.
         with evaluating():
             return jax.device_put(to_numpy(tensor), may_alias=True)
     return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
+
+
+def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+    """The shape and the dtype of the array that a tensor would be, such as one on the meta device.
+
+    Raises:
+        TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
+    """
+    _check_layout(tensor)
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), canonical(tensor.dtype))
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -56,6 +66,12 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
+    _check_layout(tensor)
+    if tensor.is_meta:
+        raise ValueError("got a meta tensor, which has no data; wanted a tensor with data. Materialise it first")
+
+
+def _check_layout(tensor: torch.Tensor) -> None:
     if tensor.ndim > _MOST_DIMENSIONS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMENSIONS} dims are supported, got {tensor.ndim}")
     if tensor.is_nested:
@@ -64,8 +80,6 @@ def _check_dense(tensor: torch.Tensor) -> None:
         kind, way_out = "quantized", "tensor.dequantize()"
     elif tensor.layout is not torch.strided:
         raise SparseLayoutError(f"got a {tensor.layout} tensor")
-    elif tensor.is_meta:
-        raise ValueError("got a meta tensor, which has no data; wanted a tensor with data. Materialise it first")
     else:
         return
     raise TypeError(f"got a {kind} tensor; wanted a dense one. Convert it first with {way_out}")

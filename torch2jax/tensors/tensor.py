@@ -35,6 +35,7 @@ __all__ = [
     "strides_of_copy",
     "strides_of_shape",
     "swap",
+    "swap_objects",
     "swap_with_meta",
     "wrap",
     "wrap_held",
@@ -140,7 +141,11 @@ class Torchish(torch.Tensor):
     @property
     def lazy(self) -> Held | Lazy:
         """As `held`, though the graph may not have the values yet."""
-        return self._node.lazy(tuple(self.shape), canonical(self.dtype))
+        node = self._node
+        if type(node) is Storage:
+            return node.lazy(None, None)
+        with torch._C.DisableTorchFunction():
+            return node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
     def held(self) -> Held:
@@ -292,7 +297,8 @@ def wrap_held(
     """As `wrap`, of values that the graph may not have yet."""
     if device is not _CPU:
         expect_values(device, dtype)
-    if isinstance(held, Lazy) and not (known.is_contiguous() if strides is None else known.stride() == strides):
+    is_lazy = known is not None and isinstance(held, Lazy)
+    if is_lazy and not (known.is_contiguous() if strides is None else known.stride() == strides):
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
     storage.memory.is_inference = torch.is_inference_mode_enabled()
@@ -418,19 +424,24 @@ def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
     def undo() -> None:
         if undo in changes:
             changes.remove(undo)
-            _swap_objects(tensor, other)
+            swap_objects(tensor, other)
             if source is not None:
                 source.variable = tensor
 
     if kept is not None:
         kept.note_change(tensor._node, undo)
-    _swap_objects(tensor, other)
+    swap_objects(tensor, other)
     changes.append(undo)
     if source is not None:
         source.variable = other
 
 
-def _swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
+def swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Puts each of two objects of Python, whatever tensors they are, where the other is.
+
+    Raises:
+        RuntimeError: PyTorch has one in use elsewhere.
+    """
     with torch._C.DisableTorchFunction():
         a.__class__, b.__class__ = b.__class__, a.__class__
         a.__dict__, b.__dict__ = b.__dict__, a.__dict__  # pyright: ignore[reportAttributeAccessIssue]

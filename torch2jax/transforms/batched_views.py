@@ -78,19 +78,25 @@ def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out
 
     The memory of an example is dense, that of all need not be: a step there is so many steps along each dimension.
     """
-    ratio, rest = divmod(inner.dtype.itemsize, example.dtype.itemsize)
-    if rest:
-        return None
+    unit = min(inner.dtype.itemsize, example.dtype.itemsize)
+    ratio, width = inner.dtype.itemsize // unit, example.dtype.itemsize // unit
     axes = _axes(outer, dim, inner, ratio)
-    begin, steps = _digits(int(example.storage_offset()), axes), [_digits(step, axes) for step in example.stride()]
+    begin = _digits(int(example.storage_offset()) * width, axes)
+    steps = [_digits(step * width, axes) for step in example.stride()]
     last = list(begin)
     for size, step in zip(example.shape, steps, strict=True):
         last = [x + max(size - 1, 0) * each for x, each in zip(last, step, strict=True)]
+    if width > 1:  # an element is several behind each other
+        if not axes or axes[-1].step > 1 or axes[-1].outer_step > 1:
+            return None
+        last[-1] += width - 1
     if any(x >= axis.size for x, axis in zip(last, axes, strict=True)):
         return None  # a dimension goes over several that do not lie behind each other
     strides, offset = [_along(step, axes) for step in steps], int(outer.storage_offset()) * ratio + _along(begin, axes)
     strides.insert(out_dim, outer.stride()[dim] * ratio)
-    return tuple(strides), offset
+    if any(x % width for x in (*strides, offset)):
+        return None
+    return tuple(x // width for x in strides), offset // width
 
 
 class _Axis(NamedTuple):

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from torch.autograd import graph
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusal_between
+from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusal_between, used_in_derivatives
 from ..tensors.journal import Uncontained, expect_no_journal, journal
 from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
@@ -113,8 +113,9 @@ def _tensor_of(value) -> Torchish:
     tensor = node.variable if isinstance(node, Source) else None
     if tensor is not None and tensor.history is node:
         return tensor
-    if node.end is not None and node.end.tangents:
-        return current().tape.tensor_at(node.end, node)
+    end = node.end_of(value.output_nr)
+    if end is not None and end.tangents:
+        return current().tape.tensor_at(end, node)
     if tensor is None:
         raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
     return tensor
@@ -192,6 +193,7 @@ class _Run:
         # A gradient that needs nothing of the way forward depends on those of the outputs alone.
         self.depends = any(x is not None and x.history is not None for x in gradients)
         self.origins = [x.history for x in given]
+        self.given = [x.history for x in gradients if x is not None and x.history is not None]
         self.dependencies = [array for array in (x.held.array for x in given) if tape.has(array)]
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
@@ -212,15 +214,22 @@ class _Run:
         )
         connected = reaches((x.history for x in self.outputs), {id(x.history) for x in wanted})
         results = []
-        for tensor, place in zip(wanted, places, strict=True):
+        for tensor, place, origins in zip(wanted, places, self._origins(wanted), strict=True):
             cotangent = found.get(place)
             if cotangent is None and id(tensor.history) in connected:
                 self._expect_recorded(tensor, place)
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
                 if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
                     self._retain(tensor, cotangent)
-            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor)))
+            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor), origins))
         return tuple(results)
+
+    def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
+        """What each gradient depends on."""
+        if not self.create or self.tape.hooks:  # which may use anything
+            return [self.origins] * len(wanted)
+        used = used_in_derivatives((x.history for x in self.outputs), [x.history for x in wanted])
+        return [[*nodes, *self.given] for nodes in used]
 
     def _retain(self, tensor: Torchish, cotangent) -> None:
         with torch.set_grad_enabled(self.create):
@@ -295,40 +304,49 @@ class _Run:
                 cotangent = self._shown(cotangent, hook, hooked.form)
         if retaining is not None:
             self._retain(retaining, cotangent)
-        own = cotangent
+        own, replaced = cotangent, None
         for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
             for hook in list(node.prehooks.values()):
                 cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), node.end.form)
             if goes_on and node.posthooks and node.operands is not None:
-                self._show_inputs(node, cotangent)
-        return own, cotangent
+                replaced = self._show_inputs(node, cotangent)
+        return own, cotangent if replaced is None else replaced
 
-    def _show_inputs(self, node: Node, cotangent) -> None:
-        """Calls the hooks on a node with the gradients that it gives its inputs."""
+    def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
+        """Calls the hooks on a node with the gradients that it gives its inputs.
+
+        Returns:
+            The cotangents of its inputs, if a hook gave others.
+        """
         outputs = (self._tensor(cotangent, node.end.form),)
         tangent, operands = node.end.tangents[self.number], node.operands or []
         places = [None if x is None else x.tangents[self.number].val for x in operands]
         ends = frozenset(place for place in places if place is not None)
         reached = self.level.reach_tangents([tangent], ends)
         found = self.level.pull_back(reached, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
-        inputs = tuple(
+        inputs = before = tuple(
             self._tensor(found[place], x.form) if x is not None and place in found else None
             for x, place in zip(operands, places, strict=True)
         )
         for hook in list(node.posthooks.values()):
             with torch.set_grad_enabled(self.create):
                 given = hook(inputs, outputs)
-            given = inputs if given is None else given if isinstance(given, tuple) else (given,)
+            given = inputs if given is None else given
+            if not isinstance(given, tuple):
+                raise TypeError(f"expected tuple, but hook {getattr(hook, '__name__', hook)!r} returned {type(given)}")
             if len(given) != len(inputs):
                 raise RuntimeError(
                     f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
                     f"{len(given)}, but expected {len(inputs)})"
                 )
-            if any(a is not b for a, b in zip(given, inputs, strict=True)):
-                raise NotImplementedError(
-                    f"a hook on {node.name()} gave other gradients of its inputs, which JAX has computed by now; "
-                    "wanted None, or a hook on a tensor (Tensor.register_hook)"
-                )
+            inputs = given
+        if all(a is b for a, b in zip(inputs, before, strict=True)):
+            return None
+        return {
+            place: self._cotangent(lift(gradient), x.form.layout, found[place].dtype)
+            for gradient, x, place in zip(inputs, operands, places, strict=True)
+            if gradient is not None and x is not None and place in found
+        }
 
     def _shown(self, cotangent, hook: Callable, form: Form):
         """What a hook makes of a gradient."""
@@ -342,17 +360,18 @@ class _Run:
         array = Held(conjugate(self.tape.lowered(array, self.count)), own).arranged(layout)
         return array if array.dtype == dtype else array.astype(dtype)
 
-    def _tensor(self, cotangent, form: Form) -> Torchish:
+    def _tensor(self, cotangent, form: Form, origins: list | None = None) -> Torchish:
+        origins = self.origins if origins is None else origins
         array = conjugate(self.tape.lowered(cotangent, self.count))
         if array.dtype != canonical(form.dtype):
             array = array.astype(canonical(form.dtype))
-        depends = self.create and self.depends
+        depends = self.create and self.depends and origins
         if depends:
             array = self.tape.sealed(array, self.dependencies, self.count)
         with torch.set_grad_enabled(self.create):
             gradient = wrap(array, form.dtype, layout=form.layout, strides=form.strides, device=form.device)
         if depends:
-            gradient._node.storage.history = Node("Gradient", self.origins)
+            gradient._node.storage.history = Node("Gradient", origins)
         return gradient
 
 

@@ -6,7 +6,7 @@ whose derivative is the function's own. That serves the tape and JAX's transform
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -60,7 +60,17 @@ def _is_operators(cls) -> bool:
 class _FunctionNode(Node):
     """The ``grad_fn`` of what a function gave."""
 
-    __slots__ = ()
+    __slots__ = ("ends",)
+
+    def __init__(self, operation: str, inputs: Iterable[Node | None]):
+        super().__init__(operation, inputs)
+        self.ends: dict[int, Any] = {}  # of its results, by their numbers
+
+    def number_of(self, end: Any) -> int:
+        return next((number for number, other in self.ends.items() if other.places == end.places), 0)
+
+    def end_of(self, number: int) -> Any:
+        return self.ends.get(number)
 
     def name(self) -> str:
         return self._operation + "Backward"
@@ -113,6 +123,8 @@ class _Application:
             if isinstance(x, Torchish) and not is_integral(x.dtype) and not is_fixed[i]
         }
         node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
+        if call.tape is not None:
+            node.operands = [None if x.history is None else call.tape.end_of(x) for x in self.inputs.values()]
         if differentiable and any(is_traced(array) for array in arrays):
             derivative = Derivative(len(self.args), self.inputs, ctx, results, tuple(differentiable), node)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
@@ -120,7 +132,7 @@ class _Application:
             values = [x.read() for x in differentiable.values()]
         for (number, result), array in zip(differentiable.items(), values, strict=True):
             is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
-            self._place(result, array, node, ctx)
+            self._place(result, number, array, node, ctx)
             if not any(result is x for x in ctx.dirty_tensors):
                 result._restriction = Restriction("custom", self.function.__name__, number) if is_view else None
         return results if isinstance(output, tuple) else results[0]
@@ -162,7 +174,7 @@ class _Application:
             return mine
         return result
 
-    def _place(self, result: Torchish, array, node: Node, ctx: Context) -> None:
+    def _place(self, result: Torchish, number: int, array, node: _FunctionNode, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):
             result.write(Held(array, None))
         else:
@@ -171,8 +183,9 @@ class _Application:
         if self.is_recorded:
             result._node.storage.history = node
             tape = current().tape
-            if node.end is None and tape is not None:
-                node.end = tape.end_of(result)
+            if tape is not None:
+                node.ends[number] = tape.end_of(result)
+                node.end = node.end or node.ends[number]
 
 
 def _has_tangent(tensor: Torchish) -> bool:

@@ -156,9 +156,12 @@ class Derivative:
     def attach(self, inputs: list, results: list) -> list:
         """The results, with derivatives with respect to the inputs."""
         self._dtypes = [tensor.dtype for tensor in self._held]
-        # Arrays are handed on as arguments, since they may be traced; Python may look at known values there too.
+        # Arrays are handed on as arguments, since they may be traced; Python may look at known values there too. What
+        # the forward recorded itself does not lead from the inputs to the results.
+        tape = current().tape
+        lowered = (lambda array: array) if tape is None else tape.lowered
         held = [
-            tensor.read() if origin is None and known is None else None
+            lowered(tensor.read()) if origin is None and known is None else None
             for tensor, origin, known in zip(self._held, self._origins, self._known, strict=True)
         ]
         self._held = []

@@ -181,7 +181,8 @@ class Level:
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
             visit: is called with the cotangent of a variable once it is complete, and whether the way goes on from
-                there, and gives the one that is its own and the one to go on with.
+                there, and gives the one that is its own and the one to go on with, or those of variables before
+                that take its place.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
@@ -238,10 +239,17 @@ class _Backward:
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
                     own, cotangents[var] = visit[var](own, goes_on)
+                    if isinstance(cotangents[var], dict):
+                        self._add(cotangents, cotangents.pop(var))
                 if var in self._targets:
                     # As in PyTorch, hooks are not seen where the way goes on to other targets.
                     found[var] = before if goes_on else own
         return found
+
+    def _add(self, cotangents: dict[Var, Any], others: dict[Var, Any]) -> None:
+        for var, cotangent in others.items():
+            if var in self._leads:
+                cotangents[var] = cotangents[var] + cotangent if var in cotangents else cotangent
 
     def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:
         """Moves the cotangents back from behind the steps to before them."""

@@ -140,3 +140,12 @@ def test_masked_softmax(kind, mask_shape):
     for call in (t2j(f), jax.jit(t2j(f))):
         for ours, theirs in zip(call(t2j(x), t2j(mask)), wanted, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_glu_of_half_precision_rounds_once():
+    x = torch.randn(64, 64, dtype=torch.bfloat16)
+    wide = torch.func.vjp(torch.nn.functional.glu, x.float())
+    found, backward = jax.vjp(t2j(torch.nn.functional.glu), t2j(x))
+    compare(found, wide[0].bfloat16())
+    (gradient,) = backward(jnp.ones_like(found))
+    compare(gradient, wide[1](torch.ones(64, 32))[0].bfloat16())

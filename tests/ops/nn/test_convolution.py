@@ -88,3 +88,23 @@ def test_convolutions_of_cudnn():
         t2j(torch.cudnn_convolution_transpose)(*t2j((x, weight)), padding, [1, 0], *options[1:], *rest),
         F.conv_transpose2d(x, weight, None, stride, padding, [1, 0], groups, dilation),
     )
+
+
+_KERNELS = torch._C._nn
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape", "weight", "args"),
+    [
+        (_KERNELS.thnn_conv2d, (4, 5), (2, 12), ([2, 2], None, [2, 1], [1, 0])),
+        (_KERNELS.thnn_conv2d, (4, 5), (2, 3, 2, 2), ([2, 2],)),
+        (_KERNELS.slow_conv3d, (4, 5, 3), (2, 3, 2, 1, 2), ([2, 1, 2],)),
+        (_KERNELS.slow_conv_dilated2d, (5, 5), (2, 3, 2, 2), ([2, 2], None, 1, 1, 2)),
+        (_KERNELS.slow_conv_transpose2d, (4, 5), (3, 2, 2, 2), ([2, 2], None, 2, 1, 1, 2)),
+    ],
+)
+def test_kernels_by_their_own_names(kernel, shape, weight, args):
+    x, weight = torch.randn(2, 3, *shape), torch.randn(weight)
+    compare(t2j(kernel)(*t2j((x, weight)), *args), kernel(x, weight, *args))
+    with pytest.raises(RuntimeError, match="kernel_size"):
+        t2j(kernel)(*t2j((x, weight)), [2] * (len(shape) - 1), *args[1:])

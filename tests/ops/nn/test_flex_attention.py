@@ -72,7 +72,7 @@ def test_values_and_derivatives_with_a_learned_bias_and_grouped_heads():
         add = lambda s, b, h, i, j: (s + bias[h, i, j]).tanh()
         return written_out(q, k, v, add, and_masks(causal, same_document), 0.3)[0]
 
-    agree(function, plain, Q, K, V, BIAS, atol=1e-4)  # differences of large terms
+    agree(function, plain, Q, K, V, BIAS, atol=5e-4)  # differences of large terms
 
 
 def run_all(q, k, v):

@@ -86,6 +86,8 @@ def test_affine_grid(align_corners):
         (lambda x: F.pad(x, (-3, -3)), RuntimeError, "negative output size"),
         (lambda x: F.pad(x, (9, 0), "reflect"), RuntimeError, "too large"),
         (lambda x: F.pad(x, (1, 0), "mirror"), NotImplementedError, "Unrecognised padding mode"),
+        (lambda x: F.pad(x[:, :0], (1, 0), "replicate"), RuntimeError, "2D or 3D .* other non-zero dimensions"),
+        (lambda x: F.pad(x[..., :0], (1, 0), "reflect"), RuntimeError, "2D or 3D .* other non-zero dimensions"),
         (lambda x: F.interpolate(x, size=0), RuntimeError, "greater than 0"),
         (lambda x: F.interpolate(x, size=3, mode="bilinear"), NotImplementedError, "needs 4D input"),
     ],

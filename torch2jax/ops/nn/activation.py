@@ -213,8 +213,8 @@ def glu(input, dim=-1):
     half, odd = divmod(input.shape[dim], 2)
     if odd:
         raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {input.shape[dim]}")
-    value, gate = (lax.slice_in_dim(input, start, start + half, axis=dim) for start in (0, half))
-    return lax.mul(value, lax.logistic(gate))
+    value, gate = (widened(lax.slice_in_dim(input, start, start + half, axis=dim)) for start in (0, half))
+    return cast(lax.mul(value, lax.logistic(gate)), input.dtype)
 
 
 # Softmax, in float32 for half precision.

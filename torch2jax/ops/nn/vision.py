@@ -59,6 +59,12 @@ def pad(input, pad, mode="constant", value=None, *, channels_last=False):
             "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now; got padding "
             f"{list(pad)} of an input of {input.ndim} dimensions"
         )
+    expected = len(pad) // 2 + 1
+    if mode != "circular" and 0 in input.shape[-expected:]:
+        raise RuntimeError(
+            f"Expected {expected}D or {expected + 1}D (batch mode) tensor with possibly 0 batch size and other "
+            f"non-zero dimensions for input, but got: {list(input.shape)}"
+        )
     for dim, (low, high) in enumerate(widths):
         if low or high:
             input = _pad_one(input, dim, low, high, mode)

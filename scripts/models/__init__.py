@@ -1,0 +1,1 @@
+"""The models of the zoo: which there are, running one, and the page of all."""

@@ -1,0 +1,59 @@
+"""`docs/models.md` from outcomes, and outcomes from it."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+import jax
+import torch
+
+from scripts.models.outcome import HEAD, Outcome
+
+__all__ = ["page", "read", "summary"]
+
+_LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
+
+
+def _of(outcomes: Mapping[str, Outcome], library: str) -> list[Outcome]:
+    found = (outcome for outcome in outcomes.values() if outcome.library == library)
+    return sorted(found, key=lambda outcome: outcome.spec)
+
+
+def summary(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[str]:
+    """A line for each library: how many models there are, how many were tried, run in PyTorch, and agree."""
+    yield "| library | models | tried | run in PyTorch | agree | % | export for TPU |"
+    yield "|---|---|---|---|---|---|---|"
+    for library in (*_LIBRARIES, "all"):
+        found = list(outcomes.values()) if library == "all" else _of(outcomes, library)
+        there = {Outcome(spec).spec for spec in specs if library in (Outcome(spec).library, "all")}
+        run = [outcome for outcome in found if outcome.pytorch]
+        agree, exports = sum(outcome.agrees for outcome in run), sum(outcome.exports for outcome in run)
+        percent = f"{100 * agree / len(run):.1f}" if run else ""
+        cells = (library, len(there | {x.spec for x in found}), len(found), len(run), agree, percent, exports)
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def page(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[str]:
+    """The lines of the page."""
+    yield from (
+        "# Models",
+        "",
+        "Models with random weights, small ones where a library lets its models be small, compared with PyTorch as",
+        "`torch2jax check SPEC --grad` does: outputs, and the gradients for all parameters and floating inputs.",
+        "Differences are relative to the largest element of a tensor. Seconds and operations are those of the jitted",
+        "forward pass, on a CPU that had other work as well. Of torchvision there is one model of each family, of timm",
+        "one of each file, of transformers every model type of which a small configuration can be made. Models that",
+        "PyTorch does not run here are not counted: of most, that configuration or its inputs cannot be guessed.",
+        f"Written by `python -m scripts.zoo` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
+        "",
+        *summary(outcomes, specs),
+    )
+    for library in _LIBRARIES:
+        if found := _of(outcomes, library):
+            yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
+            yield from (outcome.row() for outcome in found)
+
+
+def read(text: str) -> dict[str, Outcome]:
+    """The outcomes that a page holds."""
+    rows = re.findall(r"^\| `[^`]*:[^`]*` \|.*\|$", text, re.MULTILINE)
+    return {outcome.spec: outcome for outcome in map(Outcome.read, rows)}

@@ -1,0 +1,59 @@
+"""Compares models of torchvision, timm, transformers and diffusers with PyTorch, and writes `docs/models.md`.
+
+The page is what is kept: models that it has are not run again, unless asked for, so that an interrupted run goes on
+where it stopped. Models run in processes of their own, which are started anew after one that hangs or ends one.
+
+    python -m scripts.zoo                          # what the page does not have; takes hours
+    python -m scripts.zoo --only torchvision       # models whose spec contains a text
+    python -m scripts.zoo --again failed           # once more what failed
+    python -m scripts.zoo --most 50                # so many of them
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from scripts.models.choice import specs
+from scripts.models.page import page, read, summary
+from scripts.models.worker import outcomes
+
+PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+
+
+def wanted(specs: list[str], found: dict, only: str, again: str | None) -> list[str]:
+    """Of specs that contain a text, those to run."""
+    return [
+        spec
+        for spec in specs
+        if only in spec
+        if spec not in found or again == "all" or (again == "failed" and not found[spec].agrees)
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="models whose spec contains it")
+    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds for a model (default: 300)")
+    parser.add_argument("--most", type=int, metavar="N", help="how many to run (default: all)")
+    parser.add_argument("--again", choices=["failed", "all"], help="run again what the page has")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/models.md)")
+    return parser
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    there = list(specs())
+    found = read(options.output.read_text()) if options.output.exists() else {}
+    for outcome in outcomes(wanted(there, found, options.only, options.again)[: options.most], options.timeout):
+        found[outcome.spec] = outcome
+        options.output.write_text("\n".join(page(found, there)) + "\n")
+        result = "agrees" if outcome.agrees else "FAILS" if outcome.pytorch else "fails in PyTorch"
+        print(f"{result} {outcome.spec} {outcome.failure[:200]}", flush=True)
+    options.output.write_text("\n".join(page(found, there)) + "\n")
+    print("\n".join(summary(found, there)))
+
+
+if __name__ == "__main__":
+    main()

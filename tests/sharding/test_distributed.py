@@ -1,0 +1,52 @@
+"""Two processes train as one does."""
+
+import socket
+
+import numpy as np
+
+from .processes import result_of, start
+
+TRAIN = """
+import sys
+import optax
+
+if len(sys.argv) > 1:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=2, process_id=int(sys.argv[2]))
+mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(AxisType.Auto,))
+torch.manual_seed(0)
+module = MLP()
+specs = sharding.specs(module, mesh, fsdp="data")
+params = sharding.put(t2j(module.state_dict()), specs, mesh)
+jax_model, optimizer = t2j(sharding.constrained(module, mesh, data="data")), optax.adam(1e-2)
+moments = sharding.put(jax.jit(optimizer.init)(params), specs, mesh)
+
+@jax.jit
+def step(params, moments, x):
+    loss, grads = jax.value_and_grad(lambda p: ((jax_model(x, state_dict=p) - x) ** 2).mean())(params)
+    updates, moments = optimizer.update(grads, moments, params)
+    return optax.apply_updates(params, updates), moments, loss
+
+for i in range(5):
+    x = np.sin(np.arange(8 * 16, dtype=np.float32) + i).reshape(8, 16)
+    x = jax.make_array_from_callback(x.shape, NamedSharding(mesh, P("data")), lambda index: x[index])
+    params, moments, loss = step(params, moments, x)
+    print("loss", float(loss))
+assert params["up.weight"].sharding.spec == P("data", None)
+"""
+
+
+def losses(output: str) -> list[float]:
+    return [float(line.split()[1]) for line in output.splitlines() if line.startswith("loss")]
+
+
+def test_two_processes_train_as_one():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    processes = [start(TRAIN, devices=2), *(start(TRAIN, port, str(i), devices=1) for i in range(2))]
+    alone, *together = [losses(result_of(process)) for process in processes]
+    assert len(alone) == 5
+    assert alone[-1] < alone[0]
+    for each in together:
+        np.testing.assert_allclose(each, alone, rtol=1e-5)

@@ -1,0 +1,183 @@
+"""Weights from files, on the devices that are to have them, and back."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax.sharding import NamedSharding, PartitionSpec
+from torch import nn
+
+from torch2jax import j2t, load_state, t2j
+
+st = pytest.importorskip("safetensors.torch")
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {
+        "matrix": torch.randn(4, 6),
+        "half": torch.randn(8).to(torch.bfloat16),
+        "eighth": torch.randn(2, 2).to(torch.float8_e4m3fn),
+        "counter": torch.tensor(2**40),
+        "mask": torch.tensor([True, False]),
+        "empty": torch.zeros(0, 3),
+        "complex": torch.randn(3, dtype=torch.complex64),
+        "double": torch.randn(3, dtype=torch.float64),
+    }
+
+
+def save(folder, kind: str):
+    """The weights as files of one kind, and what `load_state` is given."""
+    state, path = weights(), folder / f"model.{kind}"
+    if kind == "safetensors":
+        st.save_file(state, path)
+    elif kind in ("pt", "bin"):
+        torch.save(state, path)
+    elif kind == "mapping":
+        return state
+    else:
+        names = list(state)
+        parts = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
+        for file, held in parts.items():
+            st.save_file({name: state[name] for name in held}, folder / file)
+        index = {"weight_map": {name: file for file, held in parts.items() for name in held}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        return folder if kind == "folder" else folder / "model.safetensors.index.json"
+    return path
+
+
+def check(state: dict[str, jax.Array], dtype=None) -> None:
+    expected = t2j(weights())
+    assert set(state) == set(expected)
+    for name, array in expected.items():
+        if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
+            array = jnp.asarray(array, dtype)
+        assert state[name].dtype == array.dtype, name
+        assert state[name].shape == array.shape
+        assert np.array_equal(np.asarray(state[name]), np.asarray(array)), name
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "bin", "mapping", "index", "folder"])
+def test_weights(tmp_path, kind):
+    source = save(tmp_path, kind)
+    check(load_state(source))
+    check(load_state(source, dtype=jnp.bfloat16), jnp.bfloat16)
+
+
+def test_dtypes_by_their_names_in_pytorch(tmp_path):
+    check(load_state(save(tmp_path, "safetensors"), dtype=torch.float16), jnp.float16)
+    with pytest.raises(TypeError, match="to which no weights can be cast"):
+        load_state(save(tmp_path, "safetensors"), dtype=torch.int8)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "mapping"])
+def test_nothing_is_shared(tmp_path, kind):
+    """The file may be written anew, and the module trained on."""
+    source = save(tmp_path, kind)
+    state = load_state(source)
+    if kind == "mapping":
+        for tensor in source.values():
+            tensor.zero_()
+    else:
+        with source.open("r+b") as file:
+            file.write(bytes(source.stat().st_size))
+    check(state)
+
+
+def test_file_of_an_old_format(tmp_path):
+    torch.save({"w": torch.ones(2, 3)}, tmp_path / "model.pt", _use_new_zipfile_serialization=False)
+    assert (load_state(tmp_path / "model.pt")["w"] == np.ones((2, 3))).all()
+
+
+SHARDED = """
+import sys
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from torch2jax import checkpoints, load_state
+from tests.test_checkpoints import check
+
+mesh = jax.make_mesh((2, 2), ("x", "y"))
+plan = {"matrix": NamedSharding(mesh, P("x", "y")), "half": P("y"), "not there": P("x"), "mask": None}
+copied, in_memory = [], checkpoints._in_memory
+checkpoints._in_memory = lambda array, dtype: (copied.append(array.shape), in_memory(array, dtype))[1]
+
+for path in sys.argv[1:]:
+    copied.clear()
+    with jax.set_mesh(mesh):
+        state = load_state(path, shardings=plan)
+    check(state)
+    assert state["matrix"].sharding == plan["matrix"]
+    assert state["matrix"].addressable_shards[0].data.shape == (2, 3)
+    assert copied.count((2, 3)) == 4  # and the whole of it, never
+    assert (4, 6) not in copied
+    assert state["half"].sharding == NamedSharding(mesh, P("y"))
+    assert len(state["mask"].sharding.device_set) == 1
+    state = load_state(path, shardings=NamedSharding(mesh, P()))
+    check(state)
+    assert all(len(array.sharding.device_set) == 4 for array in state.values())
+"""
+
+
+def test_shards(tmp_path):
+    (tmp_path / "index").mkdir()
+    paths = [str(save(tmp_path, kind)) for kind in ("safetensors", "pt")] + [str(save(tmp_path / "index", "folder"))]
+    code = "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=4'\n" + SHARDED
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "content", "error", "message"),
+        [
+            ("none.safetensors", None, FileNotFoundError, "no file"),
+            ("model.onnx", b"", ValueError, "wanted .safetensors, .bin, .pt, .pth"),
+            ("list.pt", [torch.ones(1)], TypeError, "got list in"),
+            ("nested.pt", {"epoch": 3, "model": {}}, TypeError, "got int under 'epoch'"),
+        ],
+    )
+    def test_files(self, tmp_path, name, content, error, message):
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif content is not None:
+            torch.save(content, path)
+        with pytest.raises(error, match=message):
+            load_state(path)
+
+    def test_folder_without_weights(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"wanted one of model\.safetensors\.index\.json"):
+            load_state(tmp_path)
+
+    def test_partition_without_mesh(self):
+        with pytest.raises(ValueError, match=r"a mesh set with jax.set_mesh"):
+            load_state({"w": torch.ones(2)}, shardings=PartitionSpec("x"))
+
+    def test_without_its_library(self, tmp_path, monkeypatch):
+        path = save(tmp_path, "safetensors")
+        monkeypatch.setitem(sys.modules, "safetensors", None)
+        with pytest.raises(ModuleNotFoundError, match=r"torch2jax\[checkpoints\]"):
+            load_state(path)
+
+
+def test_from_and_to_orbax(tmp_path):
+    """Orbax saves what `load_state` gives, and restores it to other shards."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    net = nn.Linear(3, 4)
+    state = load_state(net.state_dict())
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "saved", state)
+        checkpointer.wait_until_finished()
+        sharding = NamedSharding(jax.make_mesh((1,), ("x",)), PartitionSpec("x"))
+        wanted = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in state.items()}
+        restored = checkpointer.restore(tmp_path / "saved", wanted)
+    assert restored["weight"].sharding == sharding
+    other = nn.Linear(3, 4)
+    other.load_state_dict(j2t(restored))
+    assert torch.equal(other.weight, net.weight)
+    assert torch.equal(other.bias, net.bias)

@@ -1,0 +1,121 @@
+"""A model as a file: its program, and its weights beside it."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from ..convert import t2j
+from ..exporting.export import export
+from ..tensors.trees import map_arguments
+from .subject import SpecError, Subject
+from .trial import set_mode
+
+__all__ = ["PLATFORMS", "Written", "write"]
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_NEEDED = ("flatbuffers", "safetensors")
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What ``torch2jax export`` has written."""
+
+    program: Path
+    weights: Path | None
+    tensors: int
+    call: str
+    """How the program is called."""
+
+
+def write(
+    subject: Subject,
+    path: Path,
+    platforms: Sequence[str],
+    *,
+    grad: bool = False,
+    step: Callable[[str], None] = lambda _: None,
+) -> Written:
+    """Exports a model in evaluation mode to `path`, and its state dict to a ``.safetensors`` file of the same name.
+
+    Args:
+        subject: the model and its inputs, whose shapes and dtypes the program has.
+        platforms: what the program is for.
+        grad: whether the file holds the gradient as well.
+        step: is told what is going on.
+
+    Raises:
+        SpecError: a platform is unknown, or a library is missing.
+    """
+    unknown = [name for name in platforms if name not in PLATFORMS]
+    if unknown:
+        raise SpecError(f"unknown platform {unknown[0]!r}: wanted some of {', '.join(PLATFORMS)}")
+    _expect_libraries()
+    if path.suffix == ".safetensors":
+        raise SpecError(f"{path} is to hold the program; its weights go to a .safetensors file beside it")
+    module = subject.module
+    weights = {} if module is None else _weights(module)
+    args, kwargs = map_arguments(_to_jax, (subject.args, subject.kwargs))
+    state = {"state_dict": t2j(weights)} if weights else {}
+    step(f"exporting {subject.name}")
+    with _in_evaluation(subject):
+        exported = export(t2j(subject.target), platforms=platforms)(*args, **kwargs, **state)
+    step(f"writing {path}")
+    path.write_bytes(exported.serialize(vjp_order=int(grad)))
+    beside = path.with_suffix(".safetensors") if weights else None
+    if beside is not None:
+        _save(weights, beside)
+    return Written(path, beside, len(weights), _call(args, kwargs, bool(weights)))
+
+
+@contextlib.contextmanager
+def _in_evaluation(subject: Subject):
+    """The module in evaluation mode, for now: it may be somebody's."""
+    modes = {part: part.training for part in subject.module.modules()} if subject.module is not None else {}
+    if subject.module is not None:
+        set_mode(subject.module, False, subject.name)
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+def _expect_libraries() -> None:
+    for name in _NEEDED:
+        try:
+            __import__(name)
+        except ModuleNotFoundError:
+            raise SpecError(f"export needs {name}: pip install 'torch2jax[export]'") from None
+
+
+def _to_jax(leaf):
+    return t2j(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What the state dict holds, each tensor under the first of its names."""
+    found: dict[int, str] = {}
+    state = module.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        if isinstance(tensor, torch.Tensor):
+            found.setdefault(id(tensor), name)
+    return {name: state[name].detach() for name in found.values()}
+
+
+def _save(weights: dict[str, torch.Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    def alone(tensor: torch.Tensor) -> torch.Tensor:  # the format knows no memory that is shared
+        tensor = tensor.contiguous()
+        return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+    save_file({name: alone(tensor) for name, tensor in weights.items()}, path)
+
+
+def _call(args: tuple, kwargs: dict, has_weights: bool) -> str:
+    names = [f"x{index}" if index else "x" for index in range(len(args))]
+    names += [f"{name}={name}" for name, value in kwargs.items() if hasattr(value, "shape")]
+    return f"call({', '.join([*names, *(['state_dict=state'] if has_weights else [])])})"

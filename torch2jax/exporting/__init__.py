@@ -1,0 +1,1 @@
+"""Programs for processes that have no PyTorch."""

@@ -1,0 +1,80 @@
+"""`export`: a translated function as a program of JAX's in one file."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.export
+
+from .plain import plain
+
+__all__ = ["export"]
+
+
+def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Callable[..., jax.export.Exported]:
+    """Exports a function of arrays, as `jax.export.export` does, for processes that have no PyTorch.
+
+    Args:
+        function: what `t2j` gave for a module or function, or any function of JAX's, jitted or not.
+        platforms: what the program is for: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; that of this process if left
+            out.
+
+    Returns:
+        A function of the arguments for `function`, arrays or `jax.ShapeDtypeStruct`s, that gives the
+        `jax.export.Exported`. Its ``call`` takes and gives the same trees made of dictionaries, lists and tuples: a
+        `ModelOutput`, a cache or a dataclass is a dictionary, a named tuple a tuple. Arguments that are no arrays are
+        constants of the program: ``None`` takes their place in the call, and keywords among them are left out.
+
+        ``exported.serialize(vjp_order=1)`` gives the bytes of a file with its gradient; it needs ``flatbuffers``.
+
+    Raises:
+        NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as what runs in
+            PyTorch does.
+        ValueError: the graph has a custom call for whose name JAX does not vouch; the error names it.
+    """
+
+    def exported(*args, **kwargs) -> jax.export.Exported:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+        places = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
+        positions = jax.tree.leaves(places)
+
+        def program(*args, **kwargs):
+            values = list(leaves)
+            for position, value in zip(positions, jax.tree.leaves((args, kwargs)), strict=True):
+                values[position] = value
+            args, kwargs = tree.unflatten(values)
+            return plain(function(*args, **kwargs))
+
+        program.__name__ = program.__qualname__ = getattr(function, "__name__", "program")
+        plain_args, plain_kwargs = jax.tree.map(leaves.__getitem__, places)
+        plain_kwargs = {name: value for name, value in plain_kwargs.items() if value is not None}
+        try:
+            return jax.export.export(jax.jit(program), platforms=platforms)(*plain_args, **plain_kwargs)
+        except (NotImplementedError, ValueError) as error:
+            told = _told(error)
+            if told is None:
+                raise
+            raise type(error)(told) from error
+
+    return exported
+
+
+def _told(error: Exception) -> str | None:
+    """What to say where JAX refuses to export a graph; None if it is about something else."""
+    message = str(error)
+    if isinstance(error, ValueError):
+        if "custom calls" not in message:
+            return None
+        names = sorted(set(re.findall(r"custom_call @([\w.$]+)|call_target_name = \"(.*?)\"", message)))
+        told = ", ".join("".join(found) for found in names) or message
+        return f"cannot export custom calls whose names JAX does not keep from version to version: {told}"
+    lacks = re.search(r"primitive '(.*?)' not found for platforms? (.*)", message)
+    if lacks:
+        return f"JAX has no {lacks[1]} for {lacks[2].strip('[]')}: leave it out of the platforms"
+    if "host_callbacks" in message:
+        return (
+            "cannot export a graph that calls this process, as what runs in PyTorch (torch2jax, call_torch, "
+            'on_missing="call_torch") and callbacks do'
+        )
+    return None

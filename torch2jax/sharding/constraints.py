@@ -1,0 +1,171 @@
+"""Activations that are laid out as a plan says, by hooks of a copy of the module."""
+
+import functools
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ..calls.module import copy_structure, named_tensors
+from ..rules.rule import InnerRule
+from ..tensors.held import Held
+from ..tensors.storage import Storage, is_traced
+from ..tensors.tensor import Torchish
+from ..translation import current
+from .meshes import Axes, expect_axes, names_of, resolve, size_of
+from .plans import Plan
+from .styles import EXPERTS, TENSOR, Layout, Style
+
+__all__ = ["constrained"]
+
+_TOLD = "_torch2jax_laid_out"
+
+
+def constrained(
+    module: torch.nn.Module,
+    mesh: Mesh | AbstractMesh | None = None,
+    *,
+    data: Axes = None,
+    tensor: Axes = None,
+    plan: Any = None,
+) -> torch.nn.Module:
+    """A copy of a module, with the same weights, whose activations XLA lays out as told.
+
+    Args:
+        module: the module; it is only read.
+        mesh: None for the one in force (`jax.set_mesh`).
+        data: the axis, or several, over which the first dimension (the batch) is split of what every module gives that
+            has weights of two dimensions or more of its own. For FSDP this is its axis as well.
+        tensor: that of tensor parallelism: what goes into and comes out of the modules in `plan` is as it says.
+        plan: as that of `specs`.
+
+    Returns:
+        The copy, to be given to `t2j`. In PyTorch it runs as the module does. A dimension that the devices do not
+        divide is left to XLA.
+
+    Raises:
+        ValueError: there is no mesh, it has no such axis, one is given twice, or the plan is not one.
+        TypeError: the plan has a style of another kind.
+    """
+    mesh = resolve(mesh)
+    expect_axes(mesh, data=data, tensor=tensor)
+    axes, batch = names_of(tensor), names_of(data)
+    styles = Plan(module, plan, {TENSOR: bool(axes), EXPERTS: False}).styles
+    copied = copy_structure(module, {id(x): x for x in named_tensors(module).values()})
+    layer = functools.partial(_Layer, mesh, batch, axes)
+    for path, part in copied.named_modules():
+        style = styles.get(path, Style())
+        if style.inputs or style.keywords:
+            part.register_forward_pre_hook(layer(style).before, with_kwargs=True)
+        if style.outputs or (batch and _multiplies(part)):
+            part.register_forward_hook(layer(style).after)
+    return copied
+
+
+def _multiplies(part: torch.nn.Module) -> bool:
+    """Whether a module has weights of two dimensions or more, as products and tables do: what others give follows."""
+    return any(weight.ndim > 1 for weight in part.parameters(recurse=False))
+
+
+class _Layer:
+    """The hooks of one module."""
+
+    def __init__(self, mesh: Mesh | AbstractMesh, batch: tuple[str, ...], axes: tuple[str, ...], style: Style):
+        self._mesh, self._batch, self._axes, self._style = mesh, batch, axes, style
+
+    def __deepcopy__(self, memo: dict) -> "_Layer":
+        return self
+
+    def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        layouts = [*self._style.inputs, *[None] * len(args)]
+        args = tuple(self._lay(x, layout) for x, layout in zip(args, layouts, strict=False))
+        return args, {name: self._lay(x, self._style.keywords.get(name)) for name, x in kwargs.items()}
+
+    def after(self, module: torch.nn.Module, args: tuple, result: Any) -> Any:
+        outputs = self._style.outputs
+        if isinstance(result, torch.Tensor):
+            return self._lay(result, outputs[0] if outputs else None, is_result=True)
+        if type(result) not in (tuple, list) or not result:
+            return result
+        layouts = enumerate([*outputs, *[None] * len(result)])
+        return type(result)([self._lay(x, at, is_result=i == 0) for x, (i, at) in zip(result, layouts, strict=False)])
+
+    def _lay(self, value: Any, layout: Layout | None, is_result: bool = False) -> Any:
+        is_told = layout is not None or (is_result and self._batch)
+        call = current()
+        if call is None or not is_told or not isinstance(value, torch.Tensor) or value.ndim == 0:
+            return value
+        spec = self._spec(value, layout)
+        return value if spec is None else _laid(call.lift(value), self._mesh, spec)
+
+    def _spec(self, value: torch.Tensor, layout: Layout | None) -> PartitionSpec | None:
+        """None if the value has no such dimension."""
+        free: Any = PartitionSpec.UNCONSTRAINED
+        if layout is None:
+            entries = [self._batch, *[free] * (value.ndim - 1)]
+        else:
+            others = set(self._mesh.axis_names) - set(self._axes)
+            entries = [self._batch or (free if others else ()), *[()] * (value.ndim - 1)]
+            if layout.dim is not None:
+                if not -value.ndim <= layout.dim < value.ndim:
+                    return None
+                before = entries[layout.dim]
+                entries[layout.dim] = self._axes if before is free else (*before, *self._axes)
+        shapes = zip(value.shape, entries, strict=True)
+        fitting = [x if x is free or size % size_of(self._mesh, x) == 0 else free for size, x in shapes]
+        return PartitionSpec(*[x or None for x in fitting])
+
+
+def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Torchish:
+    """The tensor with its values laid out as the spec says; the same one, but for views and within derivatives."""
+    if tensor.known is not None:  # a constant
+        return tensor
+    around = jax.sharding.get_abstract_mesh()
+    before = vars(tensor).get(_TOLD)
+    if before is not None and before[0] is tensor.held.array and before[1] == spec:  # as what three projections take
+        return tensor
+    mesh = mesh if around.empty else around
+    call: Any = current()
+    if call.tape is not None or call.dual is not None or call.levels or not isinstance(tensor._node, Storage):
+        return _CONSTRAIN((tensor,), {"mesh": mesh, "spec": spec})
+    array = _constrain(tensor.read(), mesh, spec)
+    if array is tensor.read():
+        return tensor
+    tensor.write(Held(array, None), in_place_of_itself=True)
+    vars(tensor)[_TOLD] = (array, spec)
+    return tensor
+
+
+def _constrain(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
+    if not is_traced(array):  # it is where the caller has put it
+        return array
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if AxisType.Explicit in kinds.values():
+        array = jax.sharding.reshard(array, _explicit(array, spec, kinds))
+    if AxisType.Auto in kinds.values():
+        array = lax.with_sharding_constraint(array, NamedSharding(mesh, _of_kind(spec, kinds, AxisType.Auto)))
+    return array
+
+
+def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
+    """What the type of the array becomes: there is nothing that XLA could choose."""
+    now = jax.typeof(array).sharding.spec
+    wanted = _of_kind(spec, kinds, AxisType.Explicit)
+    given = zip(wanted, (*now, *[None] * (len(wanted) - len(now))), strict=True)
+    return PartitionSpec(*[before if entry is PartitionSpec.UNCONSTRAINED else entry for entry, before in given])
+
+
+def _of_kind(spec: PartitionSpec, kinds: dict[str, AxisType], kind: AxisType) -> PartitionSpec:
+    """The spec without the axes of other kinds: within `jax.shard_map` there is no choice of them."""
+
+    def kept(entry: Any) -> Any:
+        if entry is PartitionSpec.UNCONSTRAINED:
+            return entry
+        return tuple(name for name in names_of(entry) if kinds.get(name) is kind) or None
+
+    return PartitionSpec(*map(kept, spec))
+
+
+_CONSTRAIN = InnerRule(_constrain, "sharding")
