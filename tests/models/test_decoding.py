@@ -95,3 +95,15 @@ def test_sampled_with_the_same_noise():
     found = case.run(example.decode(case.steps, choose, TOKENS, END, PAD), key=key)
     np.testing.assert_array_equal(found, case.generated(END, logits_processor=warpers))
     assert (found != case.generated(END)).any()
+
+
+def test_steps_write_keys_as_blocks_and_gather_embeddings_only():
+    case = Case("llama")
+    params, arrays = t2j(case.model.state_dict()), t2j([*case.inputs.values()])
+    first = jax.make_jaxpr(case.steps.start, return_shape=True)(params, *arrays)
+    logits, state = first[1]
+    token = jax.ShapeDtypeStruct(logits.shape[:1], jnp.int32)
+    for graph in map(str, (first[0], jax.make_jaxpr(case.steps.step)(params, token, state))):
+        assert "scatter[" not in graph
+        assert graph.count("gather[") == 1
+        assert graph.count("dynamic_update_slice") == 2 * 2  # keys and values of two layers

@@ -254,7 +254,7 @@ def _prepare_read(input, indices):
     return (input, indices), {"negative": negative}
 
 
-def _part(input: Torchish, indices) -> Torchish | None:
+def _part(input: Torchish, indices) -> torch.Tensor | None:
     """What several known indices choose, where each walks through a dimension of its own, as `numpy.ix_` makes them."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     if len(dims) < 2 or dims[-1] - dims[0] >= len(dims) or not _is_staged(input):
