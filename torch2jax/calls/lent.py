@@ -89,7 +89,8 @@ class _Loan:
         held_as_they_are = all(canonical(x).itemsize == x.itemsize for x in (dtype, tensor.dtype))
         if at % dtype.itemsize or not (dtype == tensor.dtype or held_as_they_are):
             return None
-        return make_region(tensor.detach(), real.shape, real.stride(), at // dtype.itemsize, dtype)
+        base: Any = tensor.detach()
+        return make_region(base, real.shape, real.stride(), at // dtype.itemsize, dtype)
 
     @property
     def is_over(self) -> bool:
