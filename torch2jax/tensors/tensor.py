@@ -300,12 +300,15 @@ def wrap_held(
     """As `wrap`, of values that the graph may not have yet."""
     if device is not _CPU:
         expect_values(device, dtype)
-    is_lazy = known is not None and isinstance(held, Lazy)
-    if is_lazy and not (known.is_contiguous() if strides is None else known.stride() == strides):
+    if known is not None and isinstance(held, Lazy) and not _has_strides(known, strides):
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return make_tensor(storage, held.shape, dtype, strides, None, device)
+
+
+def _has_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
+    return values.is_contiguous() if strides is None else values.stride() == strides
 
 
 def _with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
