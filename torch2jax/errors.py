@@ -24,6 +24,7 @@ __all__ = [
     "WrapsOthersError",
     "asking_place",
     "is_raised_by_code",
+    "is_translator",
     "user_location",
     "user_place",
 ]
@@ -78,7 +79,7 @@ def user_place() -> Place:
 
 def asking_place() -> Place:
     """The innermost line on the stack outside jax and this package."""
-    return _innermost(_is_translator)
+    return _innermost(is_translator)
 
 
 def user_location() -> str:
@@ -86,7 +87,8 @@ def user_location() -> str:
     return str(user_place())
 
 
-def _is_translator(filename: str) -> bool:
+def is_translator(filename: str) -> bool:
+    """Whether a file is of JAX or of this package."""
     return filename.startswith(_TRANSLATORS)
 
 
@@ -107,7 +109,7 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
         if frame is None:
             return False
         file, operation = frame
-        if isinstance(raised, (TracedValueError, NoRuleError)) or _is_translator(file):
+        if isinstance(raised, (TracedValueError, NoRuleError)) or is_translator(file):
             return False
         if file.startswith(_TORCH) and file not in (asked_in, str(torch.__file__)):
             return False
