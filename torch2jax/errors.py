@@ -27,6 +27,7 @@ __all__ = [
     "asking_place",
     "hinting_at_axes",
     "is_raised_by_code",
+    "is_translator",
     "user_location",
     "user_place",
 ]
@@ -81,7 +82,7 @@ def user_place() -> Place:
 
 def asking_place() -> Place:
     """The innermost line on the stack outside jax and this package."""
-    return _innermost(_is_translator)
+    return _innermost(is_translator)
 
 
 def user_location() -> str:
@@ -89,7 +90,8 @@ def user_location() -> str:
     return str(user_place())
 
 
-def _is_translator(filename: str) -> bool:
+def is_translator(filename: str) -> bool:
+    """Whether a file is of JAX or of this package."""
     return filename.startswith(_TRANSLATORS)
 
 
@@ -110,7 +112,7 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
         if frame is None:
             return False
         file, operation = frame
-        if isinstance(raised, (TracedValueError, NoRuleError)) or _is_translator(file):
+        if isinstance(raised, (TracedValueError, NoRuleError)) or is_translator(file):
             return False
         if file.startswith(_TORCH) and file not in (asked_in, str(torch.__file__)):
             return False

@@ -71,9 +71,20 @@ def test_function(tmp_path):
     assert square == 32
 
 
+def test_symbolic_sizes(tmp_path):
+    path = tmp_path / "product.jaxexport"
+    options = ("--shape", "b,8", "--shape", "8,n", "--constraint", "n >= 3", "--platforms", "cpu")
+    result = run("export", here("product"), path, *options)
+    assert result.exit_code == 0, result.output
+    product, _ = load(path).call(np.ones((5, 8), np.float32), np.ones((8, 7), np.float32))
+    assert (product == np.full((5, 7), 8)).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
+        (["torch:sin", "--shape", "b,c("], "bad shape", 2),
+        (["torch:sin", "--shape", "b", "--constraint", "b > "], "bad shape or constraint", 2),
         (["torch:sin", "--shape", "3", "--platforms", "cpu,gpu"], "unknown platform 'gpu'", 2),
         (["nonsense"], "cannot tell what 'nonsense' is", 2),
         (["torch:linalg.eigvals", "--shape", "3,3"], "JAX has no eig for 'tpu'", 1),

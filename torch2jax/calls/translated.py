@@ -1,9 +1,11 @@
 """Translated functions and modules: pure functions on arrays, that jit, grad, vmap and pickle as any."""
 
+import contextlib
 import functools
 import inspect
 import types
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -22,7 +24,19 @@ from . import optimizers as optimizers  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
 
-__all__ = ["TranslatedFunction", "TranslatedModule", "run_on_arrays"]
+__all__ = ["TranslatedFunction", "TranslatedModule", "around_code", "run_on_arrays"]
+
+_around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = ContextVar("around", default=None)
+
+
+@contextlib.contextmanager
+def around_code(make: Callable[[], contextlib.AbstractContextManager]):
+    """Lets the code of translated calls within run in a context that `make` gives for each run of it."""
+    token = _around.set(make)
+    try:
+        yield
+    finally:
+        _around.reset(token)
 
 
 class _Signature:
@@ -123,6 +137,7 @@ def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: di
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
-    with hinting_at_axes():
+    make = _around.get()
+    with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
         result = function(*args, **kwargs)
     return map_results(leave, result)

@@ -77,7 +77,11 @@ def check(
 def export(
     spec: Spec,
     out: Annotated[Path, typer.Argument(help="The file to write; the weights go to a .safetensors file beside it.")],
-    shape: Shapes = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Shape of an input, as 1,3,224,224, or b,3,224,224 for any b; once for each input."),
+    ] = None,
+    constraint: Annotated[list[str] | None, typer.Option(help="What holds of symbols in shapes, as 'b >= 2'.")] = None,
     input: Inputs = None,
     platforms: Annotated[str, typer.Option(help="What the program is for, of cpu, cuda, rocm, tpu.")] = "cpu,cuda,tpu",
     grad: Annotated[bool, typer.Option("--grad", help="Write the gradient as well.")] = False,
@@ -88,16 +92,24 @@ def export(
     The exit code is 0 if it is written, 1 if it cannot be exported, and 2 if there is nothing to export.
     """
     from .display import console, show_written
-    from .export import write
+    from .export import with_numbers, write
     from .specs import build
 
     try:
         with _progress() as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             task = progress.add_task(f"building {spec}")
-            subject = build(spec, shape or [], input, allow_pickle)
-            names = [name.strip() for name in platforms.split(",")]
-            written = write(subject, out, names, grad=grad, step=lambda text: progress.update(task, description=text))
+            shapes = shape or []
+            subject = build(spec, [with_numbers(text) for text in shapes], input, allow_pickle)
+            written = write(
+                subject,
+                out,
+                [name.strip() for name in platforms.split(",")],
+                shapes=shapes,
+                constraints=constraint or [],
+                grad=grad,
+                step=lambda text: progress.update(task, description=text),
+            )
     except SpecError as error:
         raise _failed(error) from None
     except Exception as error:

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 import torch
 
 from ..convert import t2j
@@ -13,9 +14,10 @@ from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 from .trial import set_mode
 
-__all__ = ["PLATFORMS", "Written", "write"]
+__all__ = ["PLATFORMS", "Written", "is_symbolic", "with_numbers", "write"]
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_ANY_SIZE = "2"  # of a symbol, where it does not matter
 _NEEDED = ("flatbuffers", "safetensors")
 
 
@@ -35,6 +37,8 @@ def write(
     path: Path,
     platforms: Sequence[str],
     *,
+    shapes: Sequence[str] = (),
+    constraints: Sequence[str] = (),
     grad: bool = False,
     step: Callable[[str], None] = lambda _: None,
 ) -> Written:
@@ -43,11 +47,13 @@ def write(
     Args:
         subject: the model and its inputs, whose shapes and dtypes the program has.
         platforms: what the program is for.
+        shapes: those of the inputs, as ``b,3,224,224``, where some are symbolic.
+        constraints: on the symbols, as ``b >= 2``.
         grad: whether the file holds the gradient as well.
         step: is told what is going on.
 
     Raises:
-        SpecError: a platform is unknown, or a library is missing.
+        SpecError: a platform is unknown, a library is missing, or a shape or constraint cannot be read.
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown:
@@ -58,6 +64,8 @@ def write(
     module = subject.module
     weights = {} if module is None else _weights(module)
     args, kwargs = map_arguments(_to_jax, (subject.args, subject.kwargs))
+    if constraints or any(map(is_symbolic, shapes)):
+        args, kwargs = _with_symbols((args, kwargs), shapes, constraints)
     state = {"state_dict": t2j(weights)} if weights else {}
     step(f"exporting {subject.name}")
     with _in_evaluation(subject):
@@ -68,6 +76,32 @@ def write(
     if beside is not None:
         _save(weights, beside)
     return Written(path, beside, len(weights), _call(args, kwargs, bool(weights)))
+
+
+def is_symbolic(shape: str) -> bool:
+    """Whether a shape such as ``b,3,224,224`` has sizes that are no numbers."""
+    return with_numbers(shape) != shape
+
+
+def with_numbers(shape: str) -> str:
+    """A shape with numbers in place of symbols."""
+    sizes, colon, dtype = shape.partition(":")
+    numbers = [_ANY_SIZE if any(map(str.isalpha, size)) else size for size in sizes.split(",")]
+    return ",".join(numbers) + colon + dtype
+
+
+def _with_symbols(arguments, shapes: Sequence[str], constraints: Sequence[str]):
+    try:
+        scope = jax.export.SymbolicScope(constraints)
+        symbolic = [jax.export.symbolic_shape(shape.partition(":")[0], scope=scope) for shape in shapes]
+    except Exception as error:
+        raise SpecError(f"bad shape or constraint: {str(error).splitlines()[0]}") from None
+    remaining = iter(symbolic)
+
+    def abstract(leaf):
+        return jax.ShapeDtypeStruct(next(remaining), leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+
+    return map_arguments(abstract, arguments)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.export
 
+from .generalized import generalized
 from .plain import plain
 
 __all__ = ["export"]
@@ -23,14 +24,17 @@ def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Cal
         A function of the arguments for `function`, arrays or `jax.ShapeDtypeStruct`s, that gives the
         `jax.export.Exported`. Its ``call`` takes and gives the same trees made of dictionaries, lists and tuples: a
         `ModelOutput`, a cache or a dataclass is a dictionary, a named tuple a tuple. Arguments that are no arrays are
-        constants of the program: ``None`` takes their place in the call, and keywords among them are left out.
+        constants of the program: ``None`` takes their place in the call, and keywords among them are left out. With
+        symbolic dimensions (`jax.export.symbolic_shape`), the program is for all sizes that their constraints allow.
 
         ``exported.serialize(vjp_order=1)`` gives the bytes of a file with its gradient; it needs ``flatbuffers``.
 
     Raises:
         NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as what runs in
             PyTorch does.
-        ValueError: the graph has a custom call for whose name JAX does not vouch; the error names it.
+        ValueError: the graph has a custom call for whose name JAX does not vouch; the error names it. Or, with symbolic
+            dimensions, the code asks something of sizes that the constraints do not decide, which the error names, or
+            leaves a graph whose numbers are no polynomials of sizes.
     """
 
     def exported(*args, **kwargs) -> jax.export.Exported:
@@ -39,12 +43,20 @@ def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Cal
         places = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
         positions = jax.tree.leaves(places)
 
-        def program(*args, **kwargs):
+        arguments = [leaves[position] for position in positions]
+
+        def of_leaves(*arrays):
             values = list(leaves)
-            for position, value in zip(positions, jax.tree.leaves((args, kwargs)), strict=True):
-                values[position] = value
+            for position, array in zip(positions, arrays, strict=True):
+                values[position] = array
             args, kwargs = tree.unflatten(values)
             return plain(function(*args, **kwargs))
+
+        if any(jax.export.is_symbolic_dim(size) for leaf in arguments for size in leaf.shape):
+            of_leaves = generalized(of_leaves, arguments)
+
+        def program(*args, **kwargs):
+            return of_leaves(*jax.tree.leaves((args, kwargs)))
 
         program.__name__ = program.__qualname__ = getattr(function, "__name__", "program")
         plain_args, plain_kwargs = jax.tree.map(leaves.__getitem__, places)

@@ -1,0 +1,268 @@
+"""What Python asks of sizes while it runs: it has to be the same for all sizes that the constraints allow.
+
+PyTorch's functions are as good for one size as for another, and JAX checks the graph. Between them is Python code,
+which sees integers. The integers that it reads of tensors in several runs tell what they depend on; in one more run it
+gets such that know this, and compare by it.
+"""
+
+import contextlib
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..calls.translated import around_code
+from ..errors import is_translator, user_place
+from .sizes import NotAnExpressionError, Sizes, SizesError
+
+__all__ = ["Readings", "asking", "reading"]
+
+Tensor: Any = torch.Tensor
+_READS = frozenset((Tensor.shape.__get__, Tensor.size, Tensor.stride, Tensor.numel, Tensor.nelement, torch.numel))
+_SLICED = frozenset((Tensor.__getitem__, Tensor.__setitem__))
+_SPLIT = frozenset((torch.split, Tensor.split))
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+Readings = list[tuple[int, ...]]
+"""What code has read of the sizes of tensors, one tuple for each time."""
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Readings]:
+    """Notes what translated code reads of sizes within."""
+    found: Readings = []
+    with around_code(lambda: _Reading(found)):
+        yield found
+
+
+@contextlib.contextmanager
+def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
+    """Lets translated code ask nothing of sizes within whose answer the constraints do not decide.
+
+    Args:
+        samples: what it has read in a run for each of the samples of `sizes`; this is one more run for the first.
+
+    Raises:
+        SizesError: it does; or it reads other sizes than before.
+    """
+    if len(set(map(len, samples))) > 1:
+        raise SizesError(
+            f"the code does something else for other sizes: it reads a different number of them for {sizes}"
+        )
+    questions = _Questions([_expressions(each, sizes) for each in zip(*samples, strict=True)])
+    with around_code(lambda: _Asking(questions)):
+        try:
+            yield
+        finally:
+            questions.have_ended = True
+    if questions.remaining:
+        raise SizesError("the code does something else each time that it runs")
+    if questions.undecided:
+        raise SizesError("\n".join(questions.undecided))
+
+
+def _expressions(readings: Sequence[tuple[int, ...]], sizes: Sizes) -> tuple:
+    if len(set(map(len, readings))) > 1:
+        raise SizesError(f"the code does something else for other sizes: a tensor has other dimensions for {sizes}")
+    try:
+        return tuple(sizes.expression(numbers) for numbers in zip(*readings, strict=True))
+    except NotAnExpressionError as error:
+        raise SizesError(f"the size of a tensor depends on sizes, and is no polynomial of them: {error}") from None
+
+
+class _Reading(TorchFunctionMode):
+    def __init__(self, found: Readings):
+        super().__init__()
+        self._found = found
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if args and (func in _SLICED or func in _SPLIT):
+            self._found.append(tuple(args[0].shape))
+        result = func(*args, **(kwargs or {}))
+        if func in _READS:
+            self._found.append(tuple(result) if isinstance(result, tuple) else (result,))
+        return result
+
+
+class _Questions:
+    """What code reads, one reading after another, and what it asked that is undecided."""
+
+    def __init__(self, readings: list[tuple]):
+        self.remaining = readings[::-1]
+        self.undecided: list[str] = []
+        self.have_ended = False
+
+    def ask(self, name: str, one, other) -> None:
+        """Notes a comparison whose answer may differ for sizes that are allowed."""
+        if self.have_ended:
+            return
+        one, other = _expression_of(one), _expression_of(other)
+        try:
+            _decide(name, one - other)
+        except jax.errors.InconclusiveDimensionOperation:
+            asked = f"asks whether {one} {_SIGNS[name]} {other}"
+            self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
+
+    def note(self, what: str) -> None:
+        """Notes what code does that is not for all sizes."""
+        told = f"{user_place()} {what}"
+        if not self.have_ended and told not in self.undecided:
+            self.undecided.append(told)
+
+
+class _Asking(TorchFunctionMode):
+    def __init__(self, questions: _Questions):
+        super().__init__()
+        self._questions = questions
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in _SLICED:
+            self._ask_of_slices(self._known(args[0].shape), args[1])
+        elif args and func in _SPLIT:
+            self._ask_of_parts(self._known(args[0].shape), *args[1:], **(kwargs or {}))
+        result = func(*_stripped(args), **_stripped(kwargs or {}))
+        if func not in _READS:
+            return result
+        if isinstance(result, tuple):
+            return type(result)(self._known(result))
+        return self._known((result,))[0]
+
+    def _known(self, sizes: Sequence[int]) -> list[int]:
+        """The next sizes that were read, which know what they depend on."""
+        if not self._questions.remaining:
+            raise SizesError("the code does something else each time that it runs")
+        expressions = self._questions.remaining.pop()
+        return [
+            _Size(size, expression, self._questions) if jax.export.is_symbolic_dim(expression) else size
+            for size, expression in zip(sizes, expressions, strict=True)
+        ]
+
+    def _ask_of_parts(self, sizes: list[int], split_size=None, dim: int = 0, split_size_or_sections=None) -> None:
+        """The last of equal parts is what is left, so that it has to be known how many there are."""
+        size = split_size if split_size_or_sections is None else split_size_or_sections
+        if isinstance(size, int):
+            self._questions.ask("gt", sizes[dim], size)
+
+    def _ask_of_slices(self, sizes: list[int], index) -> None:
+        """Bounds of slices are cut to the size, so that it has to be known whether they are."""
+        items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
+        taken = [item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1 for item in items]
+        dim = 0
+        for position, item in enumerate(items):
+            if item is Ellipsis:
+                dim = len(sizes) - sum(taken[position + 1 :])
+                continue
+            if isinstance(item, slice) and dim < len(sizes):
+                for bound in (item.start, item.stop):
+                    if isinstance(bound, int) and bound != 0:
+                        self._questions.ask("ge", sizes[dim], bound if int.__gt__(bound, 0) else -bound)
+            dim += taken[position]
+
+
+def _stripped(value):
+    if isinstance(value, _Size):
+        return int.__int__(value)
+    if type(value) in (tuple, list, torch.Size):
+        return type(value)([_stripped(item) for item in value])
+    if type(value) is dict:
+        return {key: _stripped(item) for key, item in value.items()}
+    if type(value) is slice:
+        return slice(_stripped(value.start), _stripped(value.stop), _stripped(value.step))
+    return value
+
+
+class _Size(int):
+    """An integer that knows what it depends on."""
+
+    _expression: Any
+    _questions: _Questions
+
+    def __new__(cls, size: int, expression, questions: _Questions):
+        made = super().__new__(cls, size)
+        made._expression, made._questions = expression, questions
+        return made
+
+    def __hash__(self):
+        return int.__hash__(self)
+
+    def __reduce__(self):
+        return int, (int.__int__(self),)
+
+    def __bool__(self):
+        self._questions.ask("ne", self, 0)
+        return int.__bool__(self)
+
+    def __int__(self):
+        self._questions.note(f"asks for the number {self._expression}: leave out int(), as sizes are integers")
+        return int.__int__(self)
+
+    def __neg__(self):
+        return 0 - self
+
+
+def _expression_of(value):
+    return value._expression if isinstance(value, _Size) else value
+
+
+def _arithmetic(name: str):
+    of_integers, of_expressions = getattr(int, f"__{name}__"), getattr(operator, name)
+
+    def forwards(self, other):
+        return made(
+            self, other, of_integers(self, other), lambda: of_expressions(self._expression, _expression_of(other))
+        )
+
+    def backwards(self, other):
+        if type(other) is not int:
+            return NotImplemented
+        return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
+
+    def made(self, other, result, expression):
+        if type(result) is not int or not isinstance(other, int) or self._questions.have_ended:
+            return result
+        try:
+            return _Size(result, expression(), self._questions)
+        except (NotImplementedError, OverflowError, TypeError, ValueError):
+            self._questions.note(f"computes {name} with {self._expression}, which is no dimension")
+            return result
+
+    setattr(_Size, f"__{name}__", forwards)
+    setattr(_Size, f"__r{name}__", backwards)
+
+
+def _comparison(name: str):
+    of_integers = getattr(int, f"__{name}__")
+
+    def compare(self, other):
+        if isinstance(other, int) and not is_translator(sys._getframe(1).f_code.co_filename):
+            self._questions.ask(name, self, other)
+        return of_integers(self, other)
+
+    setattr(_Size, f"__{name}__", compare)
+
+
+def _decide(name: str, difference) -> None:
+    """Raises an exception unless the sign of a difference is known as far as a comparison asks for it."""
+    if not jax.export.is_symbolic_dim(difference):
+        return
+    if name not in ("eq", "ne"):
+        _ = difference >= (0 if name in ("ge", "lt") else 1)
+    elif not (_is_decided(lambda: difference >= 1) or _is_decided(lambda: difference <= -1)):
+        _ = difference >= 1, difference <= -1  # neither, always: they are equal; or not known
+
+
+def _is_decided(positive: Callable[[], bool]) -> bool:
+    try:
+        return positive()
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "pow"):
+    _arithmetic(_name)
+for _name in _SIGNS:
+    _comparison(_name)
