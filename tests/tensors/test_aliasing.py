@@ -49,7 +49,10 @@ class State:
     answers: list[bool] | None = None  # to the choices of the program, in place of what the values say
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        return self.live[number % len(self.live)]
+        found = self.live[number % len(self.live)]
+        if type(found) is torch.Tensor:  # PyTorch takes a view for a leaf, when its base was one, until it is asked
+            _ = found.is_leaf
+        return found
 
     def add(self, result) -> None:
         self.live.extend(result if isinstance(result, (tuple, list)) else [result])
