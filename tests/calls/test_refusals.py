@@ -118,3 +118,16 @@ def test_what_cannot_be_written_to_out_is_refused_in_pytorchs_words(case):
     with pytest.raises(RuntimeError) as found:
         t2j(into)(t2j(tensor))
     assert str(expected.value) in str(found.value)
+
+
+def test_functions_that_are_given_are_not_run_to_learn_what_pytorch_says():
+    kinds = set()
+
+    def goes_on(x):
+        kinds.add(type(x))
+        return x.sum() < 0
+
+    with pytest.raises(Exception, match=r"body_fn|carried|shape"):
+        t2j(lambda x: torch.while_loop(goes_on, lambda x: (x[:1],), (x,)))(jnp.ones(3))
+    assert kinds
+    assert torch.Tensor not in kinds

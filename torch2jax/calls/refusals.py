@@ -25,6 +25,8 @@ def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs:
     """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own."""
     if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError):
         return
+    if any(callable(leaf) for leaf in flatten((args, kwargs))[0]):  # it would be run, perhaps for ever
+        return
     on_meta = _refusal(call, func, args, kwargs, "meta")
     if isinstance(error, RuntimeError) and (on_meta is None or isinstance(on_meta, NotImplementedError)):
         return  # the rule's own words, of values perhaps
