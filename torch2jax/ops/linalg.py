@@ -270,7 +270,10 @@ def _triangles(lu):
 
 def _are_within(pivots, rows: int) -> bool:
     """Whether pivots are rows of the matrix, counted from one; traced ones are taken at their word."""
-    return is_traced(pivots) or not pivots.size or bool(np.min(pivots) >= 1 and np.max(pivots) <= rows)
+    if is_traced(pivots) or not pivots.size:
+        return True
+    values = np.asarray(pivots)  # JAX would trace what it computes of them
+    return bool(values.min() >= 1 and values.max() <= rows)
 
 
 @factored(torch.lu_unpack)

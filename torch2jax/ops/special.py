@@ -472,7 +472,7 @@ def _degree(n):
 
 def _count(degree) -> int | None:
     """One more than the highest degree, where it is known."""
-    return None if is_traced(degree) else int(np.max(degree, initial=0)) + 1
+    return None if is_traced(degree) else int(np.max(np.asarray(degree), initial=0)) + 1
 
 
 def _chebyshev_step(k, x, p, before):
