@@ -245,3 +245,17 @@ def test_copies_without_gradients_have_no_derivative(copy):
 
     x = jnp.arange(4.0).reshape(2, 2)
     np.testing.assert_array_equal(jax.grad(t2j(function))(x), copy(torch.arange(4.0).view(2, 2)))
+
+
+@pytest.mark.filterwarnings("ignore:torch.meshgrid")
+@pytest.mark.parametrize("options", [{}, {"indexing": "ij"}, {"indexing": "xy"}])
+def test_meshgrids_are_views(options):
+    def run(x, y):
+        first, second = torch.meshgrid(x, y, **options)
+        y.mul_(2)
+        return first, second, torch.meshgrid([x], **options)[0]
+
+    x, y = torch.arange(3.0), torch.arange(4.0)
+    found = jax.jit(t2j(run))(t2j(x), t2j(y))
+    for got, want in zip(found, run(x, y.clone()), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -18,3 +18,8 @@ def conj_physical(input):
 @implements_tensors(aten.copy.default)
 def copy(self, src, non_blocking=False):
     return self.clone().copy_(src)
+
+
+@implements_tensors(aten.meshgrid.default)
+def meshgrid(tensors):
+    return aten.meshgrid.indexing(tensors, indexing="ij")  # for which PyTorch's decomposition has no default
