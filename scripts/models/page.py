@@ -10,6 +10,14 @@ from scripts.models.outcome import HEAD, Outcome
 
 __all__ = ["page", "read", "summary"]
 
+# Why models differ where the translation is not the reason.
+_REASONS = {
+    "transformers:afmoe": "the weights of its router begin as zeros: all experts tie, and which are taken is open",
+    "transformers:aimv2": (
+        "transformers leaves out a mask of ones, and its text model is then not causal; a traced mask "
+        "has no values, and the model is causal, as it is exported"
+    ),
+}
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
 
@@ -51,6 +59,9 @@ def page(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[st
         if found := _of(outcomes, library):
             yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
             yield from (outcome.row() for outcome in found)
+    if known := [spec for spec in _REASONS if spec in outcomes]:
+        yield from ("", "## Not by the translation", "", "| model | reason |", "|---|---|")
+        yield from (f"| {spec} | {_REASONS[spec]} |" for spec in known)
 
 
 def read(text: str) -> dict[str, Outcome]:
