@@ -10,27 +10,18 @@ ways take turns; a rate is that of the best round, and the ratio of times the me
 
 import argparse
 import collections
-import importlib.util
 import re
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import torch
 
+from examples import generate as example
 from torch2jax import t2j
 
 from .generate import PROMPT, small_llama
 from .handwritten import llama
-
-
-def the_example():
-    path = Path(__file__).parents[1] / "examples/generate.py"
-    spec = importlib.util.spec_from_file_location("generate_example", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def scanned(steps, tokens: int):
@@ -59,7 +50,7 @@ def operations(program) -> collections.Counter:
 
 def compare(name: str, batch: int, tokens: int, rounds: int, clock, show: bool) -> None:
     """Prints the rows of one model."""
-    example, model = the_example(), small_llama(name == "tiny")
+    model = small_llama(name == "tiny")
     ids = torch.randint(3, 100, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
     params = t2j(dict(model.state_dict()))
     steps = example.causal(model, PROMPT + tokens)

@@ -27,8 +27,13 @@ def __getattr__(name: str) -> Callable:
 
 
 def _model(function: Callable) -> Callable:
-    _factories[function.__name__] = function
-    return function
+    def make():
+        import diffusers
+
+        return function(diffusers)
+
+    _factories[function.__name__] = make
+    return make
 
 
 def _schedulers() -> list[str]:
@@ -89,9 +94,7 @@ _UNET = {"sample_size": 16, "layers_per_block": 1, "block_out_channels": (32, 64
 
 
 @_model
-def UNet2DModel():
-    import diffusers
-
+def UNet2DModel(diffusers):
     model = diffusers.UNet2DModel(
         in_channels=3,
         out_channels=3,
@@ -104,9 +107,7 @@ def UNet2DModel():
 
 
 @_model
-def UNet2DConditionModel():
-    import diffusers
-
+def UNet2DConditionModel(diffusers):
     model = diffusers.UNet2DConditionModel(
         cross_attention_dim=32,
         attention_head_dim=8,
@@ -118,9 +119,7 @@ def UNet2DConditionModel():
 
 
 @_model
-def UNet3DConditionModel():
-    import diffusers
-
+def UNet3DConditionModel(diffusers):
     model = diffusers.UNet3DConditionModel(
         cross_attention_dim=32,
         attention_head_dim=8,
@@ -132,9 +131,7 @@ def UNet3DConditionModel():
 
 
 @_model
-def UNet1DModel():
-    import diffusers
-
+def UNet1DModel(diffusers):
     model = diffusers.UNet1DModel(
         sample_size=64,
         in_channels=14,
@@ -155,9 +152,7 @@ def UNet1DModel():
 
 
 @_model
-def ControlNetModel():
-    import diffusers
-
+def ControlNetModel(diffusers):
     model = diffusers.ControlNetModel(
         cross_attention_dim=32,
         attention_head_dim=8,
@@ -172,9 +167,7 @@ def ControlNetModel():
 
 
 @_model
-def AutoencoderKL():
-    import diffusers
-
+def AutoencoderKL(diffusers):
     model = diffusers.AutoencoderKL(
         block_out_channels=(32, 64),
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -185,18 +178,14 @@ def AutoencoderKL():
 
 
 @_model
-def AutoencoderTiny():
-    import diffusers
-
+def AutoencoderTiny(diffusers):
     sizes = {"encoder_block_out_channels": (16, 16), "decoder_block_out_channels": (16, 16)}
     blocks = {"num_encoder_blocks": (1, 1), "num_decoder_blocks": (1, 1)}
     return diffusers.AutoencoderTiny(**sizes, **blocks), (_image(3, 32),)
 
 
 @_model
-def VQModel():
-    import diffusers
-
+def VQModel(diffusers):
     model = diffusers.VQModel(
         block_out_channels=(32, 64),
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -208,18 +197,14 @@ def VQModel():
 
 
 @_model
-def DiTTransformer2DModel():
-    import diffusers
-
+def DiTTransformer2DModel(diffusers):
     heads = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
     model = diffusers.DiTTransformer2DModel(sample_size=8, num_embeds_ada_norm=100, out_channels=8, **heads)
     return model, {"hidden_states": _image(4, 8), "timestep": _time(), "class_labels": torch.tensor([3])}
 
 
 @_model
-def PixArtTransformer2DModel():
-    import diffusers
-
+def PixArtTransformer2DModel(diffusers):
     heads = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
     model = diffusers.PixArtTransformer2DModel(
         sample_size=8, cross_attention_dim=32, caption_channels=32, use_additional_conditions=False, **heads
@@ -229,9 +214,7 @@ def PixArtTransformer2DModel():
 
 
 @_model
-def SD3Transformer2DModel():
-    import diffusers
-
+def SD3Transformer2DModel(diffusers):
     model = diffusers.SD3Transformer2DModel(
         sample_size=16,
         in_channels=4,
@@ -248,9 +231,7 @@ def SD3Transformer2DModel():
 
 
 @_model
-def FluxTransformer2DModel():
-    import diffusers
-
+def FluxTransformer2DModel(diffusers):
     model = diffusers.FluxTransformer2DModel(
         in_channels=4,
         num_layers=1,
@@ -267,9 +248,7 @@ def FluxTransformer2DModel():
 
 
 @_model
-def PriorTransformer():
-    import diffusers
-
+def PriorTransformer(diffusers):
     heads = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2}
     model = diffusers.PriorTransformer(embedding_dim=8, num_embeddings=7, additional_embeddings=4, **heads)
     inputs = {"hidden_states": torch.randn(_BATCH, 8), "timestep": _time()}
@@ -277,9 +256,7 @@ def PriorTransformer():
 
 
 @_model
-def CogVideoXTransformer3DModel():
-    import diffusers
-
+def CogVideoXTransformer3DModel(diffusers):
     model = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=2,
         attention_head_dim=16,
@@ -298,9 +275,7 @@ def CogVideoXTransformer3DModel():
 
 
 @_model
-def LTXVideoTransformer3DModel():
-    import diffusers
-
+def LTXVideoTransformer3DModel(diffusers):
     model = diffusers.LTXVideoTransformer3DModel(
         in_channels=4,
         out_channels=4,
@@ -316,9 +291,7 @@ def LTXVideoTransformer3DModel():
 
 
 @_model
-def SanaTransformer2DModel():
-    import diffusers
-
+def SanaTransformer2DModel(diffusers):
     model = diffusers.SanaTransformer2DModel(
         patch_size=1,
         in_channels=4,
@@ -336,9 +309,7 @@ def SanaTransformer2DModel():
 
 
 @_model
-def AutoencoderKLTemporalDecoder():
-    import diffusers
-
+def AutoencoderKLTemporalDecoder(diffusers):
     model = diffusers.AutoencoderKLTemporalDecoder(
         block_out_channels=(32, 64), down_block_types=("DownEncoderBlock2D",) * 2, layers_per_block=1
     )
@@ -346,9 +317,7 @@ def AutoencoderKLTemporalDecoder():
 
 
 @_model
-def WanTransformer3DModel():
-    import diffusers
-
+def WanTransformer3DModel(diffusers):
     model = diffusers.WanTransformer3DModel(
         num_attention_heads=2,
         attention_head_dim=12,

@@ -2,9 +2,15 @@
 
 import dataclasses
 
-__all__ = ["HEAD", "Outcome"]
+__all__ = ["HEAD", "Outcome", "library_of"]
 
 HEAD = "| model | parameters | forward | gradients | trace s | compile s | operations | TPU | what fails |"
+
+
+def library_of(spec: str) -> str:
+    """The library of a model: what its spec names, or, where that is a module of ours, diffusers."""
+    library = spec.partition(":")[0]
+    return "diffusers" if "." in library else library
 
 
 @dataclasses.dataclass
@@ -37,9 +43,7 @@ class Outcome:
 
     @property
     def library(self) -> str:
-        """Of which the model is: that of its spec, or, where the spec names a module of ours, diffusers."""
-        library = self.spec.partition(":")[0]
-        return "diffusers" if "." in library else library
+        return library_of(self.spec)
 
     @property
     def agrees(self) -> bool:

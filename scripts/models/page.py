@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 import jax
 import torch
 
-from scripts.models.outcome import HEAD, Outcome
+from scripts.models.outcome import HEAD, Outcome, library_of
 
 __all__ = ["page", "read", "summary"]
 
@@ -32,7 +32,7 @@ def summary(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator
     yield "|---|---|---|---|---|---|---|"
     for library in (*_LIBRARIES, "all"):
         found = list(outcomes.values()) if library == "all" else _of(outcomes, library)
-        there = {Outcome(spec).spec for spec in specs if library in (Outcome(spec).library, "all")}
+        there = {spec for spec in specs if library in (library_of(spec), "all")}
         run = [outcome for outcome in found if outcome.pytorch]
         agree, exports = sum(outcome.agrees for outcome in run), sum(outcome.exports for outcome in run)
         percent = f"{100 * agree / len(run):.1f}" if run else ""

@@ -1,10 +1,20 @@
 """A process that runs models, and that another process watches: one may hang it or end it."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
+import jax
+import torch
+
 from scripts.models.outcome import Outcome
+from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
+from torch2jax import t2j
+from torch2jax.cli.check import check
+from torch2jax.cli.specs import build
+from torch2jax.cli.subject import SpecError
+from torch2jax.cli.trial import Trial
 
 __all__ = ["outcomes"]
 
@@ -22,14 +32,6 @@ def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
 
 def _run(send: Connection, specs: list[str]) -> None:
     silence()
-    import warnings
-
-    import jax
-    import torch
-
-    from torch2jax.cli.specs import build  # the imports, before the first model's time begins
-
-    assert build
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     send.send(None)
@@ -39,11 +41,6 @@ def _run(send: Connection, specs: list[str]) -> None:
 
 
 def _outcome(spec: str) -> Outcome:
-    from scripts.suite.outcomes import reason
-    from torch2jax.cli.check import check
-    from torch2jax.cli.specs import build
-    from torch2jax.cli.subject import SpecError
-
     found = Outcome(spec)
     try:
         subject = build(spec, [], None, False)
@@ -75,21 +72,14 @@ def _outcome(spec: str) -> Outcome:
     return found
 
 
-def _failure(check) -> str:
-    from scripts.suite.outcomes import reason
-
-    if check.error:
-        return reason(check.error)
-    return check.agreement.problem or f"{check.agreement.relative:.0e} in {check.agreement.worst}"
+def _failure(row) -> str:
+    if row.error:
+        return reason(row.error)
+    return row.agreement.problem or f"{row.agreement.relative:.0e} in {row.agreement.worst}"
 
 
 def _exported(subject):
     """The forward pass, as a program for TPU."""
-    import jax
-
-    from torch2jax import t2j
-    from torch2jax.cli.trial import Trial
-
     trial = Trial(subject, training=False)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), t2j((trial.state(), trial.inputs)))
     return jax.export.export(jax.jit(lambda *args: trial.jax(*args)[0]), platforms=["tpu"])(*arguments)

@@ -1,8 +1,5 @@
 """`examples/generate.py` gives the tokens of `model.generate`: greedy, by beams, and drawn with the same noise."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,18 +9,9 @@ import torch
 from torch2jax import t2j
 
 transformers = pytest.importorskip("transformers")
+from examples import generate as example  # noqa: E402
+
 TOKENS, END, PAD = 6, 2, 3
-
-
-def _example():
-    path = Path(__file__).parents[2] / "examples/generate.py"
-    spec = importlib.util.spec_from_file_location("generate_example", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = _example()
 
 
 class Case:

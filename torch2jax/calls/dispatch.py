@@ -60,7 +60,6 @@ __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "obse
 
 _PLAIN = (Torchish,)
 _NO_TRACE: Any = object()
-_PACKAGE = __name__.partition(".")[0] + "."
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -511,7 +510,7 @@ def _writes(func, rule) -> bool:
     """Whether a function does nothing but write to its first argument what it computes of all, as PyTorch does."""
     if isinstance(rule, InPlace):
         return not isinstance(func, torch._ops.OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
-    return func in _WRITERS and rule.body.__module__.startswith(_PACKAGE)
+    return func in _WRITERS and registry.is_provided(rule)
 
 
 def _is_seen_by_modes() -> bool:

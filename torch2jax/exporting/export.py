@@ -42,7 +42,6 @@ def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Cal
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
         places = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
         positions = jax.tree.leaves(places)
-
         arguments = [leaves[position] for position in positions]
 
         def of_leaves(*arrays):

@@ -1,8 +1,9 @@
 """Symbolic sizes, the sample sizes that stand for them, and numbers that depend on them."""
 
 import itertools
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,7 +45,10 @@ class Sizes:
         products = [
             product for degree in (1, 2, 3) for product in itertools.combinations_with_replacement(names, degree)
         ]
-        self._terms = [(self._product(self._symbols, names), self._values(names)) for names in products]
+        self._terms = [
+            (_product(self._symbols, names), np.array([_product(sample, names) for sample in self.samples], np.int64))
+            for names in products
+        ]
 
     def at(self, shape: tuple, sample: int) -> tuple[int, ...]:
         """A shape with the sizes of one of the samples."""
@@ -114,15 +118,9 @@ class Sizes:
                     return False
         return True
 
-    @staticmethod
-    def _product(symbols: dict, names: tuple[str, ...]) -> Any:
-        product = symbols[names[0]]
-        for name in names[1:]:
-            product = product * symbols[name]
-        return product
 
-    def _values(self, names: tuple[str, ...]) -> np.ndarray:
-        return np.array([self._product(sample, names) for sample in self.samples], np.int64)
+def _product(values: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return math.prod(values[name] for name in names)
 
 
 def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:

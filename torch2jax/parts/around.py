@@ -190,9 +190,7 @@ class Around:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
             with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                tensor = wrap(tensor_to_array(value, copy=True), value.dtype)
-            if _state(value) == _WANTING:
-                tensor.descend_from_afar()
+                tensor = _in_place_of(value, tensor_to_array(value, copy=True))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]
@@ -212,10 +210,7 @@ class Around:
         """A new tensor of the call of the same values, in an array of numpy's: for a program."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             values: Any = held_values(to_numpy(value.contiguous()), canonical(value.dtype))
-            tensor = wrap(values.copy(), value.dtype)
-            if _state(value) == _WANTING:
-                tensor.descend_from_afar()
-            return tensor
+            return _in_place_of(value, values.copy())
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
         """All memory that one of PyTorch's own shares with others, in one dimension."""
@@ -250,9 +245,7 @@ class Around:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
                 return
-            tensor = wrap(tensor_to_array(value), value.dtype)
-            if _state(value) == _WANTING:
-                tensor.descend_from_afar()
+            tensor = _in_place_of(value, tensor_to_array(value))
             with contextlib.suppress(RuntimeError):
                 swap_objects(value, tensor)
 
@@ -332,6 +325,14 @@ class Around:
                 if tensor._writes[0]:
                     self.write_back(value, tensor.read(), tensor._node.storage.history is not None)
         return self._settled(result) if gives_new(function) else result
+
+
+def _in_place_of(value: torch.Tensor, array) -> Torchish:
+    """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
+    tensor = wrap(array, value.dtype)
+    if _state(value) == _WANTING:
+        tensor.descend_from_afar()
+    return tensor
 
 
 def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:

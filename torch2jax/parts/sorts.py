@@ -16,7 +16,6 @@ __all__ = ["FILLERS", "MAKERS", "METADATA", "Sort", "asks_for_gradients", "gives
 _RANDOM = re.compile(
     "rand|normal|bernoulli|multinomial|poisson|dropout|exponential|geometric|cauchy|uniform|rrelu|gumbel|seed|rng|init"
 )
-_PACKAGE = __name__.partition(".")[0] + "."
 _OF_GRADIENTS = re.compile("grad|backward|is_leaf|register_hook|register_post_accumulate")
 _SWITCHES = re.compile("_enabled|enable_|inference|zero_grad")
 _WRITERS = frozenset(("__setitem__", "copy_", "fill_", "zero_"))
@@ -72,22 +71,16 @@ def sort_of(function) -> Sort:
     if isinstance(rule, (Reflected, WithFlag)):
         rule = rule.rule
     if isinstance(rule, ArrayRule):
-        return Sort.NONE if rule.random or not _is_provided(rule) else Sort.PURE
+        return Sort.NONE if rule.random or not registry.is_provided(rule) else Sort.PURE
     if isinstance(rule, InPlace) or name in _WRITERS:
         return Sort.WRITES
     if name == "__getitem__":
         return Sort.INDEXES
     if name in _CONVERTERS:
         return Sort.CONVERTS
-    if name in _READERS or (name in _NEW and _is_provided(rule)):
+    if name in _READERS or (name in _NEW and registry.is_provided(rule)):
         return Sort.PURE
     return Sort.NONE if name.startswith("_set_") or "grad" in name else Sort.OTHER
-
-
-def _is_provided(rule) -> bool:
-    """Whether a rule is the package's, and does what PyTorch does."""
-    body = getattr(rule, "body", None)
-    return body is None or body.__module__.startswith(_PACKAGE)
 
 
 def is_new(sort: Sort, function, args: tuple, kwargs: dict) -> bool:

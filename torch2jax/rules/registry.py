@@ -17,6 +17,7 @@ __all__ = [
     "implements_overloads",
     "implements_selected",
     "implements_tensors",
+    "is_provided",
     "limit_decomposed",
     "lookup",
     "lookup_aten",
@@ -26,6 +27,7 @@ __all__ = [
 implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
+_PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
@@ -78,3 +80,9 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 def lookup_selected(function) -> Callable | None:
     """What a function does with a `selection.Selected`, where that is declared."""
     return _selected_rules.get(function)
+
+
+def is_provided(rule) -> bool:
+    """Whether a rule is the package's, and does what PyTorch does."""
+    body = getattr(rule, "body", None)
+    return body is None or body.__module__.startswith(_PACKAGE)
