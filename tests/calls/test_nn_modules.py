@@ -1,4 +1,4 @@
-"""`torch.nn` modules translated: outputs, all gradients and new buffers equal PyTorch's, jitted; evaluation also eager."""
+"""`torch.nn` modules translated: outputs, gradients, new buffers equal PyTorch's, jitted; evaluation also eager."""
 
 import copy
 

@@ -50,7 +50,7 @@ def module_cases(
 
 @quiet()
 def check_module(case: ModuleCase, eager: bool = True) -> None:
-    """Compares outputs, buffers afterwards, and the gradients of parameters and inputs; under jit, and perhaps eager."""
+    """Compares outputs, buffers afterwards, and gradients of parameters and inputs; under jit, and perhaps eager."""
     leaves, spec = pytree.tree_flatten((case.args, case.kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     state = dict(case.module.state_dict())
