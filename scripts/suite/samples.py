@@ -5,6 +5,7 @@ It is no part of what is tested, and eager JAX would compile a generator for eve
 
 import torch
 import torch.testing
+from torch.utils._pytree import tree_map_only
 
 __all__ = ["install"]
 
@@ -19,6 +20,7 @@ def install() -> None:
         call = current()
         if call is None or torch.device(kwargs.get("device", "cpu")).type != "cpu":
             return original(*args, **kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.item, (args, kwargs))  # sizes that a test has drawn
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
             made = original(*args, **kwargs)
         try:

@@ -23,7 +23,7 @@ from scripts.watched import silence, watched
 
 __all__ = ["Options", "collect", "outcomes"]
 
-LOAD = 300  # seconds for the imports
+LOAD = 900  # seconds for the imports
 HANG = 8  # times its time, by the clock, that a test may take: it is in compiled code, waits, or the machine is busy
 
 
@@ -112,7 +112,6 @@ def _end_with_parent() -> None:
 
 def _set_up_jax(options: Options) -> None:
     import jax
-
     from jax._src.interpreters import mlir
 
     from scripts.suite import comparison, samples
