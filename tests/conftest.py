@@ -1,5 +1,6 @@
 """What every test needs before it imports a library."""
 
+import gc
 import os
 
 import pytest
@@ -41,6 +42,12 @@ def eight_devices():
 
     if len(jax.devices()) < 8:
         pytest.skip("needs eight devices")
+
+
+def pytest_collection_finish():
+    """What has been imported stays: collections of garbage need not walk it."""
+    gc.collect()
+    gc.freeze()
 
 
 _memory = Bound(2.5)

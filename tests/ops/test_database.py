@@ -1,6 +1,6 @@
 """PyTorch's operator database, entry by entry: a small fixed sample of each, or with ``--full`` all there is.
 
-The sample is for the time of CI; what it takes is `FIRST`, `BY_TURNS` and `EAGER`.
+The sample is for the time of CI; what it takes is `FIRST`, `HALVES`, `BY_TURNS` and `EAGER`.
 
 ``python -m tests.ops.database NAME --columns all -v`` shows more of one entry, and ``scripts/coverage.py`` runs
 everything and writes ``docs/coverage.md``.
@@ -44,7 +44,9 @@ from torch2jax import TracedValueError, t2j
 
 # How many samples each column has when not everything is run, in the first dtype that an entry has, which most often is
 # float32: what compiles is what costs.
-FIRST = dict.fromkeys(("values", "jit", "gradients", "forward", "vmap", "forms"), 1) | {"errors": None}
+FIRST = dict.fromkeys(("values", "jit", "gradients", "forward"), 1) | {"errors": None}
+# One of these besides, by its name.
+HALVES = {"vmap": 1}, {"forms": 1}
 # What the other dtypes have in the sample: an entry runs in two of those that it has, by its name.
 BY_TURNS = {
     torch.float64: {"x64": 1},
@@ -72,7 +74,7 @@ def _plans(op) -> Iterator[tuple[torch.dtype, dict[str, int | None]]]:
     chosen = sorted(there, key=lambda dtype: zlib.crc32(f"{full_name(op)} {dtype}".encode()))[:TURNS]
     is_seldom = _turn(op) % SELDOM == 0
     for dtype in (first, *chosen):
-        plan = FIRST if dtype == first else BY_TURNS[dtype]
+        plan = FIRST | HALVES[_turn(op) % 2] if dtype == first else BY_TURNS[dtype]
         yield dtype, plan | (_SELDOM.get(dtype, {}) if is_seldom else {})
 
 
@@ -97,8 +99,10 @@ def _sample(op) -> list[list[Trial]]:
 def pytest_generate_tests(metafunc):
     if metafunc.function is test_entry:
         full = metafunc.config.getoption("full")
-        rows = [(full_name(op), dtype) for op in entries() for dtype in DTYPES if columns_of(op, dtype)]
-        rows = rows if full else [(name, None) for name in dict.fromkeys(name for name, _ in rows)]
+        if full:
+            rows = [(full_name(op), dtype) for op in entries() for dtype in DTYPES if columns_of(op, dtype)]
+        else:
+            rows = [(full_name(op), None) for op in entries() if any(columns_of(op, dtype) for dtype in DTYPES)]
         ids = [name if dtype is None else f"{name}-{str(dtype).removeprefix('torch.')}" for name, dtype in rows]
         metafunc.parametrize(("name", "dtype"), rows, ids=ids)
 
