@@ -38,7 +38,7 @@ class Sizes:
 
     def __init__(self, shapes: Iterable[tuple]):
         every: list[Any] = [dim for shape in shapes for dim in shape]
-        dims = [dim for dim in every if jax.export.is_symbolic_dim(dim)]
+        dims: list[Any] = [dim for dim in every if jax.export.is_symbolic_dim(dim)]
         self._fixed = {dim for dim in every if not jax.export.is_symbolic_dim(dim)}
         self.scope = dims[0].scope
         names = sorted(set().union(*(dim._get_vars() for dim in dims)))
