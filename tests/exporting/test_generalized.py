@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torch2jax import export, j2t, t2j
+from torch2jax.exporting.sizes import Sizes
 
 
 def abstract(shape: str, dtype="float32", constraints=()) -> jax.ShapeDtypeStruct:
@@ -31,6 +32,14 @@ def _buckets(x):
     position = torch.arange(x.shape[0])
     large = 4 + (torch.log(position.float() / 4) * 3).to(torch.int64)
     return x + torch.where(position < 4, position, torch.minimum(large, torch.full_like(large, 9)))
+
+
+def _written(x):
+    """A tensor that has many elements for some sizes, and few for others."""
+    y = torch.empty(x.shape[0], 1000)
+    x = x * 3
+    y[:, :1], y[:, 1:] = x[:, None], 2
+    return y
 
 
 def _hashed(x):
@@ -89,6 +98,7 @@ def test_values_and_gradients():
         (lambda x: x.view(x.shape[0], -1) * float(x.shape[1]), "b, s, 5", []),
         (lambda x: x[: x.shape[0] // 2] - x[x.shape[0] // 2 :].flip(0), "2*b", []),
         (_buckets, "b", []),
+        (_written, "b", []),
         (lambda x: torch.full_like(x, x.shape[0]).clamp(max=4) @ torch.eye(x.shape[1]), "b, s", []),
     ],
 )
@@ -127,6 +137,14 @@ def test_sizes_in_python(code, shape, constraints):
 def test_refusals(code, shape, message):
     with pytest.raises(ValueError, match=message):
         export(t2j(code))(abstract(shape))
+
+
+def test_sizes_are_tried_that_are_no_others():
+    """Where two sizes are equal by chance, code may do something else."""
+    sizes = Sizes([abstract("b, s, 8, 12, 30").shape])
+    assert all({8, 12, 30}.isdisjoint({*sample.values(), sample["b"] * sample["s"]}) for sample in sizes.samples)
+    every = Sizes([(*abstract("b", constraints=["b >= 2", "b <= 6"]).shape, 3, 4, 5)])  # there are no such
+    assert len(every.samples) == 5
 
 
 def test_truth_of_a_size():

@@ -5,11 +5,9 @@ for the array: a number becomes a constant there, and any other value what the r
 large, the rule's result is in the graph, and PyTorch computes it once somebody asks for the values.
 """
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -21,31 +19,27 @@ from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
-from ..tensors.known import Deferred, defer, defer_body, evaluate, in_pytorch, is_small, map_values, real
+from ..tensors.known import (
+    Deferred,
+    are_for_all_sizes,
+    defer,
+    defer_body,
+    evaluate,
+    in_pytorch,
+    is_small,
+    map_values,
+    real,
+)
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
 
-__all__ = ["constant", "for_all_sizes", "lazily", "run_known", "write_known"]
+__all__ = ["constant", "lazily", "run_known", "write_known"]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
 _CPU = torch.device("cpu")
-_for_all_sizes: ContextVar[bool] = ContextVar("for_all_sizes", default=False)
-
-
-@contextlib.contextmanager
-def for_all_sizes() -> Iterator[None]:
-    """Within, known integers on the way to values that 32 bits hold are computed in the graph, though they do not fit.
-
-    Elsewhere such values are constants there, which have one size.
-    """
-    token = _for_all_sizes.set(True)
-    try:
-        yield
-    finally:
-        _for_all_sizes.reset(token)
 
 
 class _Unknown(Exception):
@@ -368,7 +362,7 @@ class _Operation:
 
     def _gives(self, index: int, known: torch.Tensor) -> bool:
         """Whether the rules come to the known values, though some on the way do not fit: they were not chosen."""
-        if not _for_all_sizes.get() or _is_narrowed(known):
+        if not are_for_all_sizes() or _is_narrowed(known):
             return False
         with evaluating():
             return bool(np.array_equal(self.evaluated(index).arranged(None), evaluate(known)))

@@ -37,7 +37,9 @@ class Sizes:
     """
 
     def __init__(self, shapes: Iterable[tuple]):
-        dims: list[Any] = [dim for shape in shapes for dim in shape if jax.export.is_symbolic_dim(dim)]
+        every: list[Any] = [dim for shape in shapes for dim in shape]
+        dims: list[Any] = [dim for dim in every if jax.export.is_symbolic_dim(dim)]
+        self._fixed = {dim for dim in every if not jax.export.is_symbolic_dim(dim)}
         self.scope = dims[0].scope
         names = sorted(set().union(*(dim._get_vars() for dim in dims)))
         self._symbols = dict(zip(names, jax.export.symbolic_shape(",".join(names), scope=self.scope), strict=True))
@@ -88,7 +90,10 @@ class Sizes:
         return " | ".join(texts)
 
     def _drawn(self) -> list[dict[str, Any]]:
-        """Small sizes that satisfy the constraints, and none twice for one symbol or in one sample."""
+        """Small sizes that satisfy the constraints, and none twice for one symbol or in one sample.
+
+        If there are such, none is a size of something else: code does otherwise where two are equal by chance.
+        """
         draw, found, low = random.Random(0), [], {}
         for attempt in range(_ATTEMPTS):
             if attempt % _TURN == 0:
@@ -98,6 +103,10 @@ class Sizes:
             if failing:
                 for name in failing:
                     low[name] = max(2, low[name] + draw.choice((-1, 1, 1, 1 + low[name] // 2)))
+            elif attempt < _ATTEMPTS // 2 and not self._fixed.isdisjoint(
+                (*sample.values(), math.prod(sample.values()))
+            ):
+                continue
             elif len(set(sample.values())) == len(sample) and not any(_overlap(sample, other) for other in found):
                 found.append(sample)
                 if len(found) == _SAMPLES:

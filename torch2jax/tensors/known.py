@@ -4,8 +4,10 @@ A known value is a tensor of PyTorch's own, which has its logical dtype and is n
 gives one when it is asked; or a jax array that is no tracer, perhaps narrower than the dtype that it stands for.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -21,9 +23,11 @@ __all__ = [
     "Deferred",
     "Frame",
     "Place",
+    "are_for_all_sizes",
     "defer",
     "defer_body",
     "evaluate",
+    "for_all_sizes",
     "in_pytorch",
     "is_small",
     "map_values",
@@ -33,12 +37,31 @@ __all__ = [
 
 _MAX_DEPTH = 100
 _SMALL = 4096
+_for_all_sizes: ContextVar[bool] = ContextVar("for_all_sizes", default=False)
 _PLAIN = frozenset((torch.float32, torch.float64, torch.int32, torch.bool))
+
+
+@contextlib.contextmanager
+def for_all_sizes() -> Iterator[None]:
+    """Within, what is done with known values is the same for all sizes.
+
+    All are small; and integers on the way to values that 32 bits hold are computed in the graph, though they do not
+    fit: elsewhere such values are constants there, which have one size.
+    """
+    token = _for_all_sizes.set(True)
+    try:
+        yield
+    finally:
+        _for_all_sizes.reset(token)
+
+
+def are_for_all_sizes() -> bool:
+    return _for_all_sizes.get()
 
 
 def is_small(size: int) -> bool:
     """Whether so many elements are computed in less time than it takes to note how."""
-    return size <= _SMALL
+    return size <= _SMALL or are_for_all_sizes()
 
 
 class Deferred:
