@@ -16,10 +16,20 @@ IN_PLACE = [
 ]
 
 
-OF_SEVERAL = (
-    "_foreach_add _foreach_sub _foreach_mul_ _foreach_div _foreach_clamp_min _foreach_maximum_ _foreach_pow "
-    "_foreach_lerp _foreach_addcmul _foreach_addcdiv_ _foreach_copy_ _foreach_norm"
-).split()
+OF_SEVERAL = [
+    "_foreach_add",
+    "_foreach_sub",
+    "_foreach_mul_",
+    "_foreach_div",
+    "_foreach_clamp_min",
+    "_foreach_maximum_",
+    "_foreach_pow",
+    "_foreach_lerp",
+    "_foreach_addcmul",
+    "_foreach_addcdiv_",
+    "_foreach_copy_",
+    "_foreach_norm",
+]
 X = torch.tensor([0.5, 2.0])
 
 
