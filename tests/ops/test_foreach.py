@@ -17,18 +17,18 @@ IN_PLACE = [
 
 
 OF_SEVERAL = [
-    "_foreach_add",
-    "_foreach_sub",
-    "_foreach_mul_",
-    "_foreach_div",
-    "_foreach_clamp_min",
-    "_foreach_maximum_",
-    "_foreach_pow",
-    "_foreach_lerp",
-    "_foreach_addcmul",
-    "_foreach_addcdiv_",
-    "_foreach_copy_",
-    "_foreach_norm",
+    "add",
+    "addcdiv_",
+    "addcmul",
+    "clamp_min",
+    "copy_",
+    "div",
+    "lerp",
+    "maximum_",
+    "mul_",
+    "norm",
+    "pow",
+    "sub",
 ]
 X = torch.tensor([0.5, 2.0])
 
@@ -43,6 +43,7 @@ def _named(overload) -> dict:
 
 @pytest.mark.parametrize("name", OF_SEVERAL)
 def test_arguments_by_name(name):
+    name = f"_foreach_{name}"
     packet, tried = getattr(torch.ops.aten, name), 0
     for overload in map(packet.__getattr__, packet.overloads()):
         if overload._schema.is_mutable and not name.endswith("_"):

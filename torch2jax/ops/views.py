@@ -16,9 +16,11 @@ from jax import lax
 from ..errors import TracedValueError
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
+from ..tensors.arrays import reshape, transpose
+from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -32,6 +34,7 @@ from ..tensors.tensor import (
     wrap_held,
 )
 from ..tensors.traced import is_at_once
+from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values
