@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
+from tests.ops.database import compare_trees
 from torch2jax import t2j
 
 IN_PLACE = [
@@ -13,6 +14,52 @@ IN_PLACE = [
     for name in dir(torch)
     if name.startswith("_foreach_") and name.endswith("_") and inspect.isbuiltin(getattr(torch, name))
 ]
+
+
+OF_SEVERAL = [
+    "add",
+    "addcdiv_",
+    "addcmul",
+    "clamp_min",
+    "copy_",
+    "div",
+    "lerp",
+    "maximum_",
+    "mul_",
+    "norm",
+    "pow",
+    "sub",
+]
+X = torch.tensor([0.5, 2.0])
+
+
+def _named(overload) -> dict:
+    """An argument of each of an overload's that has no default, or is of numbers, by its name."""
+    of_all = torch.tensor([2.0, 3.0]) if "addc" in overload.name() else torch.tensor(2.0)
+    kinds = {"List[Tensor]": lambda: [X.clone(), X + 1], "List[number]": lambda: [2.0, 3.0], "number": lambda: 2.0}
+    kinds["Tensor"] = of_all.clone
+    return {x.name: kinds[str(x.type)]() for x in overload._schema.arguments if str(x.type) in kinds}
+
+
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_arguments_by_name(name):
+    name = f"_foreach_{name}"
+    packet, tried = getattr(torch.ops.aten, name), 0
+    for overload in map(packet.__getattr__, packet.overloads()):
+        if overload._schema.is_mutable and not name.endswith("_"):
+            continue  # an `out`
+
+        def function(overload=overload):
+            arguments = _named(overload)
+            return getattr(torch, name)(**arguments) or arguments["self"]
+
+        try:
+            expected = function()
+        except (TypeError, RuntimeError):
+            continue
+        compare_trees(t2j(function)(), list(expected))
+        tried += 1
+    assert tried
 
 
 @pytest.mark.parametrize("name", IN_PLACE)

@@ -1,5 +1,7 @@
 """Python numbers among tensors: which are refused, which wrap around, and what 32 bits make of those of 64."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -80,6 +82,18 @@ def test_numbers_of_another_kind(dtype, value):
         test_numbers_beyond_a_dtype(function, dtype, value)
     for function in (lambda x, v: torch.where(x == 0, x, v), lambda x, v: torch.where(x == 0, v, x)):
         test_numbers_beyond_a_dtype(function, dtype, value)
+
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e5m2)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATING, torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex64])
+def test_refusals_name_the_type_as_pytorch_does(dtype):
+    x = torch.zeros(2).to(dtype)
+    with pytest.raises(RuntimeError, match="cannot be converted to type") as expected:
+        torch.full_like(x, 1e300)
+    with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+        t2j(lambda x: torch.full_like(x, 1e300))(x)
 
 
 def test_bounds_of_64_bits_stay_bounds_in_32():

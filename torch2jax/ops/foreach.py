@@ -57,8 +57,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "norm": _norm,
     "powsum": _powsum,
 }
-_NAMES = {"other": ("scalar", "scalars"), "value": ("scalars",), "weight": ("weights",), "end": ("tensors1",)}
-_PLAIN_NAME = {foreach: plain for plain, names in _NAMES.items() for foreach in names}
+_PLAIN_NAME = {"scalars": "value", "weights": "weight", "tensors1": "end"}
+_SECOND = ("other", "scalar", "scalars", "exponent", "src")  # of two operands, whatever the plain operator calls it
 
 
 def _plain(name: str) -> Callable[..., Any]:
@@ -73,10 +73,13 @@ def _foreach(name: str, takes_numbers: bool) -> Callable[..., Any]:
 
     def each(self, *operands, **options):
         operands = [self, *operands]
+        if not one_for_each:
+            operands += [options.pop(key) for key in _SECOND if key in options]
         named = {_PLAIN_NAME.get(key, key): value for key, value in options.items()}
         count = _count([*operands, *named.values()], takes_numbers)
-        if one_for_each and len(operands) == 4 and isinstance(operands[3], torch.Tensor) and operands[3].ndim:
-            operands[3] = operands[3].unbind()
+        if one_for_each:
+            operands[3:] = map(_numbers, operands[3:])
+            named |= {key: _numbers(value) for key, value in named.items() if key == "value"}
         results = []
         for i in range(count):
             args = [_item(x, i) for x in operands]
@@ -97,6 +100,10 @@ def _count(values: list, takes_numbers: bool) -> int:
                 raise RuntimeError("Tensor list must have same number of elements as scalar list.")
             raise RuntimeError(f"Tensor lists must have the same number of tensors, got {count} and {len(other)}")
     return count
+
+
+def _numbers(value):
+    return value.unbind() if isinstance(value, torch.Tensor) and value.ndim else value
 
 
 def _item(value, index: int):

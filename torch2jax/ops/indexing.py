@@ -14,7 +14,7 @@ from jax import lax
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
-from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical
+from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
@@ -528,7 +528,8 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
 def _as_dtype(value, dtype):
     """A number or array as an array of `dtype`."""
     if isinstance(value, jax.Array) and jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, np.complexfloating):
-        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got a complex tensor")
+        name = cpp_name(dtype_j2t(dtype))
+        raise RuntimeError(f"value cannot be converted to type {name} without overflow, got a complex tensor")
     return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else held_number(value, dtype)
 
 

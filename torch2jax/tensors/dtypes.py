@@ -22,6 +22,7 @@ __all__ = [
     "REALS_AND_BOOL",
     "Takes",
     "canonical",
+    "cpp_name",
     "default_dtype",
     "dtype_j2t",
     "dtype_of_type",
@@ -135,6 +136,24 @@ def type_name(dtype: torch.dtype) -> str:
     """What PyTorch's errors call a dtype."""
     name = str(dtype).removeprefix("torch.")
     return _TYPE_NAMES.get(name, name)
+
+
+def cpp_name(dtype: torch.dtype) -> str:
+    """What PyTorch's errors call the C++ type of a number of a dtype."""
+    name = str(dtype).removeprefix("torch.")
+    return _CPP_NAMES.get(name) or (f"c10::{name.capitalize()}" if dtype.is_floating_point else f"{name}_t")
+
+
+_CPP_NAMES = {
+    "bool": "bool",
+    "int32": "int",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+}
 
 
 def dtype_t2j(dtype: torch.dtype) -> np.dtype:

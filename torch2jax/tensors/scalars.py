@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import torch
 
+from .dtypes import cpp_name
+
 __all__ = ["expect_fits", "expect_integer", "held_number", "held_values", "wrapped"]
 
 
@@ -34,7 +36,7 @@ def expect_fits(value, dtype: torch.dtype) -> None:
     elif type(value) is not float and type(value) is not complex:
         return
     if not _fits(value, dtype):
-        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow, got {value}")
+        raise RuntimeError(f"value cannot be converted to type {cpp_name(dtype)} without overflow, got {value}")
 
 
 def _fits(value, dtype: torch.dtype) -> bool:
