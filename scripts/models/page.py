@@ -11,13 +11,7 @@ from scripts.models.outcome import HEAD, Outcome, library_of
 __all__ = ["page", "read", "summary"]
 
 # Why models differ where the translation is not the reason.
-_REASONS = {
-    "transformers:afmoe": "the weights of its router begin as zeros: all experts tie, and which are taken is open",
-    "transformers:aimv2": (
-        "transformers leaves out a mask of ones, and its text model is then not causal; a traced mask "
-        "has no values, and the model is causal, as it is exported"
-    ),
-}
+_REASONS: dict[str, str] = {}
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
 
@@ -47,10 +41,12 @@ def page(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[st
         "",
         "Models with random weights, small ones where a library lets its models be small, compared with PyTorch as",
         "`torch2jax check SPEC --grad` does: outputs, and the gradients for all parameters and floating inputs.",
+        "Parameters that begin as a constant, and running statistics, are moved a little, so that they tell something.",
         "Differences are relative to the largest element of a tensor. Seconds and operations are those of the jitted",
-        "forward pass, on a CPU that had other work as well. Of torchvision there is one model of each family, of timm",
-        "one of each file, of transformers every model type of which a small configuration can be made. Models that",
-        "PyTorch does not run here are not counted: of most, that configuration or its inputs cannot be guessed.",
+        "forward pass, on a CPU that had other work as well; XLA is told not to optimise what it compiles, which takes",
+        "a third of the time or less. Of torchvision there is one model of each family, of timm one of each file, of",
+        "transformers every model type of which a small configuration can be made. Models that PyTorch does not run",
+        "here are not counted: of most, that configuration or its inputs cannot be guessed.",
         f"Written by `python -m scripts.zoo` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
         "",
         *summary(outcomes, specs),

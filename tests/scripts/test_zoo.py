@@ -6,9 +6,11 @@ import time
 import pytest
 import torch
 
+from scripts import watched
 from scripts.models import choice, diffusion, worker
 from scripts.models.outcome import Outcome
 from scripts.models.page import page, read, summary
+from scripts.models.variation import vary
 from scripts.watched import each
 from scripts.zoo import wanted
 
@@ -65,6 +67,23 @@ def test_a_model_is_compared_and_exported():
     assert (found.parameters, bool(found.operations), found.gradient is not None) == (3, True, True)
 
 
+def test_what_begins_at_a_constant_is_moved():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 8))
+    linear, batches = model[1].weight.clone(), model[0].num_batches_tracked.clone()
+    vary(model)
+    assert torch.equal(model[1].weight, linear)
+    assert torch.equal(model[0].num_batches_tracked, batches)
+    for tensor, begins in ((model[0].weight, 1), (model[0].bias, 0), (model[0].running_mean, 0)):
+        assert 0 < (tensor - begins).abs().max() < 0.5
+    assert (model[0].running_var > 1).all()
+
+
+def test_what_is_too_large_is_left_out(monkeypatch):
+    monkeypatch.setattr(worker, "_PARAMETERS", 2)
+    found = worker._outcome(f"{__name__}:linear")
+    assert (found.pytorch, found.failure) == (False, "too large to be compared here")
+
+
 def branching():
     class Branching(torch.nn.Module):
         def forward(self, x):
@@ -92,16 +111,20 @@ def _perils(send, names):
     for name in names:
         if name == "ends":
             os._exit(1)
+        while name == "computes":
+            pass
         time.sleep(60 if name == "hangs" else 0)
         send.send(len(name))
 
 
-def test_what_hangs_or_ends_its_process_costs_only_itself():
-    found = list(each(_perils, ["fine", "ends", "hangs", "good", "well"], 3, 1))
+def test_what_hangs_or_ends_its_process_costs_only_itself(monkeypatch):
+    monkeypatch.setattr(watched, "_HANG", 2)
+    found = list(each(_perils, ["fine", "ends", "hangs", "computes", "good", "well"], 3, 1))
     assert found == [
         ("fine", 4),
         ("ends", "the process ended"),
         ("hangs", "TimeoutError: more than 1 s"),
+        ("computes", "TimeoutError: more than 1 s"),
         ("good", 4),
         ("well", 4),
     ]
