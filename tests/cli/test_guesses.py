@@ -16,6 +16,10 @@ GUESSED = {
     "align_text_model": {"input_ids", "attention_mask"},  # no `AutoModel` of it
     "bamba": {"input_ids", "attention_mask"},  # of two layers none has attention, which a cache asks for
     "deepseek_v3": {"input_ids", "attention_mask"},  # sizes of heads that hang together
+    "esm": {"input_ids", "attention_mask"},  # sizes that are left open
+    "qwen2_vl_text": {"input_ids", "attention_mask"},  # parts of a head that are counted
+    "blip_text_model": {"input_ids", "attention_mask"},  # a file of its own
+    "speech_to_text": {"input_features", "decoder_input_ids"},  # the other order of a spectrogram
     "llava": {"input_ids", "attention_mask", "pixel_values"},  # configurations within, by their types
     "whisper": {"input_features", "decoder_input_ids"},
     "audio-spectrogram-transformer": {"input_values"},
@@ -31,7 +35,7 @@ def test_what_is_guessed_runs(name):
     assert subject.kwargs.keys() == GUESSED[name]
     with torch.no_grad():
         subject.target(**subject.kwargs)
-    assert sum(parameter.numel() for parameter in subject.target.parameters()) < 1_000_000
+    assert sum(parameter.numel() for parameter in subject.target.parameters()) < 3_000_000
 
 
 @pytest.mark.models

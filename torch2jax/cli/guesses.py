@@ -30,7 +30,9 @@ def guesses(model) -> Iterator[dict[str, torch.Tensor]]:
     for name, tensors in known.items():
         for tensor in tensors:
             if len(known) > 1:
-                yield _first(main, {**{other: x[0] for other, x in known.items() if other not in text}, name: tensor})
+                everything = {other: x[0] for other, x in known.items()}
+                yield _first(main, {**everything, name: tensor})
+                yield _first(main, {**{other: x for other, x in everything.items() if other not in text}, name: tensor})
             yield _first(main, {**guess.required(), name: tensor})
     if not known:
         yield guess.required()
@@ -61,7 +63,7 @@ class _Guess:
             "past_values": self._series,
         }
         found = {name: make() for name, make in makers.items() if name in self._parameters}
-        if "input_ids" in self._parameters and hasattr(self._text, "vocab_size"):
+        if "input_ids" in self._parameters:
             found["input_ids"] = self._words()
             if "attention_mask" in self._parameters:
                 found["attention_mask"] = [_mask()]
@@ -102,7 +104,7 @@ class _Guess:
         return torch.randn(shape, generator=self._generator)
 
     def _words(self) -> list[torch.Tensor]:
-        size = self._text.vocab_size
+        size = _number(self._text, "vocab_size", "num_hash_buckets") or 256
         below = min(_FIRST_WORD, size // 2)
         books = _number(self._config, "num_codebooks", "num_quantizers", "n_codes_total")
         shapes = [(1, _LENGTH)] + ([(1, _LENGTH, books), (1, books, _LENGTH), (books, _LENGTH)] if books else [])
@@ -146,8 +148,7 @@ class _Guess:
         length = _number(config, "max_source_positions")
         shapes = [(1, bins, 2 * length)] if length else []
         shapes += [(1, _FRAMES, bins), (1, bins, _FRAMES)]
-        if (size := _size(config)) and isinstance(size, int):
-            shapes.append((1, 1, 1024, bins))
+        shapes.append((1, 1, 1024, bins))
         return [self._random(*shape) for shape in shapes]
 
     def _sounds(self) -> list[torch.Tensor]:
@@ -167,6 +168,8 @@ class _Guess:
     def _of_name(self, name: str) -> torch.Tensor:
         config = self._config
         width = _number(config, "hidden_size", "d_model", "dim", "embed_dim") or 64
+        if name in ("image", "images", "pixel_values"):
+            return self._images()[0]
         if name.endswith("mask"):
             return torch.ones(1, _LENGTH, dtype=torch.int64)
         if name == "position_ids":

@@ -97,13 +97,17 @@ def _classes(name: str, transformers) -> tuple[Any, Any]:
 
 def _of_configuration(config_class) -> Any:
     """The model beside a configuration that `AutoModel` does not know: a part of a model, or one for a single use."""
-    name = config_class.__module__.replace(".configuration_", ".modeling_")
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        return None
-    own = [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == name]
-    return next((x for x in own if inspect.get_annotations(x).get("config") is config_class), None)
+    package = Path(inspect.getfile(config_class)).parent
+    for file in sorted(package.glob("modeling_*.py")):
+        try:
+            module = importlib.import_module(f"{config_class.__module__.rpartition('.')[0]}.{file.stem}")
+        except ImportError:
+            continue
+        for found in vars(module).values():
+            is_model = isinstance(found, type) and getattr(found, "config_class", None) is config_class
+            if is_model and found.forward is not torch.nn.Module.forward:  # which bases leave as it is
+                return found
+    return None
 
 
 def _from_file(path: Path, transformers) -> tuple[Any, Any]:

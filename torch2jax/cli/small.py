@@ -13,6 +13,7 @@ _WIDTHS: dict[str, int] = {
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
     **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 16),
     **dict.fromkeys(("qk_head_dim", "kv_lora_rank", "q_lora_rank", "projection_dim"), 32),
+    "rotary_dim": 8,
     "image_size": 64,
 }
 _COUNTS: dict[str, int] = {
@@ -29,9 +30,16 @@ _COUNTS: dict[str, int] = {
     "vocab_size": 512,
     "prediction_length": 8,  # that a configuration may leave open
 }
+# Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.
+_WIDER: dict[str, int] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 512),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    "head_dim": 128,
+}
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 _FIRST_TOKEN = 3  # of those that stand for something else than text
-_LEFT_OPEN = {"prediction_length"}
+_LEFT_OPEN = {"prediction_length", "vocab_size", "pad_token_id"}
 
 
 def small_configurations(config_class) -> Iterator[Any]:
@@ -41,7 +49,7 @@ def small_configurations(config_class) -> Iterator[Any]:
         Exception: what the last of them raises, where there is none.
     """
     found, failure = 0, None
-    for sizes in ({**_COUNTS, **_WIDTHS}, _COUNTS, {}):
+    for sizes in ({**_COUNTS, **_WIDTHS}, {**_COUNTS, **_WIDER}, _COUNTS, {}):
         try:
             config = config_class(**_overrides(config_class(), {**sizes, **_TOKENS}))
         except Exception as error:
@@ -76,5 +84,13 @@ def _overrides(default, sizes: dict[str, int]) -> dict[str, Any]:
     for name in default.sub_configs:
         inner = getattr(default, name, None)
         if hasattr(inner, "model_type") and hasattr(inner, "sub_configs"):
-            overrides[name] = {"model_type": inner.model_type, **_overrides(inner, sizes)}
+            overrides[name] = {**_kept(inner), **_overrides(inner, sizes)}
     return overrides
+
+
+def _kept(inner) -> dict[str, Any]:
+    """What the configuration around sets in one within it, but for sizes and what hangs together with them."""
+    changed = inner.to_diff_dict()
+    backbone = inner.model_type == "timm_backbone" or hasattr(inner, "out_features")
+    kept = changed if backbone else {name: x for name, x in changed.items() if isinstance(x, (str, bool))}
+    return {**kept, "model_type": inner.model_type}
