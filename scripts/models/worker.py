@@ -23,24 +23,26 @@ from torch2jax.cli.subject import SpecError
 from torch2jax.cli.trial import Trial
 from torch2jax.cli.vision import define_vision_operators
 
-__all__ = ["outcomes"]
+__all__ = ["FLAGS", "outcomes"]
 
 _BATCH = 60  # models that one process runs: what libraries and compilers keep grows
 _MEMORY = 6  # GB that a process may take
 _PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
-# What LLVM does not optimise compiles in a third of the time. Without XLA's emitters of fusions, that is a fifth; but a
-# fusion then repeats what it reads, in a deep network again and again, so that nothing is fused in what is deep.
-_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+# What LLVM does not optimise compiles in half the time, and in a tenth where XLA's emitters of fusions are not used.
+# But a fusion then repeats what it reads, in a deep network again and again, until it takes minutes to run. (Where XLA
+# is told to fuse nothing, it gives wrong numbers.)
+FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding"
 )
-_DEEP = {"timm", "torchvision"}  # the others are made of a few layers
+_SHALLOW = {"transformers", "diffusers"}  # made of a few layers
 
 
 def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
     """The outcome of each model, in as many processes, one after the other, as that takes."""
     for library, group in itertools.groupby(specs, library_of):
-        run = functools.partial(_run, flags=f"{_FLAGS},fusion" if library in _DEEP else _FLAGS)
+        emitters = " --xla_cpu_use_fusion_emitters=false" if library in _SHALLOW else ""
+        run = functools.partial(_run, flags=FLAGS + emitters)
         for spec, found in each(run, list(group), _BATCH, timeout):
             yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
 
