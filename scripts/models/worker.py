@@ -12,6 +12,7 @@ import jax
 import torch
 
 from scripts.models.outcome import Outcome, library_of
+from scripts.models.training import Training, train
 from scripts.models.variation import vary
 from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
@@ -23,7 +24,7 @@ from torch2jax.cli.subject import SpecError
 from torch2jax.cli.trial import Trial
 from torch2jax.cli.vision import define_vision_operators
 
-__all__ = ["FLAGS", "outcomes"]
+__all__ = ["FLAGS", "outcomes", "trainings"]
 
 _BATCH = 60  # models that one process runs: what libraries and compilers keep grows
 _MEMORY = 6  # GB that a process may take
@@ -47,21 +48,41 @@ def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
             yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
 
 
+def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
+    """How a model of each family is trained."""
+    for family, found in each(_train, families, _BATCH, timeout):
+        yield found if isinstance(found, Training) else Training(family, failure=found)
+
+
 # What follows runs in the worker.
 
 
+def _train(send: Connection, families: list[str]) -> None:
+    _set_up(FLAGS)
+    send.send(None)
+    for family in families:
+        try:
+            send.send(train(family))
+        except Exception as error:
+            send.send(Training(family, failure=reason(f"{type(error).__name__}: {error}")))
+
+
 def _run(send: Connection, specs: list[str], flags: str) -> None:
+    _set_up(flags)
+    bound = Bound(_MEMORY / 3)
+    send.send(None)
+    for spec in specs:
+        send.send(_outcome(spec))
+        bound.keep()
+
+
+def _set_up(flags: str) -> None:
     silence()
     os.environ.setdefault("XLA_FLAGS", flags)  # which JAX reads when it first computes
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY * 10**9, resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     define_vision_operators()
-    bound = Bound(_MEMORY / 3)
-    send.send(None)
-    for spec in specs:
-        send.send(_outcome(spec))
-        bound.keep()
 
 
 def _outcome(spec: str) -> Outcome:

@@ -9,7 +9,8 @@ import torch
 from scripts import watched
 from scripts.models import choice, diffusion, worker
 from scripts.models.outcome import Outcome
-from scripts.models.page import page, read, summary
+from scripts.models.page import page, read, read_trainings, summary
+from scripts.models.training import Training
 from scripts.models.variation import vary
 from scripts.watched import each
 from scripts.zoo import wanted
@@ -29,6 +30,14 @@ def test_the_page_is_what_is_kept():
     assert found["transformers:x"] == ABSENT
     assert "\n".join(page(found, SPECS)) == text
     assert "| all | 4 | 3 | 2 | 1 | 50.0 | 1 |" in summary(found, SPECS)
+
+
+def test_the_page_keeps_trainings():
+    trained = {"speech": Training("speech", "Model", 5, (2.0, 1.0), 1e-9).row()}
+    text = "\n".join(page(OUTCOMES, SPECS, trained))
+    assert read_trainings(text) == trained
+    assert "\n".join(page(read(text), SPECS, read_trainings(text))) == text
+    assert not read_trainings("\n".join(page(OUTCOMES, SPECS)))
 
 
 def test_what_is_wanted():
