@@ -4,13 +4,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 __all__ = ["each", "silence", "watched"]
 
 _LOAD = 120  # seconds for the imports of a process
+_HANG = 60  # times its CPU time, by the clock, that a thing may take: it waits, or the machine is busy
+_GLANCE = 1  # seconds between two looks at the CPU time of a process
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -46,7 +50,7 @@ def each(run: Callable, names: Sequence[str], batch: int, timeout: float) -> Ite
             which is no string, for each name, in their order.
         names: of the things.
         batch: how many one process is given.
-        timeout: seconds for each.
+        timeout: seconds of CPU time for each, which other processes do not lengthen.
 
     Yields:
         A name and its result, or why there is none.
@@ -54,21 +58,35 @@ def each(run: Callable, names: Sequence[str], batch: int, timeout: float) -> Ite
     left = list(names)
     while left:
         given = left[:batch]
-        with watched(run, given) as (receive, _):
-            found = _next(receive, _LOAD)
+        with watched(run, given) as (receive, process):
+            found = _next(receive, process, _LOAD)
             for name in given:
-                found = _next(receive, timeout) if not isinstance(found, str) else found
+                found = _next(receive, process, timeout) if not isinstance(found, str) else found
                 left.remove(name)
                 yield name, found
                 if isinstance(found, str):
                     break
 
 
-def _next(receive: Connection, seconds: float) -> Any:
+def _next(receive: Connection, process: multiprocessing.process.BaseProcess, seconds: float) -> Any:
+    last, used = time.monotonic() + seconds * _HANG, _cpu_time(process) + seconds
     try:
-        return receive.recv() if receive.poll(seconds) else f"TimeoutError: more than {seconds:g} s"
+        while not receive.poll(min(seconds, _GLANCE)):
+            if _cpu_time(process) > used or time.monotonic() > last:
+                return f"TimeoutError: more than {seconds:g} s"
+        return receive.recv()
     except EOFError:
         return "the process ended"
+
+
+def _cpu_time(process: multiprocessing.process.BaseProcess) -> float:
+    """Seconds that a process has computed; those of the clock, where the system does not say."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    try:
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    except (FileNotFoundError, ProcessLookupError):
+        return time.monotonic()
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def silence() -> None:

@@ -7,6 +7,9 @@ where it stopped. Models run in processes of their own, which are started anew a
     python -m scripts.zoo --only torchvision       # models whose spec contains a text
     python -m scripts.zoo --again failed           # once more what failed
     python -m scripts.zoo --most 50                # so many of them
+    python -m scripts.zoo --train                  # a small model of each family, and nothing else
+    python -m scripts.zoo --every 2 --offset 1 --output other.md    # every second, beside a run of the others
+    python -m scripts.zoo --most 0 --merge other.md                 # takes in what another page has
 """
 
 import argparse
@@ -14,8 +17,9 @@ import os
 from pathlib import Path
 
 from scripts.models.choice import specs
-from scripts.models.page import page, read, summary
-from scripts.models.worker import outcomes
+from scripts.models.families import FAMILIES
+from scripts.models.page import page, read, read_trainings, summary
+from scripts.models.worker import outcomes, trainings
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
@@ -33,9 +37,15 @@ def wanted(specs: list[str], found: dict, only: str, again: str | None) -> list[
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose spec contains it")
-    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds for a model (default: 300)")
+    parser.add_argument(
+        "--timeout", type=float, default=120, metavar="S", help="CPU seconds for a model (default: 120)"
+    )
+    parser.add_argument("--train", action="store_true", help="train a model of each family instead")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="every K-th of them")
+    parser.add_argument("--offset", type=int, default=0, help="the first of these (default: 0)")
     parser.add_argument("--most", type=int, metavar="N", help="how many to run (default: all)")
     parser.add_argument("--again", choices=["failed", "all"], help="run again what the page has")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="PAGE", help="pages to take in first")
     parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/models.md)")
     return parser
 
@@ -45,13 +55,28 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     there = list(specs())
-    found = read(options.output.read_text()) if options.output.exists() else {}
-    for outcome in outcomes(wanted(there, found, options.only, options.again)[: options.most], options.timeout):
+    found, trained = {}, {}
+    for kept in (options.output, *options.merge):
+        text = kept.read_text() if kept.exists() else ""
+        found |= read(text)
+        trained |= read_trainings(text)
+
+    def write() -> None:
+        options.output.write_text("\n".join(page(found, there, trained)) + "\n")
+
+    if options.train:
+        for training in trainings([family for family in FAMILIES if options.only in family], options.timeout):
+            trained[training.family] = training.row()
+            write()
+            print(training.row(), flush=True)
+        return
+    chosen = wanted(there[options.offset :: options.every], found, options.only, options.again)[: options.most]
+    for outcome in outcomes(chosen, options.timeout):
         found[outcome.spec] = outcome
-        options.output.write_text("\n".join(page(found, there)) + "\n")
+        write()
         result = "agrees" if outcome.agrees else "FAILS" if outcome.pytorch else "fails in PyTorch"
         print(f"{result} {outcome.spec} {outcome.failure[:200]}", flush=True)
-    options.output.write_text("\n".join(page(found, there)) + "\n")
+    write()
     print("\n".join(summary(found, there)))
 
 

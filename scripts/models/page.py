@@ -6,18 +6,15 @@ from collections.abc import Collection, Iterator, Mapping
 import jax
 import torch
 
+from scripts.models import training
 from scripts.models.outcome import HEAD, Outcome, library_of
 
-__all__ = ["page", "read", "summary"]
+__all__ = ["page", "read", "read_trainings", "summary"]
+
+_TRAINING = "## Training"
 
 # Why models differ where the translation is not the reason.
-_REASONS = {
-    "transformers:afmoe": "the weights of its router begin as zeros: all experts tie, and which are taken is open",
-    "transformers:aimv2": (
-        "transformers leaves out a mask of ones, and its text model is then not causal; a traced mask "
-        "has no values, and the model is causal, as it is exported"
-    ),
-}
+_REASONS: dict[str, str] = {}
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
 
@@ -40,21 +37,39 @@ def summary(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def page(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[str]:
-    """The lines of the page."""
+def page(
+    outcomes: Mapping[str, Outcome], specs: Collection[str], trainings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The lines of the page, with the rows of trainings by their families."""
     yield from (
         "# Models",
         "",
         "Models with random weights, small ones where a library lets its models be small, compared with PyTorch as",
         "`torch2jax check SPEC --grad` does: outputs, and the gradients for all parameters and floating inputs.",
+        "Parameters that begin as a constant, and running statistics, are moved a little, so that they tell something.",
         "Differences are relative to the largest element of a tensor. Seconds and operations are those of the jitted",
-        "forward pass, on a CPU that had other work as well. Of torchvision there is one model of each family, of timm",
-        "one of each file, of transformers every model type of which a small configuration can be made. Models that",
-        "PyTorch does not run here are not counted: of most, that configuration or its inputs cannot be guessed.",
+        "forward pass, on a CPU that had other work as well; XLA is told not to optimise what it compiles, which takes",
+        "half the time or less. Of torchvision there is one model of each family, of timm one of each file, of",
+        "transformers every model type of which a small configuration can be made. Models that PyTorch does not run",
+        "here are not counted: of most, that configuration or its inputs cannot be guessed.",
         f"Written by `python -m scripts.zoo` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
         "",
         *summary(outcomes, specs),
     )
+    if trainings:
+        yield from (
+            "",
+            _TRAINING,
+            "",
+            f"A small model of each family, trained for {training.STEPS} steps of SGD with momentum in PyTorch and as",
+            "translated, in training mode without dropout, in double precision. Differences of losses are relative to",
+            "the loss, those of parameters to the way that the farthest has gone, those of buffers to the buffer.",
+            "Written by `python -m scripts.zoo --train`.",
+            "",
+            training.HEAD,
+            "|---" * (training.HEAD.count("|") - 1) + "|",
+            *trainings.values(),
+        )
     for library in _LIBRARIES:
         if found := _of(outcomes, library):
             yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
@@ -68,3 +83,10 @@ def read(text: str) -> dict[str, Outcome]:
     """The outcomes that a page holds."""
     rows = re.findall(r"^\| `[^`]*:[^`]*` \|.*\|$", text, re.MULTILINE)
     return {outcome.spec: outcome for outcome in map(Outcome.read, rows)}
+
+
+def read_trainings(text: str) -> dict[str, str]:
+    """The rows of trainings that a page holds, by their families."""
+    section = text.partition(f"{_TRAINING}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and line != training.HEAD]
+    return {row.split("|")[1].strip(): row for row in rows}

@@ -1,5 +1,9 @@
 """A process that runs models, and that another process watches: one may hang it or end it."""
 
+import functools
+import itertools
+import os
+import resource
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -7,37 +11,78 @@ from multiprocessing.connection import Connection
 import jax
 import torch
 
-from scripts.models.outcome import Outcome
+from scripts.models.outcome import Outcome, library_of
+from scripts.models.training import Training, train
+from scripts.models.variation import vary
 from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
+from tests.memory import Bound
 from torch2jax import t2j
 from torch2jax.cli.check import check
 from torch2jax.cli.specs import build
 from torch2jax.cli.subject import SpecError
 from torch2jax.cli.trial import Trial
+from torch2jax.cli.vision import define_vision_operators
 
-__all__ = ["outcomes"]
+__all__ = ["FLAGS", "outcomes", "trainings"]
 
-_BATCH = 15  # models that one process runs: what libraries and compilers keep grows
+_BATCH = 60  # models that one process runs: what libraries and compilers keep grows
+_MEMORY = 6  # GB that a process may take
+_PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
+# What LLVM does not optimise compiles in half the time, and in a tenth where XLA's emitters of fusions are not used.
+# But a fusion then repeats what it reads, in a deep network again and again, until it takes minutes to run. (Where XLA
+# is told to fuse nothing, it gives wrong numbers.)
+FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding"
+)
+_SHALLOW = {"transformers", "diffusers"}  # made of a few layers
 
 
 def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
     """The outcome of each model, in as many processes, one after the other, as that takes."""
-    for spec, found in each(_run, specs, _BATCH, timeout):
-        yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
+    for library, group in itertools.groupby(specs, library_of):
+        emitters = " --xla_cpu_use_fusion_emitters=false" if library in _SHALLOW else ""
+        run = functools.partial(_run, flags=FLAGS + emitters)
+        for spec, found in each(run, list(group), _BATCH, timeout):
+            yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
+
+
+def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
+    """How a model of each family is trained."""
+    for family, found in each(_train, families, _BATCH, timeout):
+        yield found if isinstance(found, Training) else Training(family, failure=found)
 
 
 # What follows runs in the worker.
 
 
-def _run(send: Connection, specs: list[str]) -> None:
-    silence()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+def _train(send: Connection, families: list[str]) -> None:
+    _set_up(FLAGS)
+    send.send(None)
+    for family in families:
+        try:
+            send.send(train(family))
+        except Exception as error:
+            send.send(Training(family, failure=reason(f"{type(error).__name__}: {error}")))
+
+
+def _run(send: Connection, specs: list[str], flags: str) -> None:
+    _set_up(flags)
+    bound = Bound(_MEMORY / 3)
     send.send(None)
     for spec in specs:
         send.send(_outcome(spec))
-        jax.clear_caches()
+        bound.keep()
+
+
+def _set_up(flags: str) -> None:
+    silence()
+    os.environ.setdefault("XLA_FLAGS", flags)  # which JAX reads when it first computes
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY * 10**9, resource.RLIM_INFINITY))
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    define_vision_operators()
 
 
 def _outcome(spec: str) -> Outcome:
@@ -49,8 +94,12 @@ def _outcome(spec: str) -> Outcome:
         found.pytorch, found.failure = False, reason(f"{type(error).__name__}: {error}")
         return found
     found.parameters = sum(parameter.numel() for parameter in subject.target.parameters())
+    if found.parameters > _PARAMETERS:
+        found.pytorch, found.failure = False, "too large to be compared here"
+        return found
+    vary(subject.target)
     try:
-        report = check(subject, grad=True)
+        report = check(subject, grad=True, timed=False)
     except SpecError as error:
         found.pytorch, found.failure = False, reason(f"{type(error.__cause__ or error).__name__}: {error}")
         return found

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 
+from scripts import watched
 from scripts.suite import worker
-from scripts.watched import each, watched
+from scripts.watched import each
 
 
 def _perils(send, names):
@@ -16,16 +17,20 @@ def _perils(send, names):
     for name in names:
         if name == "ends":
             os._exit(1)
+        while name == "computes":
+            pass
         time.sleep(60 if name == "hangs" else 0)
         send.send(len(name))
 
 
-def test_what_hangs_or_ends_its_process_costs_only_itself():
-    found = list(each(_perils, ["fine", "ends", "hangs", "good", "well"], 3, 1))
+def test_what_hangs_or_ends_its_process_costs_only_itself(monkeypatch):
+    monkeypatch.setattr(watched, "_HANG", 2)
+    found = list(each(_perils, ["fine", "ends", "hangs", "computes", "good", "well"], 3, 1))
     assert found == [
         ("fine", 4),
         ("ends", "the process ended"),
         ("hangs", "TimeoutError: more than 1 s"),
+        ("computes", "TimeoutError: more than 1 s"),
         ("good", 4),
         ("well", 4),
     ]
@@ -38,7 +43,7 @@ def _waits(send):
 
 
 def _started_and_killed():
-    with watched(_waits):
+    with watched.watched(_waits):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

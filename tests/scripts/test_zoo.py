@@ -5,7 +5,9 @@ import torch
 
 from scripts.models import choice, diffusion, worker
 from scripts.models.outcome import Outcome
-from scripts.models.page import page, read, summary
+from scripts.models.page import page, read, read_trainings, summary
+from scripts.models.training import Training
+from scripts.models.variation import vary
 from scripts.zoo import wanted
 
 AGREES = Outcome("torchvision:alexnet", 61_000_000, 1e-6, 2e-6, 0.5, 1.5, 1234, True)
@@ -23,6 +25,14 @@ def test_the_page_is_what_is_kept():
     assert found["transformers:x"] == ABSENT
     assert "\n".join(page(found, SPECS)) == text
     assert "| all | 4 | 3 | 2 | 1 | 50.0 | 1 |" in summary(found, SPECS)
+
+
+def test_the_page_keeps_trainings():
+    trained = {"speech": Training("speech", "Model", 5, (2.0, 1.0), 1e-9).row()}
+    text = "\n".join(page(OUTCOMES, SPECS, trained))
+    assert read_trainings(text) == trained
+    assert "\n".join(page(read(text), SPECS, read_trainings(text))) == text
+    assert not read_trainings("\n".join(page(OUTCOMES, SPECS)))
 
 
 def test_what_is_wanted():
@@ -59,6 +69,23 @@ def test_a_model_is_compared_and_exported():
     assert found.agrees, found.failure
     assert found.exports
     assert (found.parameters, bool(found.operations), found.gradient is not None) == (3, True, True)
+
+
+def test_what_begins_at_a_constant_is_moved():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 8))
+    linear, batches = model[1].weight.clone(), model[0].num_batches_tracked.clone()
+    vary(model)
+    assert torch.equal(model[1].weight, linear)
+    assert torch.equal(model[0].num_batches_tracked, batches)
+    for tensor, begins in ((model[0].weight, 1), (model[0].bias, 0), (model[0].running_mean, 0)):
+        assert 0 < (tensor - begins).abs().max() < 0.5
+    assert (model[0].running_var > 1).all()
+
+
+def test_what_is_too_large_is_left_out(monkeypatch):
+    monkeypatch.setattr(worker, "_PARAMETERS", 2)
+    found = worker._outcome(f"{__name__}:linear")
+    assert (found.pytorch, found.failure) == (False, "too large to be compared here")
 
 
 def branching():

@@ -27,11 +27,11 @@ _NUDGES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds: of tracing and lowering, of compiling, of one run, and of PyTorch's eager run."""
+    """Seconds: of tracing and lowering, of compiling, and, where it is timed, of one run and of PyTorch's eager run."""
 
     trace: float
     compile: float
-    run: float
+    run: float | None
     pytorch: float | None
 
 
@@ -71,6 +71,7 @@ def check(
     grad: bool = False,
     vmap: bool = False,
     train: bool = False,
+    timed: bool = True,
     tolerance: float | None = None,
     step: Callable[[str], None] = lambda _: None,
 ) -> Report:
@@ -81,6 +82,7 @@ def check(
         grad: also the gradients for every parameter and every input of floating point.
         vmap: also `jax.vmap` over inputs, with one PyTorch call for each.
         train: also training mode: outputs, buffers, and gradients if `grad`.
+        timed: also the time of a run, of several.
         tolerance: the relative error to accept, in place of the defaults.
         step: is told what is going on.
 
@@ -91,7 +93,7 @@ def check(
         raise SpecError(f"{subject.name} is a function: --train is for modules")
     report = Report(subject)
     for training in (False, True) if train else (False,):
-        checker = _Checker(Trial(subject, training), tolerance, step)
+        checker = _Checker(Trial(subject, training), timed, tolerance, step)
         used: dict[Level, collections.Counter[str]] = {}
         with observing(_recorder(used)):
             report.checks += checker.outputs()
@@ -107,8 +109,8 @@ def check(
 class _Checker:
     """The checks of a model in one mode."""
 
-    def __init__(self, trial: Trial, tolerance: float | None, step: Callable[[str], None]):
-        self._trial, self._tolerance = trial, tolerance
+    def __init__(self, trial: Trial, timed: bool, tolerance: float | None, step: Callable[[str], None]):
+        self._trial, self._timed, self._tolerance = trial, timed, tolerance
         self._prefix = "training: " if trial.training else ""
         self._step = lambda text: step(self._prefix + text)
         self._key = jax.random.key(0) if trial.training else None
@@ -122,8 +124,7 @@ class _Checker:
             expected = {"outputs": outputs}
             if self._trial.training and buffers:
                 expected["buffers"] = {name: tensor.clone() for name, tensor in buffers.items()}
-            model = self._trial.pytorch()
-            seconds = _seconds(lambda: model(self._trial.inputs))
+            seconds = self._seconds(lambda model: lambda: model(self._trial.inputs))
 
         def run(state, inputs, key):
             outputs, buffers = self._trial.jax(state, inputs, key)
@@ -141,8 +142,7 @@ class _Checker:
         if not names or not weights:
             return [Check(self._prefix + "gradients", note="no input or no output has a gradient")]
         expected = self._refusing_bad_inputs(backward)()
-        model = self._pytorch_gradients(self._trial.pytorch(), names, weights)
-        seconds = _seconds(model)
+        seconds = self._seconds(lambda model: self._pytorch_gradients(model, names, weights))
         cotangents = _to_jax(weights)
 
         def loss(leaves, state, inputs, key):
@@ -167,7 +167,7 @@ class _Checker:
             model = self._trial.pytorch()
             results = [self._refusing_bad_inputs(model)(inputs)[0] for inputs in batch]
             expected = {name: torch.stack([result[name] for result in results]) for name in results[0]}
-            seconds = _seconds(lambda: [model(inputs) for inputs in batch])
+            seconds = self._seconds(lambda model: lambda: [model(inputs) for inputs in batch])
         stacked = _to_jax({name: torch.stack([inputs[name] for inputs in batch]) for name in batch[0]})
 
         def run(state, inputs, key):
@@ -202,8 +202,12 @@ class _Checker:
 
         return run
 
+    def _seconds(self, of: Callable[[Callable], Callable]) -> float | None:
+        """The time of a run that is made of PyTorch's side, on a copy of its own."""
+        return _seconds(of(self._trial.pytorch())) if self._timed else None
+
     def _compare(
-        self, run: Callable, expected: dict, pytorch: float, tolerance: float, inputs=None, nudged=None
+        self, run: Callable, expected: dict, pytorch: float | None, tolerance: float, inputs=None, nudged=None
     ) -> list[Check]:
         """Compiles and runs `run`, and compares the groups of its result with PyTorch's.
 
@@ -221,7 +225,7 @@ class _Checker:
             times = (traced - started, time.perf_counter() - traced)
             self._step(f"running {next(iter(expected))}")
             actual = jax.block_until_ready(compiled(*arguments))
-            seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments)))
+            seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
             return [Check(first, error=f"{type(error).__name__}: {_first_line(error)}")]
         random = self._key is not None and not _equal(actual, compiled(*arguments[:2], jax.random.key(1)))
