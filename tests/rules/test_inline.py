@@ -9,7 +9,7 @@ from jax import lax
 
 from torch2jax import t2j
 from torch2jax.rules.inline import call_inlined
-from torch2jax.tensors.storage import is_traced
+from torch2jax.tensors.traced import is_traced
 
 
 @pytest.fixture

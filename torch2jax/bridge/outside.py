@@ -21,7 +21,7 @@ from ..rules.inplace import write_in_place
 from ..rules.rule import as_result
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.interop import array_to_tensor, tensor_to_array
-from ..tensors.storage import evaluate
+from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from ..translation import current

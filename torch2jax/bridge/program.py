@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..tensors.storage import evaluating
+from ..tensors.traced import evaluating
 
 __all__ = ["Program"]
 

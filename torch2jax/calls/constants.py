@@ -14,8 +14,9 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense, tensor_to_array, values_of
 from ..tensors.known import is_small
+from ..tensors.memory import next_number
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.storage import Storage, View, next_number
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import NoRuleError, TracedValueError
 from ..seams import runs_instead_of, stands_in
-from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..transforms.batching_rule import innermost_batch, run_rule
 from ..translation import current
 

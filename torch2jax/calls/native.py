@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..errors import TracedValueError
 from ..seams import runs_instead_of
 from ..tensors.dtypes import canonical, is_integral
-from ..tensors.storage import Memory
+from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, current, hidden

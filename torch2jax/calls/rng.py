@@ -13,8 +13,9 @@ from jax import lax
 from ..errors import user_location
 from ..seams import exchange, stands_in
 from ..tensors.journal import expect_no_repetition
-from ..tensors.storage import evaluate, evaluating, is_traced
+from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
+from ..tensors.traced import evaluating, is_traced
 from ..transforms.mapped_draws import Mapped
 from ..translation import current
 

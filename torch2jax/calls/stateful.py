@@ -21,8 +21,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import array_to_tensor
-from ..tensors.storage import evaluate, is_traced
+from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish, wrap
+from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs

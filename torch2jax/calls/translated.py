@@ -15,8 +15,8 @@ import torch
 from ..errors import hinting_at_axes
 from ..parts.around import Around
 from ..parts.part import Parts
-from ..tensors.storage import is_traced
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments, map_results
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs

@@ -17,8 +17,8 @@ from torch.utils import checkpoint as torch_checkpoint
 from ..calls.selection import Selected
 from ..errors import TracedValueError
 from ..seams import applies, exchange, stands_in
+from ..tensors.held import Held
 from ..tensors.journal import Uncontained
-from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
 from ..transforms.asked_before import AskedBefore

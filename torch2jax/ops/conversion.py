@@ -10,10 +10,10 @@ from jax import lax
 from ..calls.known import lazily
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
+from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
 from ..tensors.known import defer, in_pytorch, is_small
-from ..tensors.storage import without_gradient
 from ..tensors.tensor import strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once, is_traced
 from ..translation import current

@@ -15,7 +15,7 @@ from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
 from ..rules.registry import implements_tensors
 from ..seams import applies, stands_in
-from ..tensors.storage import is_traced
+from ..tensors.traced import is_traced
 from ..translation import current
 from .random import sample
 

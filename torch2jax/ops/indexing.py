@@ -13,13 +13,15 @@ from jax import lax
 
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
+from ..tensors.arrays import reshape
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
-from ..tensors.storage import View, ViewKind, reshape
+from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
+from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 

@@ -6,9 +6,12 @@ import torch
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
 from ..seams import runs_instead_of
+from ..tensors.derivatives import with_derivatives_of
+from ..tensors.held import Held
 from ..tensors.history import Source
-from ..tensors.storage import Held, Storage, View, is_traced, with_derivatives_of
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap, swap_with_meta
+from ..tensors.traced import is_traced
 from ..translation import current
 from .creation import filled
 

@@ -13,8 +13,10 @@ from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from ..calls.dispatch import AtenMode
-from ..tensors.storage import Held, Storage, is_traced
+from ..tensors.held import Held
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
 from ..translation import current
 

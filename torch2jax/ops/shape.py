@@ -12,8 +12,8 @@ from ..rules.formats import as_joined
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
+from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.storage import reshape
 from ..translation import current
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .indexing import known_values

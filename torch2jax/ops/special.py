@@ -17,7 +17,7 @@ from jax import lax
 
 from ..rules.registry import implements
 from ..tensors.dtypes import FLOATS, REALS_AND_BOOL
-from ..tensors.storage import is_traced
+from ..tensors.traced import is_traced
 from .arrays import cast, is_float, like, same_shape, where, widened
 from .families import default, floating_real
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from ..rules.registry import implements_tensors
-from ..tensors.storage import Part, Split, View
+from ..tensors.split import Part, Split
+from ..tensors.storage import View
 from ..tensors.tensor import Restriction, Torchish
 from .shape import axis_of
 

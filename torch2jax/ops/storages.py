@@ -10,7 +10,7 @@ from ..rules.registry import implements_tensors
 from ..seams import stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
-from ..tensors.storage import Memory
+from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
 from .mutation import set_data

@@ -18,9 +18,12 @@ from ..calls.selection import select
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
+from ..tensors.arrays import reshape
 from ..tensors.dtypes import is_integral
-from ..tensors.storage import View, ViewKind, is_traced, reshape
+from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
+from ..tensors.traced import is_traced
+from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import cast
 from .creation import filled

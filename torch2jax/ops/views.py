@@ -17,11 +17,13 @@ from ..calls.known import is_free, literal
 from ..errors import TracedValueError
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
+from ..tensors.arrays import reshape, transpose
+from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.held import Lazy
 from ..tensors.known import Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
-from ..tensors.storage import Storage, View, ViewKind, reshape, transpose, without_gradient
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
     Torchish,
     become,
@@ -35,6 +37,7 @@ from ..tensors.tensor import (
     wrap_held,
 )
 from ..tensors.traced import is_at_once
+from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values

@@ -10,9 +10,11 @@ from typing import Any
 import jax.core
 import torch
 
+from ..tensors.held import Held
 from ..tensors.history import UNRECORDED, Source
 from ..tensors.journal import Uncontained
-from ..tensors.storage import Held, Memory, Storage, View
+from ..tensors.memory import Memory
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_tensor
 from ..translation import current
 from .objects import Codec, codec_of

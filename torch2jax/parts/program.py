@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
+from ..tensors.held import Held
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.storage import Held, Storage
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
 from ..translation import current
 from .left import Left, Made, Restoration

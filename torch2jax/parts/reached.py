@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from ..tensors.held import Held
 from ..tensors.history import Source
-from ..tensors.storage import Held, Storage, View
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 from .objects import codec_of, leaf_of

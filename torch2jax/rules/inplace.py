@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from ..errors import user_location
+from ..tensors.derivatives import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.known import defer
 from ..tensors.regions import overlaps_itself
-from ..tensors.storage import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.tensor import Torchish, resize
 from ..translation import current
 from .operands import lift

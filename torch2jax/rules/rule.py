@@ -16,11 +16,11 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.held import Held
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.scalars import expect_fits
-from ..tensors.storage import without_gradient
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..tensors.traced import is_traced
 from ..translation import current

@@ -11,8 +11,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from ..calls.module import copy_structure, named_tensors
 from ..rules.rule import InnerRule
 from ..tensors.held import Held
-from ..tensors.storage import Storage, is_traced
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..translation import current
 from .meshes import Axes, expect_axes, names_of, resolve, size_of
 from .plans import Plan

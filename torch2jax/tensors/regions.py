@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .storage import Storage, View, ViewKind, reshape
+from .arrays import reshape
+from .storage import Storage, View
+from .view_kind import ViewKind
 
 __all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
 

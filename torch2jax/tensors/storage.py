@@ -5,158 +5,28 @@ replaces the storage's array, so that every tensor on that storage sees it. Read
 changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
-import functools
-import itertools
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
 from ..translation import current
+from .derivatives import with_derivatives_of
 from .dtypes import canonical
 from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
 from .known import Deferred, Frame, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
-from .traced import evaluating, is_traced, noting_questions
+from .memory import Memory
+from .traced import is_traced
+from .view_kind import ViewKind, beginning, flattening
 
-__all__ = [
-    "Held",
-    "Memory",
-    "Part",
-    "Split",
-    "Storage",
-    "View",
-    "ViewKind",
-    "all_of",
-    "evaluate",
-    "evaluating",
-    "is_traced",
-    "next_number",
-    "noting_questions",
-    "reshape",
-    "transpose",
-    "values_only",
-    "with_derivatives_of",
-    "with_tangents_of",
-    "without_gradient",
-]
-
-
-def _tape():
-    call = current()
-    return None if call is None else call.tape
-
-
-def reshape(array, shape):
-    """`array` in another shape; nothing is emitted where it has that shape already."""
-    return array if array.shape == tuple(shape) else lax.reshape(array, shape)
-
-
-def transpose(array, permutation):
-    """`array` with its dimensions permuted; nothing is emitted for the identity."""
-    return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
-
-
-def with_derivatives_of(before, values):
-    """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
-    tape = _tape()
-    if tape is None:
-        return values_only(before, values)
-    return tape.with_values(before, values_only(tape.lowered(before), tape.lowered(values)))
-
-
-@jax.custom_jvp
-def values_only(before, after):
-    """The values of `after` with the derivatives of `before`, on JAX's side."""
-    del before
-    return after
-
-
-@values_only.defjvp
-def _(primals, tangents):
-    return values_only(*primals), tangents[0]
-
-
-def without_gradient(array):
-    """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
-    call = current()
-    return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
-
-
-def with_tangents_of(before, after):
-    """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
-    fixed = current().without_tangents(before)
-    if fixed is before:
-        return after
-    zeros = jnp.zeros_like(after)
-    tangents_alone = lax.sub(values_only(before, zeros), values_only(fixed, zeros))
-    return lax.add(after, tangents_alone)
-
-
-class ViewKind(NamedTuple):
-    """How one kind of view reads its parent's array, and how a write to it changes the parent's array."""
-
-    read: Callable[[Any], Any]
-    write: Callable[[Any, Any], Any]
-    """``write(parent, value)`` is the parent's new array."""
-    covers: bool = False
-    """Whether the view has all of its parent's elements, so that `write` does not need the parent."""
-    permutation: tuple[int, ...] | None = None
-    """The parent's dimension at each place of the view, if the view is a permutation of dimensions."""
-    overlaps: bool = False
-    """Whether several elements of the view may be one of the parent's."""
-    bit: str | None = None
-    """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
-    traced: tuple[tuple[int, Any], ...] = ()
-    """The dimensions that traced indices choose from, with the indices: the view's values are not known then either."""
-
-
-@functools.cache
-def all_of(ndim: int) -> ViewKind:
-    """A view of everything as it is."""
-    return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
-
-
-_numbers = itertools.count(1)
-
-
-def next_number() -> int:
-    """A number above those of all memories that there are, and below those to come."""
-    return next(_numbers)
-
-
-class Memory(Journaled):
-    """What a tensor and all its aliases share: which write was the last, and how much there is."""
-
-    __slots__ = (
-        *("followers", "foreign", "is_inference", "is_shared", "latest", "number", "place"),
-        *("size", "version"),
-    )
-    changing = ("latest", "size", "version")
-
-    def __init__(self, size: int):
-        self._begin()
-        self.is_shared = False  # whether several storages are of this memory
-        self.latest: Storage | None = None  # the last written of several
-        self.size = size
-        self.version = 0
-        self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
-        self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
-        self.place: Any = None  # what code tells it by from other memory, once it has asked
-        self.is_inference = False  # whether it was made in inference mode
-        self.followers: list[weakref.WeakMethod] = []
-
-    def follow(self, method: Callable[[], None]) -> None:
-        """Lets a method be called after each write, for as long as its object lives."""
-        self.followers = [follower for follower in self.followers if follower() is not None]
-        self.followers.append(weakref.WeakMethod(method))
+__all__ = ["Storage", "View"]
 
 
 class Storage(Journaled):
@@ -357,7 +227,7 @@ class Storage(Journaled):
         flat = None if self._flat is None else self._flat()
         if flat is None:
             self._touch()
-            flat = View(self, _flattening(shape, self.order))
+            flat = View(self, flattening(shape, self.order))
             flat.place = Place((math.prod(shape),), (1,), 0, None)
             self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
         return flat
@@ -383,7 +253,7 @@ class Storage(Journaled):
             known = defer(torch.nn.functional.pad, known, (0, more))
         larger = Storage(Held(after, None), known, None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
-        self._larger = View(larger, _beginning(shape, self.order))
+        self._larger = View(larger, beginning(shape, self.order))
         self._larger.place = Place(tuple(shape), _strides(shape, self.order), 0, None)
         return larger
 
@@ -460,17 +330,9 @@ class Storage(Journaled):
             self._hold(Held(array, layout), known, is_new=False)
 
 
-def _flattening(shape, order) -> ViewKind:
-    """A storage's array as its memory: one dimension, in the order that PyTorch keeps the elements in."""
-    if order is None:
-        return ViewKind(lambda array: reshape(array, (array.size,)), lambda _, flat: reshape(flat, shape), covers=True)
-    in_memory = tuple(shape[dim] for dim in order)
-    inverse = tuple(int(dim) for dim in np.argsort(order))
-    return ViewKind(
-        lambda array: reshape(transpose(array, order), (array.size,)),
-        lambda _, flat: transpose(reshape(flat, in_memory), inverse),
-        covers=True,
-    )
+def _tape():
+    call = current()
+    return None if call is None else call.tape
 
 
 def _strides(shape, order) -> tuple[int, ...]:
@@ -479,15 +341,6 @@ def _strides(shape, order) -> tuple[int, ...]:
     for dim in reversed(order or range(len(shape))):
         strides[dim], step = step, step * max(shape[dim], 1)
     return tuple(strides)
-
-
-def _beginning(shape, order) -> ViewKind:
-    """The array of a storage that has grown, as the beginning of its memory."""
-    size, flattening = int(np.prod(shape)), _flattening(shape, order)
-    return ViewKind(
-        lambda flat: flattening.write(None, lax.slice(flat, (0,), (size,))),
-        lambda flat, array: lax.dynamic_update_slice(flat, flattening.read(array), (np.int32(0),)),
-    )
 
 
 class View(Journaled):
@@ -679,53 +532,3 @@ class View(Journaled):
         view = self._again(self.parent.grafted(Held(self.kind.write(before, array), None)))
         view._array, view._version = array, view.storage.memory.version
         return view
-
-
-class Split(Journaled):
-    """All parts of a node along one dimension, read by one operation, whose derivative is one concatenation."""
-
-    __slots__ = ("_arrays", "_axis", "_node", "_sizes", "_version")
-    changing = ("_arrays",)
-
-    def __init__(self, node: Storage | View, sizes: tuple[int, ...], axis: int):
-        self._begin()
-        self._node, self._sizes, self._axis = node, sizes, axis
-        self._arrays: Any = None
-        self._version = node.storage.memory.version
-
-    def forget(self) -> None:
-        self._arrays = None
-
-    @property
-    def is_current(self) -> bool:
-        """Whether nothing has been written since; after that, reading all parts anew for each would not pay."""
-        return self._version == self._node.storage.memory.version
-
-    def part(self, index: int) -> Any:
-        """The array of one part."""
-        if self._arrays is None:
-            self._touch()
-            self._arrays = lax.split(self._node.read(), self._sizes, self._axis)
-        return self._arrays[index]
-
-
-class Part(View):
-    """A view that is one part of a `Split` of its parent.
-
-    Args:
-        view: the same part as a view of its own, as it is written.
-        squeezed: the dimension of size one that the view does without.
-    """
-
-    __slots__ = ("_index", "_split", "_squeezed")
-
-    def __init__(self, view: View, split: Split, index: int, squeezed: int | None):
-        super().__init__(view.parent, view.kind)
-        self.place = view.place
-        self._split, self._index, self._squeezed = split, index, squeezed
-
-    def _read(self) -> Any:
-        if not self._split.is_current:
-            return super()._read()
-        part = self._split.part(self._index)
-        return part if self._squeezed is None else lax.squeeze(part, (self._squeezed,))

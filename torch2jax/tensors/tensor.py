@@ -8,13 +8,15 @@ import torch
 
 from ..errors import OnMetaError
 from ..translation import current
+from .derivatives import without_gradient
 from .dtypes import canonical
 from .held import Held, Lazy
 from .history import UNRECORDED, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Place, evaluate, in_pytorch, real
 from .regions import region
-from .storage import Storage, View, all_of, without_gradient
+from .storage import Storage, View
+from .view_kind import all_of
 
 __all__ = [
     "EndedCallError",

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..tensors.storage import Storage, View, ViewKind
+from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
+from ..tensors.view_kind import ViewKind
 
 __all__ = ["Kinds", "batched_view", "kinds_between"]
 

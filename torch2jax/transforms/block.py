@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten
 
+from ..tensors.held import Held
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.storage import Held, Storage, is_traced
+from ..tensors.storage import Storage
+from ..tensors.traced import is_traced
 from ..translation import current
 from .form import Form
 from .paths import Fork, Path, followed

@@ -13,9 +13,9 @@ from torch.autograd import graph
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
+from ..tensors.held import Held
 from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusal_between, used_in_derivatives
 from ..tensors.journal import Uncontained, expect_no_journal, journal
-from ..tensors.storage import Held
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 from .form import Form, conjugate

@@ -10,7 +10,8 @@ from torch._functorch import predispatch
 
 from ..rules.inplace import write_in_place
 from ..seams import stands_in
-from ..tensors.storage import Held, Storage
+from ..tensors.held import Held
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..translation import current
 from .form import Form

@@ -15,10 +15,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ..seams import runs_instead_of
 from ..tensors.dtypes import is_integral
+from ..tensors.held import Held
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
-from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Restriction, Torchish, wrap
+from ..tensors.traced import is_traced
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
 from .function_derivative import Context, Derivative, base_of

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..rules.inplace import write_in_place
-from ..tensors.storage import next_number
+from ..tensors.memory import next_number
 from ..tensors.tensor import Torchish, wrap
 from ..translation import Call, current
 from .form import Form

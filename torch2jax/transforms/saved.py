@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ..seams import stands_in
+from ..tensors.derivatives import values_only
 from ..tensors.dtypes import logical
 from ..tensors.history import NeedsTape
-from ..tensors.storage import values_only
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 

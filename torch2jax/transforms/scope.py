@@ -12,8 +12,10 @@ from typing import Any
 import jax
 
 from ..errors import TracedValueError
+from ..tensors.held import Held
 from ..tensors.journal import Journal, Uncontained, suspended
-from ..tensors.storage import Held, Storage, View, is_traced
+from ..tensors.storage import Storage, View
+from ..tensors.traced import is_traced
 from ..translation import current
 from .traces import running
 

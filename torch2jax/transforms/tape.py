@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import canonical
+from ..tensors.held import Held
 from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
-from ..tensors.storage import Held, is_traced
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..translation import current
 from .form import Form
 from .linearization import Level, Var, keep_with

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from ...calls.numbers import Number, number_of
-from ...tensors.storage import Held, evaluate, is_traced
+from ...tensors.held import Held
+from ...tensors.known import evaluate
 from ...tensors.tensor import Torchish
+from ...tensors.traced import is_traced
 from ...transforms.block import Effects, Given, uncaptured
 from ...transforms.form import Form
 from ...translation import current

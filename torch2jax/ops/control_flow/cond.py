@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_any
 
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of
-from ...tensors.storage import evaluate, reshape
+from ...tensors.arrays import reshape
+from ...tensors.known import evaluate
 from ...transforms.block import Block, Effects, trace_blocks, uncaptured
 from ...translation import current
 from .results import Tensors

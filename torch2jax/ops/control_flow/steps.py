@@ -7,7 +7,7 @@ from jax import lax
 from jax.core import eval_jaxpr
 from jax.extend.core import Var
 
-from ...tensors.storage import evaluating, is_traced
+from ...tensors.traced import evaluating, is_traced
 
 __all__ = ["count_steps"]
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 from ...calls.numbers import number_of
 from ...rules.registry import implements_tensors
-from ...tensors.storage import is_traced
+from ...tensors.traced import is_traced
 from ...transforms.block import Block, Effects, trace_blocks, uncaptured
 from .carry import Carry
 from .cond import known_truth

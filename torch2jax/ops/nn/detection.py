@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from ...rules.registry import implements
-from ...tensors.storage import is_traced
+from ...tensors.traced import is_traced
 from ..arrays import cast, like, widened
 
 # Boxes.

@@ -11,7 +11,8 @@ from jax import lax
 
 from ...rules.registry import implements, implements_tensors
 from ...rules.rule import InnerRule
-from ...tensors.storage import is_traced, reshape
+from ...tensors.arrays import reshape
+from ...tensors.traced import is_traced
 from ..indexing import known_values, progression
 from ..values import values
 

@@ -19,7 +19,7 @@ from jax import lax
 from ...rules.formats import as_input
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, REALS
-from ...tensors.storage import is_traced
+from ...tensors.traced import is_traced
 from ..arrays import cast, lowest, widened
 from ..views import reshape
 from .convolution import per_dimension
