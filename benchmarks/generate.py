@@ -5,9 +5,9 @@
 A Llama of eight layers of width 512 with random weights (`tiny`: two of width 64), and a small Whisper, with static
 caches. The step by hand is that of `handwritten/llama.py`: greedy, its cache donated, its token read in each round, as
 `generate` does to know when to stop. All start from the same weights, and give the same tokens as PyTorch where these
-are not drawn. The loop of `generate` is PyTorch's own around a model that gives scores at no cost: a token takes at least
-that and a step by hand. A time is that of a whole call over the number of tokens; the ways take turns, and it is the best
-of its rounds.
+are not drawn. The loop of `generate` is PyTorch's own around a model that gives scores at no cost: a token takes at
+least that and a step by hand. A time is that of a whole call over the number of tokens; the ways take turns, and it is
+the best of its rounds.
 """
 
 import argparse

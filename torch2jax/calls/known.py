@@ -103,6 +103,9 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     if kwargs.get("out") is not None:
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         return rule.write_out(run_known(function, rule, args, rest), kwargs["out"], args, rest)
+    for value in args:
+        if type(value) is Torchish and value._node.known is None:
+            return run_named(function, rule, args, kwargs)
     try:
         operands = _Operands(args, kwargs)
     except _Unknown:
