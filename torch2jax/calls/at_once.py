@@ -25,6 +25,8 @@ __all__ = ["run_at_once"]
 _CPU = torch.device("cpu")
 _NUMBERS = frozenset((int, float, bool))
 _SMALL = 256
+_READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
+_TO = torch.Tensor.to
 
 
 def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
@@ -42,12 +44,14 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
             tensors.append(value)
             knowns.append(known)
             value = known
-        elif kind not in _NUMBERS:
+        elif kind not in _NUMBERS and not (kind is torch.dtype and function is _TO):
             return None
         reals.append(value)
     if not tensors or not _is_plain(call) or is_in_old_order(function, args):
         return None
     rule: Any = registry.lookup(function)
+    if function in _READERS or function is _TO:
+        return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else None
     if type(rule) is OverloadedRule:
         rule = rule.find(rule.choose(*args))
     writes = type(rule) is InPlace
@@ -65,6 +69,20 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
     if made.ndim == 0:
         return _number(made)
     return results_of(made, function, rule, tensors, knowns, args, {})
+
+
+def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
+    """What a number is, or the number in another dtype."""
+    with torch._C.DisableTorchFunction():
+        real = reals[0]
+        if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
+            return None
+        if function is not _TO:
+            return function(*reals)
+        if type(reals[-1]) is not torch.dtype:
+            return None
+        made = function(*reals)
+        return tensor if made is real else _number(made)
 
 
 def _are_small(rule, knowns: list[torch.Tensor], args: tuple) -> bool:
