@@ -204,7 +204,7 @@ def _known_place(self: Torchish, index) -> tuple[tuple[int, ...], int] | None:
     items = index if type(index) is tuple else (index,)
     if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
         return None
-    shape, strides, offset, place = self.shape, self.stride(), self.storage_offset(), []
+    shape, strides, offset, place = self.shape, self.stride(), int(self.storage_offset()), []
     if len(items) != len(shape):
         return None
     for item, size, stride in zip(items, shape, strides, strict=True):

@@ -180,8 +180,14 @@ class _Inlined:
         self._calls = self._pastes = self._pasted_in = 0
         self._asks = False
         self._is_short: bool | None = None  # not asked yet
-        self._program = jax.jit(self._run, inline=INLINED)
-        self._compiled = jax.jit(self._run_without_values, inline=INLINED)
+
+    @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
+    def _program(self) -> Callable:
+        return jax.jit(self._run, inline=INLINED)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable:
+        return jax.jit(self._run_without_values, inline=INLINED)
 
     def _run(self, *arrays):
         return self._call.run(arrays)
