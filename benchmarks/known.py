@@ -85,16 +85,19 @@ def scheduler(rounds: int) -> list[Row]:
     """A sampler of diffusers: its steps are Python over the scalars of a schedule."""
     from diffusers import DDIMScheduler
 
-    def sample(x):
-        schedule = DDIMScheduler(num_train_timesteps=STEPS)
-        schedule.set_timesteps(STEPS)
-        for t in schedule.timesteps:
-            x = schedule.step(0.1 * x, t, x).prev_sample
-        return x
+    def sampler(steps: int) -> Callable:
+        def sample(x):
+            schedule = DDIMScheduler(num_train_timesteps=steps)
+            schedule.set_timesteps(steps)
+            for t in schedule.timesteps:
+                x = schedule.step(0.1 * x, t, x).prev_sample
+            return x
 
-    x, by_hand = jnp.ones((1, 3, 8, 8)), ddim.sampler(STEPS)
-    np.testing.assert_allclose(jax.jit(t2j(sample))(x), jax.jit(by_hand)(x), 1e-4, 1e-4)
-    return _traces(t2j(sample), x, by_hand=by_hand)
+        return t2j(sample)
+
+    x = jnp.ones((1, 3, 8, 8))
+    np.testing.assert_allclose(jax.jit(sampler(10))(x), jax.jit(ddim.sampler(10))(x), 1e-4, 1e-4)
+    return _traces(sampler(STEPS), x, by_hand=ddim.sampler(STEPS))
 
 
 def gpt2(rounds: int) -> list[Row]:

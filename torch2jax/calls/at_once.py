@@ -13,7 +13,7 @@ import torch
 from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.old_orders import is_in_old_order
-from ..rules.rule import OverloadedRule
+from ..rules.rule import OverloadedRule, TensorRule
 from ..tensors.dtypes import canonical
 from ..tensors.held import Lazy
 from ..tensors.storage import Storage
@@ -27,10 +27,14 @@ _NUMBERS = frozenset((int, float, bool))
 _SMALL = 256
 _READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
 _TO = torch.Tensor.to
+_LOOK = _READERS | {_TO}
 
 
 def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
+    rule: Any = registry.lookup(function)
+    if rule is None or (type(rule) is TensorRule and function not in _LOOK):
+        return None
     tensors: list[Torchish] = []
     knowns: list[torch.Tensor] = []
     reals = []
@@ -49,13 +53,12 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
         reals.append(value)
     if not tensors or not _is_plain(call) or is_in_old_order(function, args):
         return None
-    rule: Any = registry.lookup(function)
-    if function in _READERS or function is _TO:
+    if function in _LOOK:
         return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else None
     if type(rule) is OverloadedRule:
         rule = rule.find(rule.choose(*args))
     writes = type(rule) is InPlace
-    if rule is None or not _is_pytorchs(rule.rule if writes else rule) or not _are_small(rule, knowns, args):
+    if not _is_pytorchs(rule.rule if writes else rule) or not _are_small(rule, knowns, args):
         return None
     try:
         with torch._C.DisableTorchFunction():
