@@ -53,7 +53,7 @@ XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
     "--xla_llvm_disable_expensive_passes=true --xla_disable_hlo_passes=constant_folding"
 )
-BATCH = 100  # tests that one process is given
+BATCH = 400  # tests that one process is given
 
 
 def selected(tests: list[str], only: str, every: int, offset: int) -> list[str]:

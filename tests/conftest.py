@@ -1,5 +1,6 @@
 """What every test needs before it imports a library."""
 
+import gc
 import os
 
 import pytest
@@ -9,12 +10,13 @@ from tests.memory import Bound
 # One thread for each worker of pytest-xdist; more only make two cores wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests compile thousands of programs and run each once: what LLVM does not optimise compiles in a third of the
-# time.
-# `XLA_FLAGS= pytest` compiles as users do.
+# time. What is sharded needs several devices (see `eight_devices`).
+# `XLA_FLAGS= pytest` compiles as users do, for one device.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding",
+    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding "
+    "--xla_force_host_platform_device_count=8",
 )
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,6 +33,21 @@ def _distributions_check_their_arguments():
 
     yield
     torch.distributions.Distribution.set_default_validate_args(__debug__)
+
+
+@pytest.fixture
+def eight_devices():
+    """Skips a test that needs so many, which `XLA_FLAGS` gives on a CPU."""
+    import jax
+
+    if len(jax.devices()) < 8:
+        pytest.skip("needs eight devices")
+
+
+def pytest_collection_finish():
+    """What has been imported stays: collections of garbage need not walk it."""
+    gc.collect()
+    gc.freeze()
 
 
 _memory = Bound(2.5)

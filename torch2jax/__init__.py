@@ -15,6 +15,7 @@ from .checkpoints import load_state
 from .convert import j2t, t2j
 from .errors import NoRuleError, TracedValueError
 from .exporting.export import export
+from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 
@@ -27,6 +28,7 @@ __all__ = [
     "dtype_j2t",
     "dtype_t2j",
     "export",
+    "fused_attention",
     "implements",
     "implements_tensors",
     "j2t",

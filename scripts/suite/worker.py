@@ -23,7 +23,7 @@ from scripts.watched import silence, watched
 
 __all__ = ["Options", "collect", "outcomes"]
 
-LOAD = 300  # seconds for the imports
+LOAD = 900  # seconds for the imports
 HANG = 8  # times its time, by the clock, that a test may take: it is in compiled code, waits, or the machine is busy
 
 
@@ -112,10 +112,13 @@ def _end_with_parent() -> None:
 
 def _set_up_jax(options: Options) -> None:
     import jax
+    from jax._src.interpreters import mlir
 
-    from scripts.suite import comparison
+    from scripts.suite import comparison, samples
 
     comparison.install()
+    samples.install()
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)  # takes as long as the lowering of an operator
     jax.config.update("jax_enable_x64", True)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
@@ -133,10 +136,10 @@ def _collect(send: Connection, file: str, options: Options) -> None:
 
 
 def _run(send: Connection, file: str, options: Options, names: list[str], mode: Mode, last_words: str) -> None:
-    _set_up(options)
-    faulthandler.enable(open(last_words, "w"))  # noqa: SIM115  (until the process ends)
     if mode == "translated":
         _set_up_jax(options)
+    _set_up(options)
+    faulthandler.enable(open(last_words, "w"))  # noqa: SIM115  (until the process ends)
     from scripts.suite import loading
     from tests.memory import Bound, memory
 

@@ -160,7 +160,8 @@ def test_functions_are_freed_with_the_last_program_that_names_them():
     assert "freed" in out
 
 
-def test_a_lock_keeps_stateful_functions_apart():
+def test_locks():
+    """They keep stateful functions apart, and a call under one may make another."""
     run(
         """
     import time
@@ -181,25 +182,20 @@ def test_a_lock_keeps_stateful_functions_apart():
         for _ in range(3):
             np.testing.assert_allclose(everywhere(jnp.ones((8, 4))), 2)
         assert most == 1, most
+
+    for lock in (True, threading.Lock()):
+        inner = torch2jax(torch.sin, x, output_shapes=x.shape, lock=lock)
+        big = jax.jit(lambda x: inner(x @ x) @ x)
+
+        def calls_both(t):
+            y = jnp.asarray(t.numpy())
+            return from_jax(inner(y)) + from_jax(big(y))
+
+        outer = torch2jax(calls_both, x, output_shapes=x.shape, lock=lock)
+        program = jax.jit(lambda x: outer(x @ x) @ x)
+        for _ in range(3):
+            np.testing.assert_allclose(outer(x), jnp.sin(x) + big(x), rtol=1e-5)
+            program(x).block_until_ready()
     """,
         devices=8,
     )
-
-
-@pytest.mark.parametrize("lock", ["True", "threading.Lock()"])
-def test_a_call_under_a_lock_may_make_another(lock):
-    run(f"""
-    lock = {lock}
-    inner = torch2jax(torch.sin, x, output_shapes=x.shape, lock=lock)
-    big = jax.jit(lambda x: inner(x @ x) @ x)
-
-    def calls_both(t):
-        y = jnp.asarray(t.numpy())
-        return from_jax(inner(y)) + from_jax(big(y))
-
-    outer = torch2jax(calls_both, x, output_shapes=x.shape, lock=lock)
-    program = jax.jit(lambda x: outer(x @ x) @ x)
-    for _ in range(3):
-        np.testing.assert_allclose(outer(x), jnp.sin(x) + big(x), rtol=1e-5)
-        program(x).block_until_ready()
-    """)

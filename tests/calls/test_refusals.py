@@ -1,5 +1,7 @@
 """What cannot be served is refused in PyTorch's words, and with its types of errors."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -118,6 +120,42 @@ def test_what_cannot_be_written_to_out_is_refused_in_pytorchs_words(case):
     with pytest.raises(RuntimeError) as found:
         t2j(into)(t2j(tensor))
     assert str(expected.value) in str(found.value)
+
+
+OUT_OF_ANOTHER_DTYPE = {
+    "nonzero": lambda x: torch.nonzero(x, out=torch.empty(0)),
+    "cross": lambda x: torch.cross(x[:3], x[:3], dim=0, out=torch.empty(0, dtype=torch.float64)),
+    "diag": lambda x: torch.diag(x, out=torch.empty(0, dtype=torch.float64)),
+    "isin": lambda x: torch.isin(x, x, out=torch.empty(0, dtype=torch.int64)),
+    "kthvalue": lambda x: torch.kthvalue(
+        x, 1, out=(torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64))
+    ),
+    "linspace": lambda x: torch.linspace(0, 1, 3, dtype=torch.float32, out=torch.empty(0, dtype=torch.float64)),
+    "quantile": lambda x: torch.quantile(x, 0.5, out=torch.empty(0, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("function", OUT_OF_ANOTHER_DTYPE.values(), ids=OUT_OF_ANOTHER_DTYPE)
+def test_out_that_pytorch_does_not_cast_to_is_refused_in_its_words(function):
+    with pytest.raises(RuntimeError) as expected:
+        function(torch.eye(4))
+    for run in (t2j(function), jax.jit(t2j(function))):
+        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+            run(jnp.eye(4))
+
+
+def test_one_out_for_several_results_is_refused():
+    with pytest.raises(RuntimeError, match="nonzero does not support the out kwarg when as_tuple is True"):
+        t2j(lambda x: torch.nonzero(x, as_tuple=True, out=torch.empty(0, dtype=torch.int64)))(jnp.eye(4))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_what_reads_a_storage_keeps_its_own_words():
+    def function(x):
+        return torch.tensor(x.storage(), dtype=torch.int64)
+
+    with pytest.raises(RuntimeError, match="Expected a Storage of type"):
+        t2j(function)(jnp.ones(3))
 
 
 def test_functions_that_are_given_are_not_run_to_learn_what_pytorch_says():

@@ -26,6 +26,18 @@ class _Double(torch.autograd.Function):
         return grad * 3
 
 
+def _buckets(x):
+    """Numbers of positions, the larger ones in steps of a logarithm, which of 0 is an integer of 64 bits."""
+    position = torch.arange(x.shape[0])
+    large = 4 + (torch.log(position.float() / 4) * 3).to(torch.int64)
+    return x + torch.where(position < 4, position, torch.minimum(large, torch.full_like(large, 9)))
+
+
+def _hashed(x):
+    """Other numbers than those of 32 bits."""
+    return x + torch.arange(x.shape[0]) * 6364136223846793005 % 1000003
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -75,6 +87,8 @@ def test_values_and_gradients():
         (lambda x: x[:, -x.shape[0] :] + x[:3, 1:, None].sum(), "b, 2*b", ["b >= 3"]),
         (lambda x: x.relu().sum() / x.numel(), "b, s, s", []),
         (lambda x: x.view(x.shape[0], -1) * float(x.shape[1]), "b, s, 5", []),
+        (lambda x: x[: x.shape[0] // 2] - x[x.shape[0] // 2 :].flip(0), "2*b", []),
+        (_buckets, "b", []),
         (lambda x: torch.full_like(x, x.shape[0]).clamp(max=4) @ torch.eye(x.shape[1]), "b, s", []),
     ],
 )
@@ -100,6 +114,7 @@ def test_sizes_in_python(code, shape, constraints):
         (lambda x: x if x.shape[0] ** 2 > 500 else -x, "b", r"asks whether b\^2 > 500|something else"),
         (lambda x: _Double.apply(x), "b", "a backward pass of its own"),
         (lambda x: x + torch.from_numpy(np.arange(x.shape[0])), "b", "array of constants depends on sizes"),
+        (_hashed, "b", "array of constants depends on sizes"),
         (lambda x: x / math.sqrt(x.shape[0]), "b", "a number depends on sizes"),
         (lambda x: x.new_zeros(x.shape[0] // 2), "b", "no polynomial"),
         (lambda x: x[:10], "b", "asks whether b >= 10"),

@@ -55,12 +55,18 @@ def assert_agrees(
         result, state = translated(*j_args, state_dict={**buffers, **params}, return_state_dict=True, **j_kwargs)
         return arrays_of(result), state
 
-    if eager:
-        outputs, _ = apply(params)
-    jitted, state = jax.jit(apply)(params)
-
     reference = copy.deepcopy(model)
     expected = tensors_of(reference(*args, **kwargs))
+    generator = np.random.default_rng(0)
+    cotangents = [generator.standard_normal(want.shape).astype(want.detach().numpy().dtype) for want in expected]
+
+    def loss(params):
+        outputs, state = apply(params)
+        return sum(jnp.vdot(c, out) for c, out in zip(cotangents, outputs, strict=True)), (outputs, state)
+
+    if eager:
+        outputs, _ = apply(params)
+    grads, (jitted, state) = jax.jit(jax.grad(loss, has_aux=True))(params)
     assert len(jitted) == len(expected)
     for i, want in enumerate(expected):
         want = want.detach().numpy()
@@ -72,13 +78,6 @@ def assert_agrees(
         if name in state:
             assert relative_error(state[name], buffer.numpy()) < tolerance, f"buffer {name}"
 
-    generator = np.random.default_rng(0)
-    cotangents = [generator.standard_normal(want.shape).astype(want.detach().numpy().dtype) for want in expected]
-
-    def loss(params):
-        return sum(jnp.vdot(c, out) for c, out in zip(cotangents, apply(params)[0], strict=True))
-
-    grads = jax.jit(jax.grad(loss))(params)
     sum((torch.from_numpy(c) * out).sum() for c, out in zip(cotangents, expected, strict=True)).backward()
     norm = max(float(p.grad.abs().max()) for p in reference.parameters() if p.grad is not None)
     for name, parameter in reference.named_parameters():

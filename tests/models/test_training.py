@@ -76,7 +76,7 @@ def test_a_resnet_follows_pytorch_sgd():
     with jax.enable_x64(True):
         params, buffers = split(model)
         step, opt_state = trainer(model, optimizer), optimizer.init(params)
-        for x, y in batches(50, (8, 3, 16, 16), 10):
+        for x, y in batches(20, (8, 3, 8, 8), 10):
             params, buffers, opt_state, loss = step(params, buffers, opt_state, jnp.asarray(x), jnp.asarray(y), None)
             actual.append(float(loss))
             sgd.zero_grad()
@@ -84,9 +84,9 @@ def test_a_resnet_follows_pytorch_sgd():
             want.backward()
             sgd.step()
             expected.append(want.item())
-        assert buffers["1.num_batches_tracked"] == 50
+        assert buffers["1.num_batches_tracked"] == 20
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    assert np.mean(actual[-10:]) < np.mean(actual[:10])
+    assert np.mean(actual[-5:]) < np.mean(actual[:5])
 
 
 def test_a_model_with_dropout_learns():

@@ -10,6 +10,22 @@ from tests.ops.database import compare, entries, samples
 from torch2jax import t2j
 from torch2jax.tensors.dtypes import canonical
 
+
+def test_files_are_read_and_not_written(tmp_path):
+    path = tmp_path / "numbers"
+    np.arange(4, dtype=np.float32).tofile(path)
+
+    def function(shared):
+        x = torch.from_file(str(path), shared=shared, size=3, dtype=torch.float32)
+        assert x.untyped_storage().filename is None
+        return x.add_(1)
+
+    compare(t2j(function)(False), torch.tensor([1.0, 2, 3]))
+    assert np.fromfile(path, np.float32).tolist() == [0, 1, 2, 3]
+    with pytest.raises(NotImplementedError, match="shared=False"):
+        t2j(function)(True)
+
+
 UNINITIALISED = ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
 
 

@@ -1,6 +1,6 @@
 """PyTorch's operator database, entry by entry: a small fixed sample of each, or with ``--full`` all there is.
 
-The sample is for the time of CI; what it takes is `SAMPLE`, `BY_TURNS` and `EAGER`.
+The sample is for the time of CI; what it takes is `FIRST`, `HALVES`, `BY_TURNS` and `EAGER`.
 
 ``python -m tests.ops.database NAME --columns all -v`` shows more of one entry, and ``scripts/coverage.py`` runs
 everything and writes ``docs/coverage.md``.
@@ -9,6 +9,7 @@ everything and writes ``docs/coverage.md``.
 import copy
 import fnmatch
 import zlib
+from collections.abc import Iterator
 
 import jax
 import pytest
@@ -41,38 +42,40 @@ from tests.ops.database.modules import module_db
 from tests.ops.database.samples import bad_cases
 from torch2jax import TracedValueError, t2j
 
-# How many samples each column has in each dtype when not everything is run: what compiles is what costs.
-SAMPLE = {
-    torch.float32: dict.fromkeys(("values", "jit", "gradients", "forward", "vmap", "forms"), 1) | {"errors": None},
+# How many samples each column has when not everything is run, in the first dtype that an entry has, which most often is
+# float32: what compiles is what costs.
+FIRST = dict.fromkeys(("values", "jit", "gradients", "forward"), 1) | {"errors": None}
+# One of these besides, by its name.
+HALVES = {"vmap": 1}, {"forms": 1}
+# What the other dtypes have in the sample: an entry runs in two of those that it has, by its name.
+BY_TURNS = {
     torch.float64: {"x64": 1},
     torch.int64: {"values": 1},
     torch.bool: {"values": 1},
     torch.complex64: {"values": 1, "gradients": 1},
     torch.bfloat16: {"values": 1},
+    torch.int32: {"values": 1},
+    torch.uint8: {"values": 1},
+    torch.float16: {"values": 1},
 }
-# Entries without float32 are sampled as it is, in the first dtype that they have.
-FIRST = SAMPLE[torch.float32]
-# Dtypes that have the rules of others in the sample: an entry runs in one of them, by its name.
-BY_TURNS = (torch.int32, torch.uint8, torch.float16)
+TURNS = 2
 # The samples of an entry are compiled as one program, in a fraction of the time. For one entry in so many, by its name,
 # those that can run operation by operation do, as most tests of the families do.
-EAGER = 5
+EAGER = 20
 # What is run for one entry in so many, by its name: derivatives with 64 bits on, and constants.
 SELDOM = 16
 _SELDOM = {torch.float32: {"constants": 1, "wide": 1}, torch.bfloat16: {"wide": 1}}
 
 
-def _plan(op, dtype: torch.dtype) -> dict[str, int | None]:
-    if dtype == (dtypes_of(op) or [None])[0]:
-        plan = FIRST
-    elif dtype == BY_TURNS[_turn(op) % len(BY_TURNS)]:
-        plan = {"values": 1}
-    else:
-        plan = SAMPLE.get(dtype, {})
-    if _turn(op) % SELDOM == 0:
-        plan = {**plan, **_SELDOM.get(dtype, {})}
-    columns = columns_of(op, dtype)
-    return {column: limit for column, limit in plan.items() if column in columns}
+def _plans(op) -> Iterator[tuple[torch.dtype, dict[str, int | None]]]:
+    """The dtypes in a sample of an entry, with the columns of each."""
+    first, *others = dtypes_of(op) or [torch.float32]
+    there = [dtype for dtype in others if dtype in BY_TURNS]
+    chosen = sorted(there, key=lambda dtype: zlib.crc32(f"{full_name(op)} {dtype}".encode()))[:TURNS]
+    is_seldom = _turn(op) % SELDOM == 0
+    for dtype in (first, *chosen):
+        plan = FIRST | HALVES[_turn(op) % 2] if dtype == first else BY_TURNS[dtype]
+        yield dtype, plan | (_SELDOM.get(dtype, {}) if is_seldom else {})
 
 
 def _turn(op) -> int:
@@ -83,10 +86,11 @@ def _turn(op) -> int:
 def _sample(op) -> list[list[Trial]]:
     """The batches of trials in a sample of an entry."""
     batches = []
-    for dtype in DTYPES:
+    for dtype, plan in _plans(op):
         by_limit: dict[int | None, list[str]] = {}
-        for column, limit in _plan(op, dtype).items():
-            by_limit.setdefault(limit, []).append(column)
+        for column in columns_of(op, dtype):
+            if column in plan:
+                by_limit.setdefault(plan[column], []).append(column)
         for limit, columns in by_limit.items():
             batches += trials(op, dtype, columns, limit)
     return joined(batches, eager=_turn(op) % EAGER == 0)
@@ -95,8 +99,10 @@ def _sample(op) -> list[list[Trial]]:
 def pytest_generate_tests(metafunc):
     if metafunc.function is test_entry:
         full = metafunc.config.getoption("full")
-        rows = [(full_name(op), dtype) for op in entries() for dtype in DTYPES if columns_of(op, dtype)]
-        rows = rows if full else [(name, None) for name in dict.fromkeys(name for name, _ in rows)]
+        if full:
+            rows = [(full_name(op), dtype) for op in entries() for dtype in DTYPES if columns_of(op, dtype)]
+        else:
+            rows = [(full_name(op), None) for op in entries() if any(columns_of(op, dtype) for dtype in DTYPES)]
         ids = [name if dtype is None else f"{name}-{str(dtype).removeprefix('torch.')}" for name, dtype in rows]
         metafunc.parametrize(("name", "dtype"), rows, ids=ids)
 

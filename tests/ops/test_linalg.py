@@ -115,6 +115,14 @@ class TestFailures:
         assert not jnp.isfinite(jax.jit(t2j(torch.linalg.inv))(jnp.zeros((2, 2)))).any()
         assert jnp.isnan(jax.jit(t2j(torch.linalg.cholesky))(-jnp.eye(2))).any()
 
+    @pytest.mark.parametrize("name", ["eig", "eigvals", "svd", "svdvals", "pinv"])
+    def test_no_iteration_over_what_is_not_finite(self, name):
+        function = getattr(torch.linalg, name)
+        with pytest.raises(RuntimeError, match=r"should not contain infs or NaNs|contained non-finite values"):
+            t2j(function)(jnp.full((2, 2), jnp.nan))
+        t2j(function)(jnp.eye(2))
+        assert jnp.isnan(jax.tree.leaves(jax.jit(t2j(function))(jnp.full((2, 2), jnp.nan)))[0]).any()
+
     def test_info_tells_under_jit(self):
         def function(x):
             return torch.linalg.cholesky_ex(x).info, torch.linalg.inv_ex(x - x).info, torch.linalg.lu_factor_ex(x).info
@@ -126,6 +134,7 @@ class TestFailures:
         [
             (torch.linalg.inv, jnp.ones((2, 3)), "must be batches of square matrices, but they are 2 by 3 matrices"),
             (torch.linalg.inv, jnp.ones(3), "must have at least 2 dimensions"),
+            (lambda a: torch.linalg.lstsq(a, a), jnp.ones(3), "input must have at least 2 dimensions"),
             (torch.linalg.eigh, jnp.ones((2, 2), int), "linalg_eigh got a tensor of torch.int32"),
             (torch.linalg.svd, jnp.ones((2, 2), jnp.bfloat16), "wanted one of complex, torch.float32 or torch.float64"),
             (lambda a: torch.linalg.solve(a, torch.ones(3)), jnp.ones((2, 2)), "Incompatible shapes"),

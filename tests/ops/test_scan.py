@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare, compare_trees
-from torch2jax import t2j
+from torch2jax import j2t, t2j
 
 NAN = float("nan")
 
@@ -30,6 +30,35 @@ def test_derivative_of_logcumsumexp():
     x = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
     (gradient,) = torch.autograd.grad(x.logcumsumexp(0).sum(), x)
     compare(jax.grad(lambda array: t2j(lambda x: x.logcumsumexp(0).sum())(array))(t2j(x.detach())), gradient)
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [-1000 + 1j, 3, 1000 - 2j, 2j],  # far apart
+        [complex(-INF, 4), complex(-INF, 1), 1.5 + 2j, complex(-INF, 3), 1 - 1j],
+        [1.5 + 2j, 1e10 + 1e20j, complex(INF, 0), complex(INF, 1), complex(NAN, 2)],
+    ],
+)
+def test_complex_logcumsumexp(values):
+    x = torch.tensor(values)
+    actual, expected = j2t(jax.jit(t2j(lambda x: x.logcumsumexp(0)))(t2j(x))), x.logcumsumexp(0)
+    torch.testing.assert_close(actual.real, expected.real, equal_nan=True)
+    decided = expected.real != -INF  # the angle of zero
+    torch.testing.assert_close(actual.imag[decided], expected.imag[decided], equal_nan=True)
+
+
+def test_derivative_of_complex_logcumsumexp():
+    x = torch.tensor([0.5 + 1j, complex(-INF, 0), 2 - 1j, 1j], requires_grad=True)
+
+    def loss(x):
+        return (x.logcumsumexp(0)[2:] * (1 + 2j)).real.sum()
+
+    (gradient,) = torch.autograd.grad(loss(x), x)
+    compare(jax.grad(t2j(loss))(t2j(x.detach())).conj(), gradient)
 
 
 def test_dtypes():

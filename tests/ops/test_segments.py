@@ -13,7 +13,7 @@ NAMES = ["_segment_reduce.lengths", "_segment_reduce.offsets"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("place", range(0, 90, 11))
+@pytest.mark.parametrize("place", range(0, 90, 29))
 def test_database(name, place):
     for op in entries(name):
         Trial("values", cases(op, torch.float32)[place])()
@@ -44,10 +44,9 @@ def test_gradients_go_to_nans_and_are_shared_in_ties(reduce, initial):
         y = function(x)
         return (y * t2j(weights)).sum(), y
 
-    for transform in (lambda f: f, jax.jit):
-        gradient, result = transform(jax.grad(weighted, has_aux=True))(t2j(data))
-        np.testing.assert_array_equal(np.asarray(result), expected.detach().numpy())
-        np.testing.assert_array_equal(np.asarray(gradient), theirs.grad.numpy())
+    gradient, result = jax.jit(jax.grad(weighted, has_aux=True))(t2j(data))
+    np.testing.assert_array_equal(np.asarray(result), expected.detach().numpy())
+    np.testing.assert_array_equal(np.asarray(gradient), theirs.grad.numpy())
 
 
 def test_lengths_must_fill_the_axis():

@@ -164,8 +164,7 @@ class TestReads:
         compare(actual, base()[[3, 0, -1]])
 
 
-VALUES = {
-    "number": lambda shape: 7.5,
+TENSORS = {
     "scalar": lambda shape: torch.tensor(-1.5),
     "full": lambda shape: torch.arange(shape.numel(), dtype=torch.float32).reshape(shape) - 3,
     "broadcast": lambda shape: torch.arange(shape[-1] if shape else 1, dtype=torch.float32) - 2,
@@ -178,19 +177,20 @@ class TestWrites:
     @pytest.mark.parametrize("subscript", WRITABLE.values(), ids=WRITABLE)
     def test_values(self, subscript, jit):
         tensors, join = split(subscript)
-        for kind, make in VALUES.items():
-            value = make(base()[subscript].shape)
+        kinds = TENSORS if jit else ("broadcast",)
+        values = {kind: TENSORS[kind](base()[subscript].shape) for kind in kinds}
 
-            def assign(x, value, *given):
-                x = x.clone()
-                x[join(given)] = value
-                return x
+        def assign(x, values, *given):
+            written = {}
+            for kind, value in {**values, "number": 7.5}.items():
+                written[kind] = x.clone()
+                written[kind][join(given)] = value
+            return written
 
-            translated = t2j(assign)
-            actual = (jax.jit(translated) if jit else translated)(
-                t2j(base()), t2j(value) if isinstance(value, torch.Tensor) else value, *arrays(tensors)
-            )
-            compare(actual, assign(base(), value, *tensors), kind)
+        translated = t2j(assign)
+        actual = (jax.jit(translated) if jit else translated)(t2j(base()), t2j(values), *arrays(tensors))
+        for kind, expected in assign(base(), values, *tensors).items():
+            compare(actual[kind], expected, kind)
 
     @pytest.mark.parametrize("subscript", WRITABLE.values(), ids=WRITABLE)
     def test_gradients(self, subscript):
@@ -202,7 +202,7 @@ class TestWrites:
             return (x**2).sum()
 
         x = base().requires_grad_()
-        value = VALUES["full"](base()[subscript].shape).requires_grad_()
+        value = TENSORS["full"](base()[subscript].shape).requires_grad_()
         loss(x, value, *tensors).backward()
         actual = jax.jit(jax.grad(t2j(loss), (0, 1)))(t2j(base()), t2j(value), *arrays(tensors))
         for got, want in zip(actual, (x.grad, value.grad), strict=True):

@@ -49,6 +49,13 @@ def test_values(function):
     compare_trees(t2j(function)(LINES), function(LINES))
 
 
+def test_no_nan_is_another():
+    x = torch.tensor([NAN, 0, 0, NAN, NAN, 1])
+    values, inverse, counts = t2j(lambda x: torch.unique(x, return_inverse=True, return_counts=True, dim=0))(x)
+    compare(values[inverse], x)
+    assert sorted(counts.tolist()) == [1, 1, 1, 1, 2]
+
+
 @pytest.mark.parametrize(
     "function", [lambda x: x.median(), lambda x: x.median(1).values, lambda x: x.kthvalue(2)[0], lambda x: x.mode(1)[0]]
 )

@@ -1,13 +1,8 @@
 """`scripts/torch_tests.py`: what it makes of files, errors and outcomes, on files of our own."""
 
 import ast
-import os
-import signal
-import subprocess
 import sys
 import textwrap
-import threading
-import time
 import unittest
 
 import pytest
@@ -16,7 +11,6 @@ from scripts.suite import apart as classes, loading, state, worker
 from scripts.suite.outcomes import Collected, Outcome, Results, describe, reason
 from scripts.suite.page import page, rows
 from scripts.torch_tests import files_of, selected
-from scripts.watched import watched
 
 TESTS = """
     from __future__ import annotations
@@ -371,22 +365,3 @@ def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
     assert "in test_c_ends" in outcomes[2].traceback
     assert outcomes[-1].error == "AssertionError:"
     assert "torch.rand(())" in outcomes[-1].traceback
-
-
-def _waits(send):
-    os.setpgrp()
-    threading.Thread(target=worker._end_with_parent, daemon=True).start()
-    time.sleep(600)
-
-
-def _started_and_killed():
-    with watched(_waits):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_process_ends_with_the_one_that_watches_it():
-    code = f"from {__name__} import _started_and_killed; _started_and_killed()"
-    # the pipes close when the last process ends that has them
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-    assert found.returncode == -signal.SIGKILL
-    assert not found.stderr

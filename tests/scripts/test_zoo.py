@@ -1,15 +1,11 @@
 """The script that compares whole libraries of models: what it chooses, what it keeps, and a model of each kind."""
 
-import os
-import time
-
 import pytest
 import torch
 
 from scripts.models import choice, diffusion, worker
 from scripts.models.outcome import Outcome
 from scripts.models.page import page, read, summary
-from scripts.watched import each
 from scripts.zoo import wanted
 
 AGREES = Outcome("torchvision:alexnet", 61_000_000, 1e-6, 2e-6, 0.5, 1.5, 1234, True)
@@ -85,23 +81,3 @@ def test_what_fails_has_its_reason():
     assert not found.pytorch
     assert found.failure.startswith("RuntimeError: PyTorch itself fails")
     assert not worker._outcome(f"{__name__}:nothing").pytorch
-
-
-def _perils(send, names):
-    send.send(None)
-    for name in names:
-        if name == "ends":
-            os._exit(1)
-        time.sleep(60 if name == "hangs" else 0)
-        send.send(len(name))
-
-
-def test_what_hangs_or_ends_its_process_costs_only_itself():
-    found = list(each(_perils, ["fine", "ends", "hangs", "good", "well"], 3, 1))
-    assert found == [
-        ("fine", 4),
-        ("ends", "the process ended"),
-        ("hangs", "TimeoutError: more than 1 s"),
-        ("good", 4),
-        ("well", 4),
-    ]

@@ -1,14 +1,20 @@
 """Two processes train as one does."""
 
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 
-from .processes import result_of, start
-
+ROOT = Path(__file__).parents[2]
 TRAIN = """
 import sys
-import optax
+import jax, numpy as np, optax, torch
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from tests.sharding.modules import MLP
+from torch2jax import sharding, t2j
 
 if len(sys.argv) > 1:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -36,6 +42,29 @@ assert params["up.weight"].sharding.spec == P("data", None)
 """
 
 
+def start(*args: str, devices: int) -> subprocess.Popen:
+    """Starts training in a process with so many virtual devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAIN, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+    )
+
+
+def result_of(process: subprocess.Popen) -> str:
+    """What a process prints, when it has ended well."""
+    try:
+        output, errors = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output[-1000:] + errors[-5000:]
+    return output
+
+
 def losses(output: str) -> list[float]:
     return [float(line.split()[1]) for line in output.splitlines() if line.startswith("loss")]
 
@@ -44,7 +73,7 @@ def test_two_processes_train_as_one():
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    processes = [start(TRAIN, devices=2), *(start(TRAIN, port, str(i), devices=1) for i in range(2))]
+    processes = [start(devices=2), *(start(port, str(i), devices=1) for i in range(2))]
     alone, *together = [losses(result_of(process)) for process in processes]
     assert len(alone) == 5
     assert alone[-1] < alone[0]

@@ -146,9 +146,7 @@ def test_deleted_array_is_refused():
         j2t(array)
 
 
-def test_sharded_array_is_refused():
-    if len(jax.devices()) < 2:
-        pytest.skip("needs two devices")
+def test_sharded_array_is_refused(eight_devices):
     mesh = jax.sharding.Mesh(jax.devices()[:2], "x")
     array = jax.device_put(jnp.ones(4), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
     with pytest.raises(ValueError, match="sharded"):

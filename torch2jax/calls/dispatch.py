@@ -50,7 +50,7 @@ from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
-from .refusals import refuse_as_pytorch, refuse_rule_as_pytorch
+from .refusals import expect_out_of_dtype, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -268,6 +268,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return self.last_resort.run(func, args, kwargs)
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
+            if kwargs and kwargs.get("out") is not None and not isinstance(func, types.FunctionType):
+                expect_out_of_dtype(self, func, rule, args, kwargs)
             if rule is not None and not is_in_old_order(func, args):
                 if has_numpys(args, kwargs):
                     args, kwargs = without_numpys(func, rule, args, kwargs)

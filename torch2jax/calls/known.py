@@ -5,9 +5,11 @@ for the array: a number becomes a constant there, and any other value what the r
 large, the rule's result is in the graph, and PyTorch computes it once somebody asks for the values.
 """
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -25,11 +27,35 @@ from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
 
-__all__ = ["constant", "is_free", "is_free_number", "lazily", "literal", "results_of", "run_known", "write_known"]
+__all__ = [
+    "constant",
+    "for_all_sizes",
+    "is_free",
+    "is_free_number",
+    "lazily",
+    "literal",
+    "results_of",
+    "run_known",
+    "write_known",
+]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
 _CPU = torch.device("cpu")
+_for_all_sizes: ContextVar[bool] = ContextVar("for_all_sizes", default=False)
+
+
+@contextlib.contextmanager
+def for_all_sizes() -> Iterator[None]:
+    """Within, known integers on the way to values that 32 bits hold are computed in the graph, though they do not fit.
+
+    Elsewhere such values are constants there, which have one size.
+    """
+    token = _for_all_sizes.set(True)
+    try:
+        yield
+    finally:
+        _for_all_sizes.reset(token)
 
 
 class _Unknown(Exception):
@@ -276,15 +302,16 @@ def _strides(made: torch.Tensor) -> tuple[int, ...] | None:
 
 def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]) -> Lazy:
     """What holds `made`, which PyTorch has made of the known values of `operand`, and `change` of its array."""
+
+    def changed(args: tuple, kwargs: dict) -> list[Held]:
+        return [change(args[0].held)]
+
     known: Any = operand.known
     kept = _Kept(operand.lazy if made.ndim else None, known)
-    shape, dtype = tuple(made.shape), canonical(made.dtype)
-
-    def emit() -> Held:
-        return literal(made) if kept.lazy is None or kept.is_narrowed else change(kept.lazy.held)
-
-    lazy = Lazy(emit, shape, dtype, 1 + kept.depth)
-    return Lazy(functools.partial(literal, made), shape, dtype) if lazy.is_long else lazy
+    operation = _Operation(changed, [kept], (operand,), {})
+    emit = functools.partial(literal, made) if made.ndim == 0 else functools.partial(operation.result, 0, made)
+    lazy = Lazy(emit, tuple(made.shape), canonical(made.dtype), operation.depth, (operation, 0))
+    return Lazy(functools.partial(literal, made), lazy.shape, lazy.dtype) if lazy.is_long else lazy
 
 
 class _Kept(NamedTuple):
@@ -300,47 +327,81 @@ class _Kept(NamedTuple):
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether 32 bits do not hold what 64 do."""
-        known = self.known
-        if known.dtype is not torch.int64 or canonical(known.dtype).itemsize == 8 or known.numel() == 0:
-            return False
-        return bool(known.min() < -(2**31)) or bool(known.max() >= 2**31)
+        return _is_narrowed(self.known)
+
+    @property
+    def source(self) -> tuple["_Operation", int] | None:
+        """What gives the array, where its values are not those that are known."""
+        return self.lazy.source if type(self.lazy) is Lazy and self.is_narrowed else None
 
     def tensor(self) -> Torchish:
-        """A tensor of its own with the operand's values."""
+        """A tensor of its own with the operand's values, or, if these do not fit, with what the rules make of them."""
         if self.lazy is None:
             return constant(self.known)
-        return wrap_held(self.lazy, self.known.dtype, self.known, _strides(self.known))
+        held = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
+        return wrap_held(held, self.known.dtype, self.known, _strides(self.known))
+
+    def evaluated(self) -> Torchish:
+        """A tensor with the values of that."""
+        if self.source is None:
+            return wrap(evaluate(self.known), self.known.dtype, strides=_strides(self.known))
+        return wrap_held(self.source[0].evaluated(self.source[1]), self.known.dtype, None, _strides(self.known))
+
+
+def _is_narrowed(known: torch.Tensor) -> bool:
+    """Whether 32 bits do not hold what 64 do."""
+    if known.dtype is not torch.int64 or canonical(known.dtype).itemsize == 8 or known.numel() == 0:
+        return False
+    return in_pytorch(lambda: bool(known.min() < -(2**31)) or bool(known.max() >= 2**31))
 
 
 class _Operation:
     """A rule and its operands as they are now, for when the graph asks for what it gives."""
 
-    def __init__(self, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict):
-        pairs = zip(tensors, knowns, strict=True)
-        self._rule = rule
-        self._operands = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
-        self._args, self._kwargs = args, kwargs
-        self.depth = 1 + max(kept.depth for kept in self._operands)
-        self._results: list[Held] | None = None
+    def __init__(self, rule: Callable[[tuple, dict], Any], operands: list[_Kept], args: tuple, kwargs: dict):
+        self._rule, self._operands, self._args, self._kwargs = rule, operands, args, kwargs
+        self.depth = 1 + max(kept.depth for kept in operands)
+        self._emitted: list[Held] | None = None
+        self._evaluated: list[Held] | None = None
 
     def result(self, index: int, known: torch.Tensor) -> Held:
         """One of its results, in the graph."""
-        if in_pytorch(lambda: any(kept.is_narrowed for kept in self._operands)):
+        if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
             return literal(known)
-        if self._results is None:
-            operands = iter(self._operands)
-            with torch.no_grad():
-                replaced = functools.partial(_replaced, operands)
-                results = self._rule(map_values(replaced, self._args), map_values(replaced, self._kwargs))
-            self._results = [x.held for x in (results if isinstance(results, (list, tuple)) else [results])]
-            self._args, self._kwargs = (), {}
-        held, dtype = self._results[index], canonical(known.dtype)
+        held, dtype = self.emitted(index), canonical(known.dtype)
         return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
 
+    def emitted(self, index: int) -> Held:
+        """What the rule gives in the graph."""
+        if self._emitted is None:
+            self._emitted = self._run(_Kept.tensor)
+        return self._emitted[index]
 
-def _replaced(operands: Iterator[_Kept], value) -> Any:
-    return next(operands).tensor() if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
+    def evaluated(self, index: int) -> Held:
+        """Its values."""
+        if self._evaluated is None:
+            call: Any = current()
+            with call.inside(), call.outside(), evaluating(), call.at(None):
+                self._evaluated = self._run(_Kept.evaluated)
+        return self._evaluated[index]
+
+    def _gives(self, index: int, known: torch.Tensor) -> bool:
+        """Whether the rules come to the known values, though some on the way do not fit: they were not chosen."""
+        if not _for_all_sizes.get() or _is_narrowed(known):
+            return False
+        with evaluating():
+            return bool(np.array_equal(self.evaluated(index).arranged(None), evaluate(known)))
+
+    def _run(self, operand_of: Callable[[_Kept], Torchish]) -> list[Held]:
+        operands = iter(self._operands)
+        with torch.no_grad():
+            replaced = functools.partial(_replaced, operands, operand_of)
+            results = self._rule(map_values(replaced, self._args), map_values(replaced, self._kwargs))
+        return [x.held for x in (results if isinstance(results, (list, tuple)) else [results])]
+
+
+def _replaced(operands: Iterator[_Kept], operand_of: Callable[[_Kept], Torchish], value) -> Any:
+    return operand_of(next(operands)) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
 
 def results_of(made, function: Callable, rule, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
@@ -352,11 +413,12 @@ def results_of(made, function: Callable, rule, tensors: list, knowns: list, args
         if not isinstance(part, torch.Tensor):
             return part
         if part.ndim and not rule.concrete:
-            operation = operation or _Operation(
-                functools.partial(run_named, function, rule), tensors, knowns, args, kwargs
-            )
+            if operation is None:
+                pairs = zip(tensors, knowns, strict=True)
+                kept = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
+                operation = _Operation(functools.partial(run_named, function, rule), kept, args, kwargs)
             emit = functools.partial(operation.result, index, part)
-            lazy = Lazy(emit, tuple(part.shape), canonical(part.dtype), operation.depth)
+            lazy = Lazy(emit, tuple(part.shape), canonical(part.dtype), operation.depth, (operation, index))
             if not lazy.is_long:
                 return wrap_held(lazy, part.dtype, part, _strides(part), device)
         return _waiting(part, _strides(part), device)

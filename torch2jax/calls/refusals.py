@@ -1,6 +1,7 @@
 """What PyTorch says of a call that a rule cannot serve: users, and their tests, know its words."""
 
 import functools
+import re
 import types
 import warnings
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from ..tensors.trees import flatten
 from ..transforms.vmap import Batch
 from .native import natively
 
-__all__ = ["refuse_as_pytorch", "refuse_rule_as_pytorch"]
+__all__ = ["expect_out_of_dtype", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
+_OF_DTYPES = re.compile("(?i)type")
+_FEW = 2**12  # elements that PyTorch may compute with, to refuse
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
 
 
@@ -50,6 +53,27 @@ def refuse_as_pytorch(call: Any, func: Any, args: tuple, kwargs: dict, error: Ex
     raise refusal from error
 
 
+def expect_out_of_dtype(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict) -> None:
+    """Refuses an ``out`` of another dtype than the operands where PyTorch does: only some functions cast to it.
+
+    Raises:
+        RuntimeError: it does, in its words.
+    """
+    operands = _tensors(args)
+    given = (getattr(rule, "dtype", None), kwargs.get("dtype"))
+    dtypes = {x.dtype for x in (*operands, *_tensors(kwargs))} | {x for x in given if isinstance(x, torch.dtype)}
+    if len(dtypes) <= 1:
+        return
+    device = "cpu" if sum(x.numel() for x in operands) <= _FEW else "meta"  # where PyTorch refuses less
+    refused = _refusal(call, func, args, kwargs, device)
+    if isinstance(refused, RuntimeError) and _OF_DTYPES.search(str(refused)):
+        raise refused
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
 def _is_of_arguments(func: Any, rule: Any) -> bool:
     """Whether a function's refusals are of its arguments: one that is written in Python may run the user's code."""
     if isinstance(rule, TensorRule):
@@ -73,6 +97,8 @@ def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Ex
 
 def _asked(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
+    if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
+        raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     given = [_stand_in(device, leaves[place]) for place in places]

@@ -12,13 +12,20 @@ from .plain import plain
 __all__ = ["export"]
 
 
-def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Callable[..., jax.export.Exported]:
+def export(
+    function: Callable,
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
+) -> Callable[..., jax.export.Exported]:
     """Exports a function of arrays, as `jax.export.export` does, for processes that have no PyTorch.
 
     Args:
         function: what `t2j` gave for a module or function, or any function of JAX's, jitted or not.
         platforms: what the program is for: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; that of this process if left
             out.
+        disabled_checks: what `jax.export.export` is not to refuse, as custom calls that you know to be kept by the
+            versions that run the program.
 
     Returns:
         A function of the arguments for `function`, arrays or `jax.ShapeDtypeStruct`s, that gives the
@@ -61,7 +68,8 @@ def export(function: Callable, *, platforms: Sequence[str] | None = None) -> Cal
         plain_args, plain_kwargs = jax.tree.map(leaves.__getitem__, places)
         plain_kwargs = {name: value for name, value in plain_kwargs.items() if value is not None}
         try:
-            return jax.export.export(jax.jit(program), platforms=platforms)(*plain_args, **plain_kwargs)
+            exporting = jax.export.export(jax.jit(program), platforms=platforms, disabled_checks=disabled_checks)
+            return exporting(*plain_args, **plain_kwargs)
         except (NotImplementedError, ValueError) as error:
             told = _told(error)
             if told is None:

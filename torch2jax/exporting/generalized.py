@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from ..calls.known import for_all_sizes
 from .questions import asking, reading
 from .sizes import NotAnExpressionError, Sizes, SizesError
 
@@ -47,7 +48,7 @@ def generalized(function: Callable, arguments: Sequence) -> Callable:
             return results
 
         shapes = [jax.ShapeDtypeStruct(sizes.at(each.shape, sample), each.dtype) for each in arguments]
-        with _run(next(_RUNS)):
+        with _run(next(_RUNS)), for_all_sizes():
             return jax.make_jaxpr(flat)(*shapes)
 
     traced(0)  # what it finds out in its first run, it knows in all others

@@ -501,6 +501,17 @@ def from_numpy(ndarray):
     return as_tensor(ndarray)
 
 
+@factory(torch.from_file, aten.from_file.default)
+def from_file(filename, shared=None, size=0, dtype=None, **options):
+    if shared:
+        raise NotImplementedError(
+            f"torch.from_file got shared=True, by which what is written to the tensor is written to {filename!r}; "
+            "arrays of JAX are not files. Read it with shared=False, and write the file when the tensor is ready"
+        )
+    with torch._C.DisableTorchFunction():
+        return current().lift_own(torch.from_file(filename, False, size, dtype=dtype, **options))
+
+
 @factory(torch.scalar_tensor, aten.scalar_tensor.default)
 def scalar_tensor(s, *, dtype=None, **options):
     return full((), s, dtype=dtype or torch.get_default_dtype(), **options)

@@ -4,6 +4,7 @@ Most functions of ``torch.linalg`` are compositions that PyTorch makes itself; t
 composed of.
 """
 
+import contextlib
 import functools
 
 import jax
@@ -79,6 +80,26 @@ def _linalg_check_errors(info, api_name, *, is_matrix):
         return
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         aten._linalg_check_errors(codes, api_name, is_matrix=is_matrix)
+
+
+def _finite(error: type[Exception], message: str):
+    """What refuses a matrix with values that are not finite, where it has values: LAPACK's iterations do not end."""
+
+    def prepare(*args, **kwargs):
+        matrices = next(iter((*args, *kwargs.values())))
+        with contextlib.suppress(TracedValueError):
+            if not np.isfinite(values(matrices, "a factorization")).all():
+                raise error(message)
+        return args, kwargs
+
+    return prepare
+
+
+_for_eig = _finite(RuntimeError, "torch.linalg.eig: input tensor should not contain infs or NaNs.")
+_for_svd = _finite(
+    torch.linalg.LinAlgError,
+    "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values.",
+)
 
 
 def _first(failed):
@@ -441,7 +462,7 @@ def _linalg_eigh(A, UPLO="L", compute_v=True):
     return eigenvalues, vectors if compute_v else _nothing(A.dtype)
 
 
-@chosen(torch.linalg.eig, dtype=lambda input: input.dtype.to_complex())
+@chosen(torch.linalg.eig, prepare=_for_eig, dtype=lambda input: input.dtype.to_complex())
 def linalg_eig(input):
     check_matrices("linalg.eig", input)
     if not input.size:
@@ -450,7 +471,7 @@ def linalg_eig(input):
     return tuple(lax.linalg.eig(input, compute_left_eigenvectors=False, enable_eigvec_derivs=True))
 
 
-@factored(torch.linalg.eigvals, aten._linalg_eigvals, dtype=lambda input: input.dtype.to_complex())
+@factored(torch.linalg.eigvals, aten._linalg_eigvals, prepare=_for_eig, dtype=lambda input: input.dtype.to_complex())
 def linalg_eigvals(input):
     check_matrices("linalg.eigvals", input)
     if not input.size:
@@ -460,7 +481,11 @@ def linalg_eigvals(input):
     )[0]
 
 
-@chosen(aten._linalg_svd, dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype))
+@chosen(
+    aten._linalg_svd,
+    prepare=_for_svd,
+    dtype=lambda A, *args, **kwargs: (A.dtype, A.dtype.to_real(), A.dtype),
+)
 def _linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
     check_matrices("linalg.svd", A, square=False)
     if not compute_uv:
@@ -513,7 +538,7 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
     return p, left + right - pda @ p
 
 
-@factored(aten.linalg_pinv.atol_rtol_tensor)
+@factored(aten.linalg_pinv.atol_rtol_tensor, prepare=_for_svd)
 def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
     check_matrices("linalg.pinv", input, square=hermitian)
     return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
@@ -532,7 +557,8 @@ def _tolerances(array, atol, rtol):
     dtype=lambda input, *args, **kwargs: (input.dtype, input.dtype.to_real(), torch.int64, input.dtype.to_real()),
 )
 def linalg_lstsq(input, b, rcond=None, *, driver=None):
-    check_matrices("linalg.lstsq", input, square=False)
+    if input.ndim < 2:
+        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
     driver = driver or "gelsy"
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
         raise RuntimeError(

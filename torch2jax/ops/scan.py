@@ -1,5 +1,7 @@
 """Scans: running sums, products and extrema along a dimension."""
 
+import math
+
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -37,9 +39,27 @@ def logcumsumexp(input, dim):
 
 
 def _complex_logcumsumexp(array, axis):
-    top = lax.stop_gradient(lax.reduce_max(lax.real(array), (axis,)))
-    top = cast(lax.expand_dims(top, (axis,)), array.dtype)
-    return lax.add(lax.log(lax.cumsum(lax.exp(lax.sub(array, top)), axis)), top)
+    return lax.associative_scan(_complex_logaddexp, array, axis=axis)
+
+
+def _complex_logaddexp(one, other):
+    """Of two infinite numbers as well: where PyTorch's result is one of them, so is this."""
+    ordered = lax.ge(lax.real(one), lax.real(other))
+    high, low = lax.select(ordered, one, other), lax.select(ordered, other, one)
+    is_nothing = lax.real(low) == -math.inf  # its exponential is zero, whatever its imaginary part
+    both = lax.real(low) == math.inf
+    usual = lax.bitwise_not(lax.bitwise_or(is_nothing, both))
+    finite = lax.select(usual, lax.sub(low, high), lax.full_like(low, 0))
+    sums = lax.add(high, lax.log1p(lax.exp(finite)))
+    infinite = lax.log(lax.add(*map(_exp_of_infinity, lax.stop_gradient((high, low)))))
+    return lax.select(is_nothing, high, lax.select(both, infinite, sums))
+
+
+def _exp_of_infinity(array):
+    """The exponential of numbers whose real part is infinite: a zero in their imaginary part stays."""
+    angle = lax.imag(array)
+    sine = lax.select(angle == 0, angle, lax.sin(angle) * math.inf)
+    return lax.complex(lax.cos(angle) * math.inf, sine)
 
 
 def _running_extremum(scan, input, dim):

@@ -236,7 +236,9 @@ def _unique(input, sorted=True, return_inverse=False):
 @implements(aten.unique_dim, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
     axis = axis_of(input, dim)
-    values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, axis=axis)
+    values, inverse, counts = np.unique(
+        np.asarray(input), return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
     return jnp.asarray(values), _indices(inverse.reshape(-1)), _indices(counts)
 
 

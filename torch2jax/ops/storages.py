@@ -164,6 +164,10 @@ class TensorStorage(torch.UntypedStorage):
     def is_shared(self) -> bool:
         return False
 
+    @property
+    def filename(self) -> None:
+        return None
+
     def is_pinned(self, device=None) -> bool:
         return False
 

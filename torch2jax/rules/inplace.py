@@ -246,6 +246,8 @@ def write_out(result, out, operands=(), *, exact: bool = False):
     With `exact` it must have the dtype of what is written, else one that this casts to.
     """
     if isinstance(result, (tuple, list)):
+        if isinstance(out, torch.Tensor):
+            raise RuntimeError(f"got one tensor as out; wanted {len(result)}, or no out")
         for part, target in zip(result, out, strict=True):
             _write_one_out(part, target, operands, exact)
         return type(result)(out) if hasattr(type(result), "n_fields") else out

@@ -61,14 +61,22 @@ class Lazy:
         shape: the tensor's.
         dtype: the array's.
         depth: how many others `emit` asks in turn.
+        source: the operation that it comes from, and which of its results it is.
     """
 
-    __slots__ = ("_emit", "_held", "depth", "dtype", "shape")
+    __slots__ = ("_emit", "_held", "depth", "dtype", "shape", "source")
 
-    def __init__(self, emit: Callable[[], Held], shape: tuple[int, ...], dtype: np.dtype, depth: int = 1):
+    def __init__(
+        self,
+        emit: Callable[[], Held],
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        depth: int = 1,
+        source: tuple[Any, int] | None = None,
+    ):
         self._emit: Callable[[], Held] | None = emit
         self._held: Any = None
-        self.shape, self.dtype, self.depth = shape, dtype, depth
+        self.shape, self.dtype, self.depth, self.source = shape, dtype, depth, source
 
     @property
     def size(self) -> int:

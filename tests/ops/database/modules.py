@@ -49,8 +49,8 @@ def module_cases(
 
 
 @quiet()
-def check_module(case: ModuleCase) -> None:
-    """Compares outputs, buffers afterwards, and the gradients of parameters and inputs; eager and under jit."""
+def check_module(case: ModuleCase, eager: bool = True) -> None:
+    """Compares outputs, buffers afterwards, and gradients of parameters and inputs; under jit, and perhaps eager."""
     leaves, spec = pytree.tree_flatten((case.args, case.kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     state = dict(case.module.state_dict())
@@ -79,7 +79,7 @@ def check_module(case: ModuleCase) -> None:
 
     given = t2j(trained), [t2j(leaves[i]) for i in wanted]
     (_, under_jit), (of_trained, of_inputs) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(*given)
-    for results, new in (run(*given), under_jit):
+    for results, new in (under_jit, run(*given)) if eager else (under_jit,):
         assert static == [expected.spec], f"{case.name}: gives {static[0]}, PyTorch {expected.spec}"
         if exceptions.is_drawn(case.name):
             assert sizes(results) == sizes(expected.outputs)

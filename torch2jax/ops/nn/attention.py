@@ -27,7 +27,7 @@ def _grown(array, batch):
     return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
 
 
-def _prepared(query, key, value, enable_gqa: bool):
+def prepared(query, key, value, enable_gqa: bool):
     """The operands with equal leading dimensions, but for heads that share a key."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 2:
@@ -56,12 +56,12 @@ def _prepared(query, key, value, enable_gqa: bool):
 
 
 def _attend(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    return attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale)
+    return attention(*prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale)
 
 
 def _attend_dropping(rng, query, key, value, attn_mask, is_causal, scale, enable_gqa, dropout_p):
     drop = functools.partial(keep_some, p=dropout_p)
-    return attention(*_prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop, rng)
+    return attention(*prepared(query, key, value, enable_gqa), attn_mask, is_causal, scale, drop, rng)
 
 
 _ATTEND = InnerRule(_attend, "scaled_dot_product_attention")
