@@ -38,6 +38,25 @@ def test_a_scalar_that_changes_is_no_reason_to_compile(counted):
     assert not any(runs)
 
 
+@pytest.mark.parametrize(("steps", "traces"), [(1, 7), (8, 3)])
+def test_in_a_program_only_long_bodies_that_recur_are_pasted(steps, traces):
+    runs = []
+
+    def body(x):
+        runs.append(x)
+        for _ in range(steps):
+            x = lax.sin(x)
+        return x
+
+    def program(x):
+        for _ in range(6):
+            x = call_inlined(body, (x,), {}, "body")
+        return x
+
+    assert len(jax.make_jaxpr(program)(jnp.ones(3)).eqns) == 6 * steps
+    assert len(runs) == traces
+
+
 def test_scalars_of_other_types_and_signs_are_others():
     def body(x, scalar):
         return lax.full_like(x, np.copysign(1, scalar) if type(scalar) is float else 7)

@@ -45,6 +45,7 @@ from ..transforms.scope import outside
 from ..transforms.tape import Attempt, Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call, CallMode, current
+from .at_once import run_at_once
 from .dropped import DROPPED, with_dropped
 from .kernels import has_kernel
 from .known import run_known, write_known
@@ -220,6 +221,10 @@ class Translation(TorchFunctionMode, Call, CallMode):
         around = self.constants.around
         if around is not None and around.is_active:
             return around.dispatch(self, func, args, kwargs or {})
+        if not kwargs:
+            known = run_at_once(self, func, args)
+            if known is not None:
+                return known
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch_selected(self, func, args: tuple, kwargs: dict):
@@ -346,6 +351,11 @@ class Translation(TorchFunctionMode, Call, CallMode):
         except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
             raise
+
+    @property
+    def is_unobserved(self) -> bool:
+        """Whether nobody looks at what is run, or runs it elsewhere."""
+        return self._observer is None and self.on_result is None and not self._called_in_torch
 
     @property
     def stages(self) -> bool:

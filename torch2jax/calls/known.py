@@ -35,7 +35,7 @@ from ..tensors.tensor import Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
 
-__all__ = ["constant", "lazily", "run_known", "write_known"]
+__all__ = ["constant", "is_free", "is_free_number", "lazily", "literal", "results_of", "run_known", "write_known"]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
@@ -113,6 +113,9 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     if kwargs.get("out") is not None:
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         return rule.write_out(run_known(function, rule, args, rest), kwargs["out"], args, rest)
+    for value in args:
+        if type(value) is Torchish and value._node.known is None:
+            return run_named(function, rule, args, kwargs)
     try:
         operands = _Operands(args, kwargs)
     except _Unknown:
@@ -131,7 +134,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         except Exception as refused:
             error = refused
         else:
-            return _results(made, function, rule, operands, args, kwargs)
+            return results_of(made, function, rule, operands.tensors, operands.knowns, args, kwargs)
     by_rule = by_rule or not call.stages
     if error is not None:
         try:
@@ -152,7 +155,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
         function: PyTorch's, which writes to its first argument and to nothing else.
     """
     call, target = current(), args[0] if args else None
-    if type(target) is not Torchish or not _is_free(target) or call.settings.default_dtype is not None:
+    if type(target) is not Torchish or not is_free_number(target) or call.settings.default_dtype is not None:
         return False
     if not call.is_lazy or torch._C._is_any_autocast_enabled():
         return False
@@ -164,19 +167,24 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
     except Exception:  # with the words of the rule
         return False
-    target.write(Lazy(functools.partial(_literal, made), (), canonical(made.dtype)), made)
+    target.write(Lazy(functools.partial(literal, made), (), canonical(made.dtype)), made)
     return True
 
 
-def _is_free(target: Torchish) -> bool:
-    """Whether a tensor is a number of its own, and no gradients, modes or tensors from outside have to do with it."""
+def is_free(target: Torchish) -> bool:
+    """Whether a tensor may be written to, and no gradients, modes or tensors from outside have to do with it."""
+    node, memory = target._node.storage, target._node.storage.memory
+    if target._restriction is not None or node.is_outgrown or node.differentiable or node.history is not None:
+        return False
+    return not (memory.foreign or memory.is_inference or memory.is_shared)
+
+
+def is_free_number(target: Torchish) -> bool:
+    """Whether a tensor is a known number of its own that may be written to."""
     node = target._node
-    if type(node) is not Storage or target._restriction is not None or node.is_outgrown:
+    if type(node) is not Storage or not is_free(target):
         return False
-    memory = node.memory
-    if node.differentiable or node.history is not None or memory.foreign or memory.is_inference or memory.is_shared:
-        return False
-    return type(node.known) is torch.Tensor and node.known.ndim == 0 and memory.size == 1
+    return type(node.known) is torch.Tensor and node.known.ndim == 0 and node.memory.size == 1
 
 
 def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
@@ -226,7 +234,7 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
     """The result of a function whose shape depends on values, as a constant."""
     reals, options = map_values(_real, operands.args), map_values(_real, operands.kwargs)
     made = _by_rule(function, rule, reals, options) if by_rule else in_pytorch(function, *reals, **options)
-    device = _device(operands, kwargs)
+    device = _device(operands.tensors, kwargs)
     if isinstance(made, torch.Tensor):
         return constant(made, device=device)
     return (rule.result_type or type(made))([constant(part, device=device) for part in made])
@@ -236,12 +244,12 @@ def _real(value) -> Any:
     return real(value) if isinstance(value, (torch.Tensor, Deferred, jax.Array)) else value
 
 
-def _device(operands: _Operands, kwargs: dict) -> torch.device:
+def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
     device = kwargs.get("device")
     if device is not None:
         return torch.device(device)
-    found = operands.tensors[0]._label
-    for tensor in operands.tensors:
+    found = tensors[0]._label
+    for tensor in tensors:
         found = tensor._label if found.type == "cpu" else found
     return found
 
@@ -260,11 +268,12 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
-    literal = Lazy(functools.partial(_literal, made), made.shape, canonical(made.dtype))
-    return wrap_held(literal, made.dtype, made, strides, device)
+    lazy = Lazy(functools.partial(literal, made), made.shape, canonical(made.dtype))
+    return wrap_held(lazy, made.dtype, made, strides, device)
 
 
-def _literal(made: torch.Tensor) -> Held:
+def literal(made: torch.Tensor) -> Held:
+    """A known value in the graph as it is."""
     return Held(evaluate(made), None)
 
 
@@ -284,9 +293,9 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
     known: Any = operand.known
     kept = _Kept(operand.lazy if made.ndim else None, known)
     operation = _Operation(changed, [kept], (operand,), {})
-    emit = functools.partial(_literal, made) if made.ndim == 0 else functools.partial(operation.result, 0, made)
+    emit = functools.partial(literal, made) if made.ndim == 0 else functools.partial(operation.result, 0, made)
     lazy = Lazy(emit, tuple(made.shape), canonical(made.dtype), operation.depth, (operation, 0))
-    return Lazy(functools.partial(_literal, made), lazy.shape, lazy.dtype) if lazy.is_long else lazy
+    return Lazy(functools.partial(literal, made), lazy.shape, lazy.dtype) if lazy.is_long else lazy
 
 
 class _Kept(NamedTuple):
@@ -342,7 +351,7 @@ class _Operation:
     def result(self, index: int, known: torch.Tensor) -> Held:
         """One of its results, in the graph."""
         if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
-            return _literal(known)
+            return literal(known)
         held, dtype = self.emitted(index), canonical(known.dtype)
         return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
 
@@ -379,9 +388,9 @@ def _replaced(operands: Iterator[_Kept], operand_of: Callable[[_Kept], Torchish]
     return operand_of(next(operands)) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
 
-def _results(made, function: Callable, rule, operands: _Operands, args: tuple, kwargs: dict) -> Any:
-    """Tensors of this call for what PyTorch has made."""
-    device, operation = _device(operands, kwargs), None
+def results_of(made, function: Callable, rule, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
+    """Tensors of this call for what PyTorch has made of tensors of known values."""
+    device, operation = _device(tensors, kwargs), None
 
     def result(part, index: int) -> Any:
         nonlocal operation
@@ -389,7 +398,7 @@ def _results(made, function: Callable, rule, operands: _Operands, args: tuple, k
             return part
         if part.ndim and not rule.concrete:
             if operation is None:
-                pairs = zip(operands.tensors, operands.knowns, strict=True)
+                pairs = zip(tensors, knowns, strict=True)
                 kept = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
                 operation = _Operation(functools.partial(run_named, function, rule), kept, args, kwargs)
             emit = functools.partial(operation.result, index, part)

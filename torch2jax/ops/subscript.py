@@ -28,7 +28,7 @@ from ..translation import current
 from .arrays import cast
 from .creation import filled
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
-from .views import known_element
+from .views import known_element, write_known_element
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -71,10 +71,13 @@ def _is_all(item) -> bool:
 
 @implements_tensors(Tensor.__setitem__)
 def _setitem(self, index, value):
-    element = known_element(self, index) if type(value) in (int, float, bool) else None
-    if element is not None:
-        write_in_place(element, filled((), value, element.dtype), fills=True)
-        return
+    if type(value) in (int, float, bool):
+        if write_known_element(self, index, value):
+            return
+        element = known_element(self, index)
+        if element is not None:
+            write_in_place(element, filled((), value, element.dtype), fills=True)
+            return
     self, index = _with_scalars_taken(self, index)
     current().run_compiled(Tensor.__setitem__, (self, index, value), {})
 

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.core
+import jax.extend.core
+import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.traced import is_traced, noting_questions
+from ..tensors.traced import is_staged, is_traced, noting_questions
 from ..translation import current
 
 __all__ = ["INLINED", "call_inlined"]
@@ -121,7 +123,7 @@ def _without_history(arrays: list) -> list:
 
 @functools.cache
 def _is_array(kind: type) -> bool:
-    return issubclass(kind, (jax.Array, jax.core.Tracer))
+    return issubclass(kind, (jax.Array, jax.core.Tracer, np.generic))
 
 
 def _template(value, arrays: list) -> Any:
@@ -160,15 +162,32 @@ class _AsksForValues(Exception):
     """The body decides something by whether it has values."""
 
 
+def _is_short(program) -> bool:
+    """Whether to paste a program takes longer than to trace its body: it is of up to two operations."""
+    steps = program.jaxpr.eqns
+    return (
+        len(steps) <= 2
+        and not program.consts
+        and not any([*jax.extend.core.jaxprs_in_params(step.params)] for step in steps)
+    )
+
+
 class _Inlined:
     """One call but for its arrays."""
 
     def __init__(self, call: _Call):
         self._call = call
-        self._calls = 0
+        self._calls = self._pastes = self._pasted_in = 0
         self._asks = False
-        self.traced = jax.jit(self._run, inline=INLINED)
-        self._compiled = jax.jit(self._run_without_values, inline=INLINED)
+        self._is_short: bool | None = None  # not asked yet
+
+    @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
+    def _program(self) -> Callable:
+        return jax.jit(self._run, inline=INLINED)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable:
+        return jax.jit(self._run_without_values, inline=INLINED)
 
     def _run(self, *arrays):
         return self._call.run(arrays)
@@ -181,6 +200,18 @@ class _Inlined:
         if asked:
             raise _AsksForValues
         return result
+
+    def traced(self, *arrays):
+        """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
+        if not all(map(is_staged, arrays)):
+            return self._program(*arrays)
+        if self._is_short is None:
+            program = id(arrays[0]._trace)
+            self._pastes = self._pastes + 1 if program == self._pasted_in else 1
+            self._pasted_in = program
+            if self._pastes > _SELDOM:
+                self._is_short = _is_short(self._program.trace(*arrays).jaxpr)
+        return self._program(*arrays) if self._is_short is False else self._run(*arrays)
 
     def eager(self, *arrays):
         """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""

@@ -12,6 +12,7 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from ..tensors.dtypes import canonical, default_dtype
 from ..tensors.scalars import held_number, wrapped
+from ..translation import current
 from .promotion import Promotion, kind_of, promoted
 
 __all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned"]
@@ -54,6 +55,8 @@ def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
 
 def _metadata_of(operand):
     if isinstance(operand, torch.Tensor):
+        if operand.ndim == 0:
+            return _Metadata(operand.dtype, operand.shape, None, None)
         strides = None if operand.is_contiguous() else operand.stride()
         return _Metadata(operand.dtype, operand.shape, strides, operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
     return kind_of(operand)
@@ -108,16 +111,33 @@ def _example(tensor: _Metadata) -> torch.Tensor:
 
 
 def in_layout(operand, shape, layout):
-    """An operand's array, with its dimensions in the order of the result's layout."""
+    """An operand's array, with its dimensions in the order of the result's layout; numpy's number for a known one."""
     if not isinstance(operand, torch.Tensor):
         return operand
-    if layout is None or operand.ndim == 0:
+    if operand.ndim == 0:
+        number = number_in_graph(operand)
+        return operand.read() if number is None else number  # pyright: ignore[reportAttributeAccessIssue]
+    if layout is None:
         return operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     if operand.shape == shape:
         return operand.held.array  # pyright: ignore[reportAttributeAccessIssue]
     array = operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     expanded = lax.expand_dims(array, range(len(shape) - array.ndim))
     return lax.transpose(expanded, layout)
+
+
+_HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
+
+
+def number_in_graph(operand) -> np.generic | None:
+    """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
+    kind = _HELD_AS_NUMBERS.get(operand.dtype)
+    if kind is None or not current().is_lazy:
+        return None
+    known = operand.known
+    if type(known) is not torch.Tensor:
+        return None
+    return kind(known.item()).astype(canonical(operand.dtype), copy=False)
 
 
 class Pointwise(NamedTuple):
@@ -143,7 +163,7 @@ class Pointwise(NamedTuple):
 def _operand(value, shape, dtype):
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, (jax.Array, np.ndarray)):
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return held_number(wrapped(value, dtype), canonical(dtype))
     if dtype is not None:
         value = cast(value, canonical(dtype))
@@ -153,4 +173,6 @@ def _operand(value, shape, dtype):
 
 
 def cast(array, dtype):
+    if isinstance(array, np.generic):
+        return array if array.dtype == dtype else array.astype(dtype)
     return array if array.dtype == dtype else lax.convert_element_type(array, dtype)

@@ -213,13 +213,13 @@ class Place(NamedTuple):
             memory = _memory(values, frame).clone(memory_format=torch.contiguous_format)
         self._within(memory).copy_(written)
         if frame.order is None:
-            return memory.view(frame.shape)
+            return memory if memory.shape == frame.shape else memory.view(frame.shape)
         inverse = [frame.order.index(dim) for dim in range(len(frame.shape))]
         return memory.view([frame.shape[dim] for dim in frame.order]).permute(inverse)
 
     def _within(self, memory: torch.Tensor) -> torch.Tensor:
         if self.dtype is not None and canonical(memory.dtype) != canonical(self.dtype):
-            memory = memory.view(self.dtype)
+            memory = memory.view(-1).view(self.dtype)
         found = memory.as_strided(self.shape, self.strides, self.offset + memory.storage_offset())
         if "conj" in self.bits:
             found = found.conj()
@@ -227,7 +227,9 @@ class Place(NamedTuple):
 
 
 def _memory(values: torch.Tensor, frame: Frame) -> torch.Tensor:
-    """The elements in PyTorch's order, as one dimension without gaps."""
+    """The elements in PyTorch's order, without gaps."""
+    if frame.order is None and values.is_contiguous() and not values.is_conj() and not values.is_neg():
+        return values
     if frame.order is not None:
         values = values.permute(frame.order)
     return values.resolve_conj().resolve_neg().contiguous().view(-1)

@@ -347,8 +347,8 @@ class View(Journaled):
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
     __slots__ = (
-        *("_array", "_lazy", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent", "place"),
-        "storage",
+        *("_array", "_lazy", "_part", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent"),
+        *("place", "storage"),
     )
     changing = ("_array", "_lazy", "_root", "_version")
 
@@ -364,6 +364,7 @@ class View(Journaled):
         self._array = None
         self._lazy: tuple[int, Lazy] | None = None  # of which version, where it is not in the graph yet
         self._root: Held | None = None  # what is held, where that has a place on a tape
+        self._part: tuple[Any, torch.Tensor] | None = None  # what PyTorch has of known values, and of which: all stay
         self._version = -1
 
     def forget(self) -> None:
@@ -445,9 +446,11 @@ class View(Journaled):
             known = self.parent.known
             return None if known is None else defer_body(value_of_body, self.kind.read, known)
         place = self.place._replace(bits=self.bits) if self.bits else self.place
-        if isinstance(known, torch.Tensor):
-            return in_pytorch(place.read, known, root.frame)
-        return defer(place.read, known, root.frame)
+        if not isinstance(known, torch.Tensor):
+            return defer(place.read, known, root.frame)
+        if self._part is None or self._part[0] is not known:
+            self._part = known, in_pytorch(place.read, known, root.frame)
+        return self._part[1]
 
     def known_after(self, written, place: Place):
         """What is known of all memory after the values of a tensor there are replaced by known ones."""

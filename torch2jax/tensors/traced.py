@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.core
+from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from ..translation import current
 
-__all__ = ["evaluating", "is_at_once", "is_traced", "noting_questions"]
+__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions"]
 
 _questions = threading.local()
 
@@ -20,6 +21,11 @@ def is_traced(array) -> bool:
         _questions.asked = True
         return True
     return False
+
+
+def is_staged(array) -> bool:
+    """Whether an array is a result in the program that JAX is tracing, of which it takes no derivative and no batch."""
+    return isinstance(array, DynamicJaxprTracer)
 
 
 def is_at_once(*arrays) -> bool:

@@ -27,7 +27,7 @@ def current_trace():
 
 def is_transforming() -> bool:
     """Whether a transformation of JAX is going on."""
-    return not core.trace_state_clean()
+    return not core.trace_ctx.is_top_level()
 
 
 def running(trace):

@@ -1,0 +1,133 @@
+"""The short way of operations on small known values: PyTorch's function on real tensors, and nothing else.
+
+A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
+what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules import registry
+from ..rules.inplace import InPlace
+from ..rules.old_orders import is_in_old_order
+from ..rules.rule import OverloadedRule, TensorRule
+from ..tensors.dtypes import canonical
+from ..tensors.held import Lazy
+from ..tensors.storage import Storage
+from ..tensors.tensor import Torchish, make_tensor
+from .known import is_free_number, literal, results_of
+
+__all__ = ["run_at_once"]
+
+_CPU = torch.device("cpu")
+_NUMBERS = frozenset((int, float, bool))
+_SMALL = 256
+_READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
+_TO = torch.Tensor.to
+_LOOK = _READERS | {_TO}
+
+
+def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
+    """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
+    rule: Any = registry.lookup(function)
+    if rule is None or (type(rule) is TensorRule and function not in _LOOK):
+        return None
+    tensors: list[Torchish] = []
+    knowns: list[torch.Tensor] = []
+    reals = []
+    for value in args:
+        kind = type(value)
+        if kind is Torchish:
+            node = value._node
+            known = node.known
+            if type(known) is not torch.Tensor or node.storage.history is not None or value._label.type != "cpu":
+                return None
+            tensors.append(value)
+            knowns.append(known)
+            value = known
+        elif kind not in _NUMBERS and not (kind is torch.dtype and function is _TO):
+            return None
+        reals.append(value)
+    if not tensors or not _is_plain(call) or is_in_old_order(function, args):
+        return None
+    if function in _LOOK:
+        return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else None
+    if type(rule) is OverloadedRule:
+        rule = rule.find(rule.choose(*args))
+    writes = type(rule) is InPlace
+    if not _is_pytorchs(rule.rule if writes else rule) or not _are_small(rule, knowns, args):
+        return None
+    try:
+        with torch._C.DisableTorchFunction():
+            if writes:
+                return _written(function, tensors[0], reals) if tensors[0] is args[0] else None
+            made = function(*reals)
+    except Exception:  # with the words of the rule
+        return None
+    if type(made) is not torch.Tensor:
+        return None
+    if made.ndim == 0:
+        return _number(made)
+    return results_of(made, function, rule, tensors, knowns, args, {})
+
+
+def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
+    """What a number is, or the number in another dtype."""
+    with torch._C.DisableTorchFunction():
+        real = reals[0]
+        if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
+            return None
+        if function is not _TO:
+            return function(*reals)
+        if type(reals[-1]) is not torch.dtype:
+            return None
+        made = function(*reals)
+        return tensor if made is real else _number(made)
+
+
+def _are_small(rule, knowns: list[torch.Tensor], args: tuple) -> bool:
+    for known in knowns:
+        if known.ndim and known.numel() > _SMALL:
+            return False
+    return rule.elementwise or not any(type(x) is int and abs(x) > _SMALL for x in args)
+
+
+def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
+    """The target, once a function has written to it, where it is a number of its own."""
+    if not is_free_number(target):
+        return None
+    made = reals[0].clone()
+    function(made, *reals[1:])
+    target.write(_waiting(made), made)
+    return target
+
+
+def _waiting(made: torch.Tensor) -> Lazy:
+    return Lazy(functools.partial(literal, made), (), canonical(made.dtype))
+
+
+def _number(made: torch.Tensor) -> Torchish:
+    """The tensor of this call with a number that PyTorch has just made."""
+    storage = Storage(_waiting(made), made)
+    if torch.is_inference_mode_enabled():
+        storage.memory.is_inference = True
+    return make_tensor(storage, (), made.dtype, None, None, _CPU)
+
+
+def _is_pytorchs(rule) -> bool:
+    """Whether a rule gives what PyTorch does, and changes nothing."""
+    return rule.is_pure and not rule.has_own_values and not rule.concrete
+
+
+def _is_plain(call) -> bool:
+    """Whether nobody looks on, changes or records what is computed."""
+    return (
+        call.is_unobserved
+        and call.is_lazy
+        and call.settings.default_dtype is None
+        and not torch._C._is_any_autocast_enabled()
+        and not torch._C._len_torch_dispatch_stack()
+    )
