@@ -146,9 +146,8 @@ class _Guess:
         )
         bins = bins or 80
         length = _number(config, "max_source_positions")
-        shapes = [(1, bins, 2 * length)] if length else []
-        shapes += [(1, _FRAMES, bins), (1, bins, _FRAMES)]
-        shapes.append((1, 1, 1024, bins))
+        shapes: list[tuple[int, ...]] = [(1, bins, 2 * length)] if length else []
+        shapes += [(1, _FRAMES, bins), (1, bins, _FRAMES), (1, 1, 1024, bins)]
         return [self._random(*shape) for shape in shapes]
 
     def _sounds(self) -> list[torch.Tensor]:

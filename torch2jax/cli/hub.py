@@ -28,19 +28,19 @@ def build_transformers(name: str) -> Subject:
 
     transformers.logging.set_verbosity_error()
     first: tuple | None = None
-    failure: Exception | None = None
+    failures: list[Exception] = []
     for config, model_class in _configurations(name, transformers):
         try:
-            model = _model(config, model_class, first is not None or failure is not None, transformers)
+            model = _model(config, model_class, first is not None or bool(failures), transformers)
         except Exception as error:
-            failure = failure or error
+            failures.append(error)
             continue
         for inputs in guesses(model):
             first = first or (model, inputs)
             if _runs(model, inputs):
                 return Subject(f"transformers:{name}", model, kwargs=inputs)
     if first is None:
-        raise SpecError(f"transformers:{name} cannot be built: {_first_line(failure)}") from None
+        raise SpecError(f"transformers:{name} cannot be built: {_first_line(failures[0])}") from None
     return Subject(f"transformers:{name}", first[0], kwargs=first[1])
 
 
