@@ -1,6 +1,7 @@
-"""`torch.nn` modules translated: outputs, gradients, new buffers equal PyTorch's, jitted; evaluation also eager."""
+"""`torch.nn` modules translated: outputs, gradients, new buffers equal PyTorch's, jitted, and some eager."""
 
 import copy
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from torch2jax import t2j
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of slow paths and padded copies
 RTOL, ATOL = 2e-4, 2e-5
+EAGER = 3  # one module in so many runs operation by operation as well, which compiles each by itself
 
 
 class PackedRecurrence(nn.Module):
@@ -209,9 +211,10 @@ def test_module(name, mode):
         parts = [x for x in results if jnp.issubdtype(x.dtype, jnp.floating)]
         return sum(jnp.vdot(x, t2j(c)) for x, c in zip(parts, cotangents, strict=True)), (results, new)
 
+    eager = mode == "eval" and zlib.crc32(name.encode()) % EAGER == 0
     jitted = jax.jit(jax.grad(loss, argnums=(0, 1), allow_int=True, has_aux=True))
     (got_parameters, got_inputs), under_jit = jitted(floats, given)
-    for results, new in (under_jit, run(floats, given)) if mode == "eval" else (under_jit,):
+    for results, new in (under_jit, run(floats, given)) if eager else (under_jit,):
         assert len(results) == len(outputs)
         for i, (result, output) in enumerate(zip(results, outputs, strict=True)):
             _close(result, output, f"output {i}")

@@ -44,14 +44,19 @@ def train(model, optimizer, x, y):
     return loss
 
 
-def scanned(step, state, *args, steps: int = STEPS):
-    """What so many steps return, and the state after them; the first by itself where it makes what later ones have."""
-    first = []
-    if jax.tree.structure(jax.eval_shape(step, state, *args)[1]) != jax.tree.structure(state):
-        result, state = compiled(step)(state, *args)
-        first, steps = [result], steps - 1
+def taken(step, state, *args, steps: int = STEPS):
+    """What so many steps return, and the state after them; it may be the first that makes what later ones have."""
+    step, results = compiled(step), []
+    for _ in range(steps):
+        result, state = step(state, *args)
+        results.append(result)
+    return results, state
+
+
+def scanned(step, state, *args, steps: int):
+    """The same in a loop of JAX's, where the first step makes nothing new."""
     state, results = compiled(lambda state: lax.scan(lambda s, _: step(s, *args)[::-1], state, length=steps))(state)
-    return [*first, *results], state
+    return results, state
 
 
 def check(step, objects, *args, steps: int = STEPS, atol: float = 2e-6, rtol: float = 1e-4, scale: float = 1):
@@ -61,7 +66,7 @@ def check(step, objects, *args, steps: int = STEPS, atol: float = 2e-6, rtol: fl
     """
     train = step._function
     state = step.init(*arrays(*args))
-    results, state = scanned(step, state, *arrays(*args), steps=steps)
+    results, state = taken(step, state, *arrays(*args), steps=steps)
     twins = copy.deepcopy(objects)
     wanted = [train(*objects, *args) for _ in range(steps)]
     np.testing.assert_allclose(np.stack(results), torch.stack(wanted).detach().numpy(), atol=atol, rtol=rtol)

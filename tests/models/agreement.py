@@ -39,10 +39,11 @@ def assert_agrees(
     *args: Any,
     tolerance: float = 2e-5,
     gradient_tolerance: float = 1e-3,
-    eager: bool = True,
+    eager: bool,
     **kwargs: Any,
 ) -> None:
-    """Compares outputs (eager and jitted), gradients of all parameters, and the buffers afterwards.
+    """Compares outputs, gradients of all parameters, and the buffers afterwards, jitted; outputs perhaps also eager,
+    which compiles each operation by itself.
 
     Errors are measured against the largest value of each tensor: deep models lose digits on small ones.
     """

@@ -29,4 +29,5 @@ def test_unet():
         torch.randn(2, 7, 32),
         tolerance=1e-4,
         gradient_tolerance=2e-3,
+        eager=False,
     )

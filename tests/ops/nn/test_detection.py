@@ -141,7 +141,8 @@ def _rois():
 def test_roi_align(ops, sampling_ratio, aligned):
     pool = ops.RoIAlign((3, 2), 0.6, sampling_ratio, aligned)
     _assert_agrees(pool, FEATURES, _rois(), gradients=(0,))
-    _assert_agrees(pool, FEATURES, _rois(), jit=False)
+    if aligned:
+        _assert_agrees(pool, FEATURES, _rois(), jit=False)
 
 
 @pytest.mark.parametrize("name", ["RoIPool", "PSRoIPool"])
