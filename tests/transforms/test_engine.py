@@ -299,6 +299,20 @@ def test_views_that_are_not_written_to(name):
     t2j(lambda: view(X.clone()).add_(1.0))()  # without gradients it is in order
 
 
+@pytest.mark.parametrize("name", RESTRICTED)
+def test_what_is_detached_of_them_is(name):
+    view, _ = RESTRICTED[name]
+
+    def run():
+        x, w = X.clone(), torch.ones((), requires_grad=True)
+        written = view(x.requires_grad_() * 1).detach()
+        written.add_(w * 2)
+        written.sum().backward()
+        return w.grad
+
+    assert t2j(run)() == run()
+
+
 def test_inference_mode():
     def run():
         normal = X.clone()

@@ -92,7 +92,11 @@ def _parameters(target) -> dict[str, torch.Tensor]:
 
 
 def _buffers(target) -> dict[str, torch.Tensor]:
-    return dict(target.named_buffers()) if isinstance(target, torch.nn.Module) else {}
+    """Those in the state dict: others are constants, as for whoever passes that."""
+    if not isinstance(target, torch.nn.Module):
+        return {}
+    kept = target.state_dict()
+    return {name: tensor for name, tensor in target.named_buffers() if name in kept}
 
 
 def _inputs(arguments) -> dict[str, torch.Tensor]:

@@ -405,7 +405,7 @@ def lift_fresh(self, like):
 def detach(input):
     node = input._node.detached() if input.dtype.is_floating_point or input.dtype.is_complex else input._node
     detached = make_view(input, node, input)
-    detached._viewed = None
+    detached._viewed, detached._restriction = None, None
     return detached
 
 
