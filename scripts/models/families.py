@@ -86,4 +86,5 @@ _of_transformers("encoder", "BertForMaskedLM")
 _of_transformers("speech", "Wav2Vec2ForCTC", apply_spec_augment=False)  # which draws what to hide
 _of_transformers("vision and language", "LlavaForConditionalGeneration", use_cache=False)
 _of_transformers("state space", "MambaForCausalLM", use_cache=False)
-_of_transformers("mixture of experts", "Qwen2MoeForCausalLM", use_cache=False)
+# PyTorch's grouped product, the default, takes no double precision.
+_of_transformers("mixture of experts", "Qwen2MoeForCausalLM", use_cache=False, _experts_implementation="batched_mm")

@@ -15,13 +15,15 @@ _TRAINING = "## Training"
 
 # Why models differ where the translation is not the reason.
 _ORDER = "which of many boxes it goes on with is decided by scores that are equal but for rounding"
+_BATCH_NORM = (
+    "PyTorch's gradient of a batch norm in evaluation is wrong where that of its result lies channels last and the "
+    "input does not; finite differences give the one here"
+)
 _REASONS = {
-    "transformers:cvt": (
-        "PyTorch's gradient of a batch norm in evaluation is wrong where that of its result lies channels last and the "
-        "input does not; finite differences give the one here"
-    ),
+    "transformers:cvt": _BATCH_NORM,
     "transformers:d_fine": _ORDER,
     "transformers:deimv2": _ORDER,
+    "transformers:levit": _BATCH_NORM,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
