@@ -3,12 +3,10 @@
 import contextlib
 import faulthandler
 import functools
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import unittest
@@ -89,7 +87,6 @@ def _next(receive: Connection, seconds: float) -> "Outcome | str":
 
 def _set_up(options: Options) -> None:
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     silence()
     sys.argv = sys.argv[:1]  # PyTorch's helpers read it
     os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = "cpu"
@@ -101,13 +98,6 @@ def _set_up(options: Options) -> None:
     torch.set_num_threads(1)
     loading.install(options.folder)
     os.chdir(options.folder)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _set_up_jax(options: Options) -> None:

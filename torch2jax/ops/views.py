@@ -20,7 +20,6 @@ from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.held import Lazy
 from ..tensors.known import Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
@@ -194,7 +193,7 @@ def write_known_element(self: Torchish, index, value: float) -> bool:
         known = view.known_after(made, Place((), (), found[1], dtype))
         if not isinstance(known, torch.Tensor):
             return False
-        view.write(Lazy(functools.partial(literal, made), (), canonical(dtype)), known)
+        view.write(literal(made), known)
         self.count_write()
         return True
 
