@@ -33,8 +33,8 @@ class Item(Number):
     @classmethod
     def out_of(cls, tensor: Torchish) -> "Item":
         """The number in a tensor of one element, real and no bool."""
-        wide = torch.float64 if tensor.dtype.is_floating_point else torch.int64
-        return cls.of(tensor.detach().reshape(()).to(wide))
+        wide: Any = tensor.detach().reshape(())
+        return cls.of(wide.double() if tensor.dtype.is_floating_point else wide.long())
 
     def tensor(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """What ``torch.tensor`` makes of the number."""
@@ -62,7 +62,7 @@ def _is_number(value) -> bool:
 
 
 def _plain(value):
-    return Number.of(value) if isinstance(value, torch.Tensor) else value
+    return Number.of(value) if type(value) is Item else value
 
 
 def _binary(name: str) -> Callable:
@@ -106,7 +106,7 @@ def taken(func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """
     rule: Any = registry.lookup(func)
     if func in _WRITE:
-        return map_arguments(_plain_item, (args, kwargs))
+        return map_arguments(_plain, (args, kwargs))
     is_own_body = rule is None and isinstance(func, types.FunctionType)
     if func in _TAKE or isinstance(rule, MetadataRule) or is_own_body:
         return args, kwargs
@@ -118,7 +118,3 @@ def taken(func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if is_among_tensors and not any(type(x) is Item for x in options):
             return args, kwargs
     raise TracedValueError(f"torch.{getattr(func, '__name__', func)} of what Tensor.item() gave")
-
-
-def _plain_item(value):
-    return Number.of(value) if type(value) is Item else value

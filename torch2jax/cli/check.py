@@ -229,14 +229,14 @@ class _Checker:
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
             return [Check(first, error=f"{type(error).__name__}: {_first_line(error)}")]
-        random = draws and not _equal(actual, compiled(*arguments[:2], jax.random.key(1)))
+        accepted = self._tolerance or tolerance
+        random = draws and not _agree(compiled(*arguments[:2], jax.random.key(1)), actual, accepted)
         checks = []
         for name, tensors in expected.items():
             row = Times(*times, seconds, pytorch) if not checks else None
             if random:
                 checks.append(Check(self._prefix + name, times=row, note="random: values not compared"))
             else:
-                accepted = self._tolerance or tolerance
                 agreement = compare(actual[name], tensors, accepted)
                 if nudged is not None and not (agreement.agrees or agreement.problem):
                     agreement = compare(actual[name], tensors, accepted, nudged())
@@ -267,9 +267,8 @@ def _uses(jaxpr, argument: int) -> bool:
     return any(var is jaxpr.invars[argument] for step in jaxpr.eqns for var in step.invars)
 
 
-def _equal(first, second) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(bool(jnp.array_equal(a, b, equal_nan=jnp.issubdtype(a.dtype, jnp.inexact))) for a, b in pairs)
+def _agree(one: Mapping[str, Mapping], other: Mapping[str, Mapping], tolerance: float) -> bool:
+    return all(compare(one[name], arrays, tolerance).agrees for name, arrays in other.items())
 
 
 def _seconds(run: Callable) -> float:

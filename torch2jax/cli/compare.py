@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,13 +43,13 @@ class Agreement:
 
 
 def compare(
-    actual: Mapping, expected: Mapping[str, torch.Tensor], tolerance: float, nudged: Sequence[Mapping] = ()
+    actual: Mapping, expected: Mapping[str, Any], tolerance: float, nudged: Sequence[Mapping] = ()
 ) -> Agreement:
     """Compares arrays with tensors by name. Tensors of half precision are compared more coarsely.
 
     Args:
         actual: the arrays.
-        expected: PyTorch's tensors.
+        expected: PyTorch's tensors, or arrays.
         tolerance: the relative error to accept.
         nudged: what PyTorch gives instead when rounding decides otherwise. An error of up to twice the largest
             distance of these is accepted: it is that of an activation at a kink, or of a tie.
