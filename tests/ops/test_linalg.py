@@ -165,6 +165,7 @@ class TestFailures:
             (torch.linalg.inv, jnp.ones((2, 3)), "must be batches of square matrices, but they are 2 by 3 matrices"),
             (torch.linalg.inv, jnp.ones(3), "must have at least 2 dimensions"),
             (lambda a: torch.linalg.lstsq(a, a), jnp.ones(3), "input must have at least 2 dimensions"),
+            (lambda a: torch.linalg.pinv(a, atol=torch.tensor(1j)), jnp.ones((2, 2)), "atol tensor of complex type"),
             (torch.linalg.eigh, jnp.ones((2, 2), int), "linalg_eigh got a tensor of torch.int32"),
             (torch.linalg.svd, jnp.ones((2, 2), jnp.bfloat16), "wanted one of complex, torch.float32 or torch.float64"),
             (lambda a: torch.linalg.solve(a, torch.ones(3)), jnp.ones((2, 2)), "Incompatible shapes"),

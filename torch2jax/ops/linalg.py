@@ -572,6 +572,9 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
 @factored(aten.linalg_pinv.atol_rtol_tensor, prepare=_for_svd)
 def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
     check_matrices("linalg.pinv", input, square=hermitian)
+    for name, tolerance in (("atol", atol), ("rtol", rtol)):
+        if tolerance is not None and jnp.iscomplexobj(tolerance):
+            raise RuntimeError(f"linalg.pinv: {name} tensor of complex type is not supported.")
     return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
 
 

@@ -48,16 +48,25 @@ class InPlace:
         self._functional = functools.partial(_on_copy, function)
 
     def __call__(self, args: tuple, kwargs: dict):
-        value = current().run_rule(self._functional, self.rule, args, kwargs)
-        operands = (*args[1:], *kwargs.values())
+        target, operands = lift(args[0]), (*args[1:], *kwargs.values())
+        dims = []
         if self.name in _INTO_EXPANDED and not _accumulates(self.name, args, kwargs):
-            dims = _expanded_dims(lift(args[0]))
-            if dims:
-                value = _as_expanded(lift(args[0]), value, dims, self.name)
-                return write_in_place(args[0], value, operands, fills=True)
-        return write_in_place(args[0], value, operands)
+            dims = _expanded_dims(target)
+        with torch._C.DisableTorchFunction():
+            if not dims:
+                _expect_no_overlap(target)
+            _expect_no_overlap_with(target, operands, fully=self.name in _BY_INDEX)
+        value = current().run_rule(self._functional, self.rule, args, kwargs)
+        if dims:
+            value = _as_expanded(target, value, dims, self.name)
+        return _write(args[0], value)
 
 
+# What PyTorch writes one element after the other, and so refuses to write to an operand.
+_BY_INDEX = frozenset(
+    ("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "put_")
+    + ("scatter_", "scatter_add_", "scatter_reduce_")
+)
 # What PyTorch writes to expanded tensors, with a warning; others it refuses.
 _INTO_EXPANDED = ("index_fill_", "index_put_", "masked_fill_")
 
@@ -137,14 +146,20 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
     """
     with torch._C.DisableTorchFunction():
         tensor = lift(target)
+        if not fills:
+            _expect_no_overlap(tensor)
+        _expect_no_overlap_with(tensor, operands)
+    return _write(target, value)
+
+
+def _write(target: Any, value: Torchish) -> Any:
+    with torch._C.DisableTorchFunction():
+        tensor = lift(target)
         if value.shape != tensor.shape:
             raise RuntimeError(
                 f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(value.shape)}"
             )
         check_cast(value, tensor)
-        if not fills:
-            _expect_no_overlap(tensor)
-        _expect_no_overlap_with(tensor, operands)
         _store(tensor, value)
         return target  # itself: after ``self.buffer += 1`` a module from outside holds what it held
 
@@ -272,16 +287,20 @@ def _expect_no_overlap(target: Torchish) -> None:
         )
 
 
-def _expect_no_overlap_with(target: Torchish, operands) -> None:
+def _expect_no_overlap_with(target: Torchish, operands, *, fully: bool = False) -> None:
+    """Refuses a write to a part of an operand, or if `fully` also to all of it."""
     for operand in operands:
-        if isinstance(operand, Torchish) and operand is not target and _overlap_partly(target, operand):
+        if isinstance(operand, (list, tuple)) and fully:
+            masks = (torch.bool, torch.uint8)  # by which PyTorch fills, all at once
+            _expect_no_overlap_with(target, [x for x in operand if x is None or x.dtype not in masks], fully=True)
+        elif isinstance(operand, Torchish) and (fully or operand is not target) and _overlap(target, operand, fully):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                 "single memory location. Please clone() the tensor before performing the operation."
             )
 
 
-def _overlap_partly(a: Torchish, b: Torchish) -> bool:
+def _overlap(a: Torchish, b: Torchish, fully: bool) -> bool:
     # As PyTorch: only dense tensors are compared, and the same region is no partial overlap.
     if a._node.storage.memory is not b._node.storage.memory or a.numel() == 0 or b.numel() == 0:
         return False
@@ -290,7 +309,7 @@ def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     first, second = a.storage_offset() * a.element_size(), b.storage_offset() * b.element_size()
     first_end, second_end = first + a.numel() * a.element_size(), second + b.numel() * b.element_size()
     if (first, first_end) == (second, second_end):
-        return a.stride() != b.stride()
+        return fully or a.stride() != b.stride()
     return first < second_end and second < first_end
 
 
