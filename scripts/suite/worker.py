@@ -102,13 +102,13 @@ def _set_up(options: Options) -> None:
 
 def _set_up_jax(options: Options) -> None:
     import jax
-    from jax._src.interpreters import mlir
 
     from scripts.suite import comparison, samples
+    from tests.compiling import keep_context
 
     comparison.install()
     samples.install()
-    mlir.make_ir_context = functools.cache(mlir.make_ir_context)  # takes as long as the lowering of an operator
+    keep_context()
     jax.config.update("jax_enable_x64", True)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
