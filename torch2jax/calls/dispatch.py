@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..rules import autocast, registry
-from ..rules.inplace import InPlace, write_in_place, write_out
+from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
@@ -222,6 +222,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if kwargs and kwargs.get("out") is not None and not isinstance(func, types.FunctionType):
                 expect_out_of_dtype(self, func, rule, args, kwargs)
+                kwargs = kwargs if rule is None else with_dtype_of_out(rule, kwargs)
             if rule is not None and not is_in_old_order(func, args):
                 if has_numpys(args, kwargs):
                     args, kwargs = without_numpys(func, rule, args, kwargs)

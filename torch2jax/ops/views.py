@@ -344,8 +344,9 @@ def diagonal(self, like, offset=0, dim1=0, dim2=1):
 @_view(aten.unfold.default)
 def unfold(self, like, dimension, size, step):
     shape = _shape_of(self)
-    if not shape:
-        return _reshape(self, like)
+    if not shape:  # as if it had one dimension, of size one
+        empty = ViewKind(lambda array: lax.full((0,), 0, array.dtype), lambda array, _: array)
+        return _reshape(self, like) if size else empty
     dim = dimension % len(shape)
     count = _shape_of(like)[dim]
     places = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)
