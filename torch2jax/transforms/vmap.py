@@ -11,7 +11,7 @@ import torch
 from torch import _vmap_internals
 from torch._functorch import vmap as functorch
 from torch.autograd import functional
-from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
@@ -78,7 +78,7 @@ class Batch(Level):
                 f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
             )
         if not self.is_batched(tensor):
-            tensor = tensor.unsqueeze(out_dim)
+            tensor = self.unowned(self.call.lift(tensor)).unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
         lifted = self.call.lift(tensor)
         form, array, alias = Form.of(lifted), self.call.leaving(lifted.held.array), self._alias(lifted)
@@ -167,6 +167,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
                 examples[place] = level.give(tensor, inner)
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
             found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
+            found = tree_map_only(Torchish, level.unowned, found)
             return level.outputs(), [[] if array is None else [array] for array in level.written()]
 
     out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
