@@ -309,6 +309,11 @@ def captured_draw(x):
     return vmap(lambda x: buffer.normal_(), randomness="different")(x)
 
 
+def set_data(x):
+    x.data = torch.ones(3, 4)
+    return x
+
+
 ERRORS = {
     "random": (vmap(lambda x: x + torch.rand(())), RuntimeError, "random operation while in randomness error mode"),
     "a captured tensor": (captured, RuntimeError, "inplace arithmetic"),
@@ -321,7 +326,10 @@ ERRORS = {
     "different numbers in one tensor": (captured_draw, RuntimeError, "different inplace randomness on an unbatched"),
     "item": (vmap(lambda x: x.sum().item()), RuntimeError, r"item\(\) on a Tensor"),
     "control flow": (vmap(lambda x: x if x.sum() > 0 else -x), RuntimeError, "data-dependent control flow"),
-    "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape"),
+    "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape. Attempted to vmap over aten::nonzero"),
+    "where": (vmap(torch.where), RuntimeError, "dynamic shape. Attempted to vmap over aten::where"),
+    "its data": (vmap(lambda x: x.data), RuntimeError, "accessing `data` under vmap"),
+    "data given": (vmap(set_data), RuntimeError, "mutating directly with `.data` under vmap"),
     "out_dims": (vmap(torch.sin, out_dims=3), IndexError, r"range of \[-3, 2\], but got 3"),
     "in_dims": (vmap(torch.sin, in_dims=3), ValueError, "in_dim=3 for some input"),
     "sizes": (lambda x: vmap(torch.add)(x, x[0]), ValueError, "to have the same size in the mapped dimension"),

@@ -23,7 +23,7 @@ from .level import Level
 from .mapped_draws import Mapped
 from .traces import example_of, examples_in
 
-__all__ = ["Batch", "of_all_examples"]
+__all__ = ["Batch", "batch_of", "of_all_examples"]
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -136,6 +136,12 @@ class _Output:
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
 
 
+def batch_of(tensor: Torchish) -> Batch | None:
+    """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
+    levels = current().levels
+    return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
+
+
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
     lifted = current().lift(tensor)
@@ -185,8 +191,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
 
 @stands_in(functorch, "is_batchedtensor")
 def _is_batched(tensor) -> bool:
-    levels = current().levels
-    return bool(levels) and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor)
+    return batch_of(tensor) is not None
 
 
 @stands_in(functorch, "_remove_batch_dim")
