@@ -28,7 +28,7 @@ from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
-from ..tensors.tensor import Torchish, resize, strides_of_copy, wrap, wrap_held
+from ..tensors.tensor import Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
 from .arrays import cast
@@ -54,19 +54,20 @@ def made_of(
     Args:
         make: gives the same in PyTorch, from the dtype.
     """
-    call, known = current(), None
+    call, known, label = current(), None, label_of(device)
+    expect_values(label, dtype)
     if not shape and call.is_lazy:
-        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label_of(device)), requires_grad)
+        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label), requires_grad)
     values: Any = functools.partial(body, *args)
     if call.stages:
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            held, label = Lazy(functools.partial(_held, values), shape, canonical(dtype)), label_of(device)
+            held = Lazy(functools.partial(_held, values), shape, canonical(dtype))
             with torch._C.DisableTorchFunction():
                 made = wrap_held(held, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
-    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
+    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label), requires_grad)
 
 
 def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
