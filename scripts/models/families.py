@@ -69,6 +69,15 @@ def _diffusion_transformer():
     return model, (), inputs
 
 
+@_family("detection")
+def _detection():
+    from transformers import YolosConfig, YolosForObjectDetection
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = YolosConfig(image_size=[64, 64], num_detection_tokens=10, num_labels=5, **sizes)
+    return YolosForObjectDetection(config), _images(64), {}
+
+
 @_family("speech")
 def _speech():
     from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
@@ -91,7 +100,6 @@ def _of_transformers(family: str, name: str, **settings) -> None:
     FAMILIES[family] = make
 
 
-_of_transformers("detection", "YolosForObjectDetection")
 _of_transformers("causal language model", "LlamaForCausalLM", use_cache=False)
 _of_transformers("encoder and decoder", "T5ForConditionalGeneration", use_cache=False)
 _of_transformers("encoder", "BertForMaskedLM")
