@@ -69,6 +69,27 @@ def _diffusion_transformer():
     return model, (), inputs
 
 
+@_family("detection")
+def _detection():
+    from transformers import YolosConfig, YolosForObjectDetection
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = YolosConfig(image_size=[64, 64], num_detection_tokens=10, num_labels=5, **sizes)
+    return YolosForObjectDetection(config), _images(64), {}
+
+
+@_family("speech")
+def _speech():
+    from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    of_positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    of_sound = {"conv_dim": (32, 32, 32), "conv_stride": (5, 2, 2), "conv_kernel": (10, 3, 3)}
+    draws = {"apply_spec_augment": False, "layerdrop": 0.0}  # what to hide, and which layers to leave out
+    config = Wav2Vec2Config(vocab_size=32, num_feat_extract_layers=3, **sizes, **of_positions, **of_sound, **draws)
+    return Wav2Vec2ForCTC(config), (torch.randn(_BATCH, 2000),), {}
+
+
 def _of_transformers(family: str, name: str, **settings) -> None:
     def make():
         subject = build_transformers(name)
@@ -79,12 +100,9 @@ def _of_transformers(family: str, name: str, **settings) -> None:
     FAMILIES[family] = make
 
 
-_of_transformers("detection", "YolosForObjectDetection")
 _of_transformers("causal language model", "LlamaForCausalLM", use_cache=False)
 _of_transformers("encoder and decoder", "T5ForConditionalGeneration", use_cache=False)
 _of_transformers("encoder", "BertForMaskedLM")
-# Which draws what to hide, and layers to leave out.
-_of_transformers("speech", "Wav2Vec2ForCTC", apply_spec_augment=False, layerdrop=0.0)
 _of_transformers("vision and language", "LlavaForConditionalGeneration", use_cache=False)
 _of_transformers("state space", "MambaForCausalLM", use_cache=False)
 # PyTorch's grouped product, the default, takes no double precision.

@@ -92,7 +92,7 @@ def page(
         if found := _of(outcomes, library):
             yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
             yield from (outcome.row() for outcome in found)
-    if known := [spec for spec in _REASONS if spec in outcomes]:
+    if known := [spec for spec in _REASONS if spec in outcomes and not outcomes[spec].agrees]:
         yield from ("", "## Why these fail", "", "| model | reason |", "|---|---|")
         yield from (f"| {spec} | {_REASONS[spec]} |" for spec in known)
     if told := [spec for spec in ANSWERS if spec in outcomes]:

@@ -17,6 +17,7 @@ GUESSED = {
     "bamba": {"input_ids", "attention_mask"},  # of two layers none has attention, which a cache asks for
     "deepseek_v3": {"input_ids", "attention_mask"},  # sizes of heads that hang together
     "esm": {"input_ids", "attention_mask"},  # sizes that are left open
+    "kimi_linear": {"input_ids", "attention_mask"},  # heads of linear attention, counted apart
     "qwen2_vl_text": {"input_ids", "attention_mask"},  # parts of a head that are counted
     "blip_text_model": {"input_ids", "attention_mask"},  # a file of its own
     "speech_to_text": {"input_features", "decoder_input_ids"},  # the other order of a spectrogram

@@ -8,6 +8,7 @@ __all__ = ["small_configurations"]
 
 _WIDTHS: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
+    "backbone_hidden_size": 64,
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
@@ -35,7 +36,7 @@ _COUNTS: dict[str, int] = {
 }
 # Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.
 _WIDER: dict[str, int] = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 512),
+    **dict.fromkeys(("hidden_size", "backbone_hidden_size", "d_model", "n_embd", "dim"), 512),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
     "head_dim": 128,
