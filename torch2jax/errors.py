@@ -247,7 +247,11 @@ class BatchedValueError(TracedValueError, RuntimeError):
     """As `TracedValueError`, of a value that each example of ``torch.vmap`` has another of."""
 
     def __init__(self, error: TracedValueError):
-        hint = _VMAP_HINTS.get(error.what, "We do not support batching operators that can output dynamic shape")
+        hint = _VMAP_HINTS.get(error.what)
+        if hint is None:
+            hint = "We do not support batching operators that can output dynamic shape"
+            if error.what.startswith("torch."):
+                hint += f". Attempted to vmap over aten::{error.what.removeprefix('torch.')}"
         self.what = error.what
         Exception.__init__(self, f"vmap: {hint}. {error}")
 

@@ -5,6 +5,8 @@ import dataclasses
 __all__ = ["HEAD", "Outcome", "library_of"]
 
 HEAD = "| model | parameters | forward | gradients | trace s | compile s | operations | TPU | what fails |"
+_PYTORCH, _SINGLE = "PyTorch: ", "in single precision: "
+_LIMITS = ("TimeoutError: more than", "the process ended", "MemoryError", "RESOURCE_EXHAUSTED")
 
 
 def library_of(spec: str) -> str:
@@ -28,6 +30,7 @@ class Outcome:
         exports: whether it exports for TPU.
         pytorch: whether PyTorch runs it here, and so whether it counts.
         failure: what did not come out as it should, or why PyTorch does not run it.
+        single: what differs in single precision; the differences above are then those in double precision.
     """
 
     spec: str
@@ -40,6 +43,7 @@ class Outcome:
     exports: bool = False
     pytorch: bool = True
     failure: str = ""
+    single: str = ""
 
     @property
     def library(self) -> str:
@@ -48,6 +52,11 @@ class Outcome:
     @property
     def agrees(self) -> bool:
         return self.pytorch and not self.failure
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it came to the end of its time, or of its memory."""
+        return any(word in self.failure for word in _LIMITS)
 
     def row(self) -> str:
         """The line of the table."""
@@ -58,15 +67,18 @@ class Outcome:
             "" if self.operations is None else f"{self.operations:,}",
             "yes" if self.exports else "",
         )
-        failure = self.failure.replace("|", "/").replace("`", "'").replace("\n", " ")
-        why = f"{'' if self.pytorch else 'PyTorch: '}`{failure}`" if failure else ""
+        text = (self.failure or self.single).replace("|", "/").replace("`", "'").replace("\n", " ")
+        kind = _SINGLE if not self.failure else "" if self.pytorch else _PYTORCH
+        why = f"{kind}`{text}`" if text else ""
         return f"| {' | '.join([f'`{self.spec}`', *numbers, why])} |"
 
     @classmethod
     def read(cls, row: str) -> "Outcome":
         """The outcome of a line of the table."""
         cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
-        spec, parameters, forward, gradient, trace, compile_, operations, exports, failure = cells
+        spec, parameters, forward, gradient, trace, compile_, operations, exports, why = cells
+        text = why.removeprefix(_PYTORCH).removeprefix(_SINGLE).strip("`")
+        single = why.startswith(_SINGLE)
 
         def number(text: str, kind: type = float):
             return kind(text.replace(",", "")) if text else None
@@ -77,6 +89,7 @@ class Outcome:
             *map(number, (forward, gradient, trace, compile_)),
             number(operations, int),
             bool(exports),
-            not failure.startswith("PyTorch: "),
-            failure.removeprefix("PyTorch: ").strip("`"),
+            not why.startswith(_PYTORCH),
+            "" if single else text,
+            text if single else "",
         )

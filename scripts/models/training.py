@@ -13,7 +13,7 @@ from torch2jax.cli.subject import Subject
 from torch2jax.cli.trial import Trial
 from torch2jax.tensors.trees import map_arguments
 
-__all__ = ["HEAD", "STEPS", "Training", "train"]
+__all__ = ["HEAD", "STEPS", "Training", "doubled", "train"]
 
 HEAD = "| family | model | parameters | first loss | last loss | loss | parameters moved | buffers | what fails |"
 STEPS = 20
@@ -68,7 +68,7 @@ def train(family: str, steps: int = STEPS) -> Training:
     model, args, kwargs = FAMILIES[family]()
     vary(model)
     found = Training(family, type(model).__name__, sum(parameter.numel() for parameter in model.parameters()))
-    args, kwargs = map_arguments(_double, (args, kwargs))
+    args, kwargs = map_arguments(doubled, (args, kwargs))
     trial = Trial(Subject(family, model.double(), args, kwargs), training=True)
     with torch.no_grad():
         outputs, *_ = trial.pytorch()(trial.inputs)
@@ -88,7 +88,7 @@ def train(family: str, steps: int = STEPS) -> Training:
     return found
 
 
-def _double(leaf):
+def doubled(leaf):
     is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     return leaf.double() if is_float else leaf
 
@@ -117,7 +117,9 @@ def _in_jax(trial: Trial, targets, begin, steps: int) -> tuple[list[float], dict
     names = trial.leaves().keys() - trial.inputs.keys()
 
     def loss(parameters, state, inputs):
-        outputs, buffers = trial.jax({**state, **parameters}, inputs)
+        outputs, buffers = trial.jax(
+            {**state, **parameters}, inputs, jax.random.key(0)
+        )  # for draws that decide nothing
         return sum(jnp.square(outputs[name] - target).mean() for name, target in wanted.items()), buffers
 
     @jax.jit

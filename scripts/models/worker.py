@@ -7,50 +7,76 @@ import resource
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import jax
 import torch
 
+from scripts.models.answers import answers_of
 from scripts.models.outcome import Outcome, library_of
-from scripts.models.training import Training, train
+from scripts.models.training import Training, doubled, train
 from scripts.models.variation import vary
 from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
+from tests.compiling import FLAGS
 from tests.memory import Bound
 from torch2jax import t2j
-from torch2jax.cli.check import check
+from torch2jax.cli.check import Report, check
 from torch2jax.cli.specs import build
 from torch2jax.cli.subject import SpecError
 from torch2jax.cli.trial import Trial
 from torch2jax.cli.vision import define_vision_operators
+from torch2jax.tensors.trees import map_arguments
 
-__all__ = ["FLAGS", "outcomes", "trainings"]
+__all__ = ["outcomes", "trainings"]
 
-_BATCH = 60  # models that one process runs: what libraries and compilers keep grows
-_MEMORY = 6  # GB that a process may take
 _PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
-# What LLVM does not optimise compiles in half the time, and in a tenth where XLA's emitters of fusions are not used.
-# But a fusion then repeats what it reads, in a deep network again and again, until it takes minutes to run. (Where XLA
-# is told to fuse nothing, it gives wrong numbers.)
-FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding"
-)
 _SHALLOW = {"transformers", "diffusers"}  # made of a few layers
 
 
+class _Way(NamedTuple):
+    """How models are run.
+
+    Attributes:
+        flags: of XLA.
+        batch: how many one process runs: what libraries and compilers keep grows.
+        memory: GB that a process may take.
+    """
+
+    flags: str
+    batch: int
+    memory: int
+
+
+# The quick way, and one for what it has no time or memory for: what is not optimised takes up to a hundred times as
+# long to run, and without XLA's emitters a fusion repeats what it reads, in a deep network again and again.
+_WAYS = (_Way(FLAGS, 60, 6), _Way("", 20, 8))
+
+
 def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
-    """The outcome of each model, in as many processes, one after the other, as that takes."""
+    """The outcome of each model, in as many processes, one after the other, as that takes.
+
+    What runs out of time or memory comes last of its library: it is tried again in another way.
+    """
     for library, group in itertools.groupby(specs, library_of):
-        emitters = " --xla_cpu_use_fusion_emitters=false" if library in _SHALLOW else ""
-        run = functools.partial(_run, flags=FLAGS + emitters)
-        for spec, found in each(run, list(group), _BATCH, timeout):
-            yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
+        left, ways = list(group), _WAYS if library in _SHALLOW else _WAYS[-1:]
+        for way in ways:
+            tried, left = left, []
+            for outcome in _outcomes(tried, way, timeout):
+                if outcome.ran_out and way is not ways[-1]:
+                    left.append(outcome.spec)
+                else:
+                    yield outcome
+
+
+def _outcomes(specs: Sequence[str], way: _Way, timeout: float) -> Iterator[Outcome]:
+    for spec, found in each(functools.partial(_run, way=way), specs, way.batch, timeout):
+        yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
 
 
 def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
     """How a model of each family is trained."""
-    for family, found in each(_train, families, _BATCH, timeout):
+    for family, found in each(_train, families, len(families), timeout):
         yield found if isinstance(found, Training) else Training(family, failure=found)
 
 
@@ -58,7 +84,7 @@ def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
 
 
 def _train(send: Connection, families: list[str]) -> None:
-    _set_up(FLAGS)
+    _set_up(_WAYS[-1])
     send.send(None)
     for family in families:
         try:
@@ -67,19 +93,19 @@ def _train(send: Connection, families: list[str]) -> None:
             send.send(Training(family, failure=reason(f"{type(error).__name__}: {error}")))
 
 
-def _run(send: Connection, specs: list[str], flags: str) -> None:
-    _set_up(flags)
-    bound = Bound(_MEMORY / 3)
+def _run(send: Connection, specs: list[str], way: _Way) -> None:
+    _set_up(way)
+    bound = Bound(way.memory / 3)
     send.send(None)
     for spec in specs:
         send.send(_outcome(spec))
         bound.keep()
 
 
-def _set_up(flags: str) -> None:
+def _set_up(way: _Way) -> None:
     silence()
-    os.environ.setdefault("XLA_FLAGS", flags)  # which JAX reads when it first computes
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY * 10**9, resource.RLIM_INFINITY))
+    os.environ.setdefault("XLA_FLAGS", way.flags)  # which JAX reads when it first computes
+    resource.setrlimit(resource.RLIMIT_DATA, (way.memory * 10**9, resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     define_vision_operators()
@@ -90,6 +116,7 @@ def _outcome(spec: str) -> Outcome:
     try:
         subject = build(spec, [], None, False)
         subject.target.eval()
+        subject.answers = answers_of(spec)
     except Exception as error:
         found.pytorch, found.failure = False, reason(f"{type(error).__name__}: {error}")
         return found
@@ -106,11 +133,15 @@ def _outcome(spec: str) -> Outcome:
     except Exception as error:
         found.failure = reason(f"{type(error).__name__}: {error}")
         return found
+    if any(x.agreement and not x.agreement.agrees for x in report.checks):
+        doubled = _in_double(spec)
+        if doubled.passed:
+            found.single, report = "; ".join(_failures(report)), doubled
     forward, gradient = report.checks
     found.forward, found.gradient = (x.agreement and x.agreement.relative for x in (forward, gradient))
     if forward.times:
         found.trace, found.compile = forward.times.trace, forward.times.compile
-    failures = [f"{x.name}: {_failure(x)}" for x in report.checks if not x.passed]
+    failures = _failures(report)
     if not forward.error:
         try:
             found.operations = _exported(subject).mlir_module().count("stablehlo.")
@@ -121,9 +152,30 @@ def _outcome(spec: str) -> Outcome:
     return found
 
 
+def _in_double(spec: str) -> Report:
+    """The same comparison in double precision, where rounding decides nothing."""
+    subject = build(spec, [], None, False)
+    subject.answers = answers_of(spec)
+    vary(subject.target.eval())
+    subject.target.double()
+    subject.args, subject.kwargs = map_arguments(doubled, (subject.args, subject.kwargs))
+    with jax.enable_x64(True):
+        return check(subject, grad=True, timed=False)
+
+
+def _failures(report: Report) -> list[str]:
+    return [f"{x.name}: {_failure(x)}" for x in report.checks if not x.passed or _is_random(x)]
+
+
+def _is_random(row) -> bool:
+    return row.agreement is None and row.note.startswith("random")
+
+
 def _failure(row) -> str:
     if row.error:
         return reason(row.error)
+    if _is_random(row):
+        return row.note
     return row.agreement.problem or f"{row.agreement.relative:.0e} in {row.agreement.worst}"
 
 
@@ -131,4 +183,6 @@ def _exported(subject):
     """The forward pass, as a program for TPU."""
     trial = Trial(subject, training=False)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), t2j((trial.state(), trial.inputs)))
-    return jax.export.export(jax.jit(lambda *args: trial.jax(*args)[0]), platforms=["tpu"])(*arguments)
+    return jax.export.export(jax.jit(lambda *args: trial.jax(*args, jax.random.key(0))[0]), platforms=["tpu"])(
+        *arguments
+    )

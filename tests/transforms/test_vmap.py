@@ -152,6 +152,50 @@ def test_an_example_says_what_pytorch_says():
     assert seen[:2] == seen[2:]
 
 
+def of_outer(of_one):
+    """A function of a batch of `of_one`, which gets a tensor from outside that requires grad too."""
+
+    def function(y):
+        x = torch.arange(3.0).requires_grad_()
+        return of_one(x, y)
+
+    return function
+
+
+def hooked_within(x, y):
+    def of_one(v):
+        product = x * y
+        product.register_hook(lambda gradient: gradient * 10)
+        return torch.autograd.grad([product.sin()], [x], [v])[0]
+
+    return vmap(of_one)(torch.eye(3))
+
+
+def same_for_all(x, y):
+    results = vmap(lambda v: (((x * y) * v).sum(), (x * y).floor(), x * y), out_dims=(0, 0, None))(torch.eye(3))
+    return torch.autograd.grad(sum(result.sum() for result in results), x)[0]
+
+
+def same_for_all_within_jvp(x, y):
+    value, tangent = torch.func.jvp(lambda v: (v * x).sum() * y, (y,), (torch.ones(3),))
+    _, zero = torch.func.jvp(lambda v: (x * 2).floor(), (y,), (torch.ones(3),))
+    return torch.autograd.grad((value + tangent).sum(), x)[0], zero
+
+
+GRADIENTS = {
+    "of what came before": lambda x, y: vmap(lambda v, z=x * y: torch.autograd.grad([z], [x], [v])[0])(torch.eye(3)),
+    "of what is the same for all": lambda x, y: vmap(lambda v: torch.autograd.grad([x * y], [x], [v])[0])(torch.eye(3)),
+    "with a hook": hooked_within,
+    "of results that are the same for all": same_for_all,
+    "of results that are constant": same_for_all_within_jvp,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_what_requires_grad_outside(name):
+    agree(of_outer(GRADIENTS[name]), Y)
+
+
 KEY = jax.random.key(3)
 
 
@@ -265,6 +309,11 @@ def captured_draw(x):
     return vmap(lambda x: buffer.normal_(), randomness="different")(x)
 
 
+def set_data(x):
+    x.data = torch.ones(3, 4)
+    return x
+
+
 ERRORS = {
     "random": (vmap(lambda x: x + torch.rand(())), RuntimeError, "random operation while in randomness error mode"),
     "a captured tensor": (captured, RuntimeError, "inplace arithmetic"),
@@ -277,7 +326,10 @@ ERRORS = {
     "different numbers in one tensor": (captured_draw, RuntimeError, "different inplace randomness on an unbatched"),
     "item": (vmap(lambda x: x.sum().item()), RuntimeError, r"item\(\) on a Tensor"),
     "control flow": (vmap(lambda x: x if x.sum() > 0 else -x), RuntimeError, "data-dependent control flow"),
-    "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape"),
+    "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape. Attempted to vmap over aten::nonzero"),
+    "where": (vmap(torch.where), RuntimeError, "dynamic shape. Attempted to vmap over aten::where"),
+    "its data": (vmap(lambda x: x.data), RuntimeError, "accessing `data` under vmap"),
+    "data given": (vmap(set_data), RuntimeError, "mutating directly with `.data` under vmap"),
     "out_dims": (vmap(torch.sin, out_dims=3), IndexError, r"range of \[-3, 2\], but got 3"),
     "in_dims": (vmap(torch.sin, in_dims=3), ValueError, "in_dim=3 for some input"),
     "sizes": (lambda x: vmap(torch.add)(x, x[0]), ValueError, "to have the same size in the mapped dimension"),

@@ -45,6 +45,7 @@ from ..transforms.traces import current_trace
 from ..translation import CallMode, current
 from .at_once import run_at_once
 from .dropped import DROPPED, with_dropped
+from .item import Item, taken
 from .kernels import has_kernel
 from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -163,6 +164,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 return NotImplemented
             if Selected in types:
                 return self.dispatch_selected(func, args, kwargs or {})
+            if Item in types:
+                args, kwargs = taken(func, args, kwargs or {})
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})

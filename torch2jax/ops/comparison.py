@@ -202,11 +202,6 @@ def where_(condition, input, other):
     return where(truth(condition), input, other)
 
 
-@implements_tensors(aten.where.default)
-def where_nonzero(condition):
-    return torch.nonzero(condition, as_tuple=True)
-
-
 @implements_overloads(torch.where)
 def where_of(condition, input=None, other=None, *, out=None):
     return aten.where.default if input is None else aten.where

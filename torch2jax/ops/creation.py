@@ -18,6 +18,7 @@ import torch
 from jax import lax
 from torch.utils._device import DeviceContext
 
+from ..calls.item import Item
 from ..calls.known import constant
 from ..errors import SparseLayoutError
 from ..rules.inplace import check_cast, write_out
@@ -185,7 +186,7 @@ def _shape(size: tuple) -> tuple[int, ...]:
 
 
 def _number(value):
-    return value.item() if isinstance(value, torch.Tensor) else value
+    return aten.item(value) if isinstance(value, torch.Tensor) else value
 
 
 def _real_number(value):
@@ -254,6 +255,8 @@ def empty_permuted(size, physical_layout, *, dtype=None, **options):
 
 @factory(torch.full, aten.full.default)
 def full(size, fill_value, *, dtype=None, **options):
+    if isinstance(fill_value, Item):
+        fill_value = fill_value.tensor(dtype)
     if isinstance(fill_value, torch.Tensor):
         return _spread(fill_value, _shape(size), dtype, **options)
     return filled(_shape(size), fill_value, dtype or _dtype_of_scalar(fill_value), **options)
@@ -369,6 +372,8 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False):
 
 def _from_data(data, dtype) -> Tensor:
     """A new tensor of Python numbers, numpy arrays, or nested sequences of these and of tensors."""
+    if isinstance(data, Item):
+        return data.tensor(dtype)
     if isinstance(data, (torch.Tensor, jax.Array)):
         data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
@@ -398,7 +403,7 @@ def _holds_float(data) -> bool:
 
 def _from_item(item) -> Tensor:
     """An item of a sequence: a tensor in it is one number, whatever its shape."""
-    if not isinstance(item, (torch.Tensor, jax.Array)):
+    if isinstance(item, Item) or not isinstance(item, (torch.Tensor, jax.Array)):
         return _from_data(item, None)
     lifted = current().lift(item)
     if lifted.numel() != 1:
@@ -419,7 +424,7 @@ def _owned(made: Tensor) -> Torchish:
 
 @factory(torch.as_tensor)
 def as_tensor(data, dtype=None, device=None):
-    if not isinstance(data, (torch.Tensor, jax.Array)):
+    if isinstance(data, Item) or not isinstance(data, (torch.Tensor, jax.Array)):
         if not isinstance(data, np.ndarray):
             return tensor(data, dtype=dtype, device=device)
         data = on_memory(torch.as_tensor, data)

@@ -639,6 +639,11 @@ def nonzero(input, *, as_tuple=False):
     return jnp.asarray(np.argwhere(input))
 
 
+@implements(aten.where.default, concrete=True, dtype=torch.int64)
+def where_alone(condition):
+    return nonzero(condition, as_tuple=True)
+
+
 @implements(torch.argwhere, concrete=True, dtype=torch.int64)
 def argwhere(input):
     return jnp.asarray(np.argwhere(input))

@@ -12,6 +12,7 @@ from ..tensors.history import Source
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap, swap_with_meta
 from ..tensors.traced import is_traced
+from ..transforms.vmap import batch_of
 from ..translation import current
 from .creation import filled
 
@@ -115,6 +116,8 @@ def _memory_format(tensor) -> torch.memory_format:
 def set_data(self, value):
     if not isinstance(value, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
+    if batch_of(_lift(self)) is not None:
+        raise RuntimeError("mutating directly with `.data` under vmap transform is not allowed.")
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
     before, history = self.held, self.history

@@ -37,6 +37,7 @@ from ..tensors.tensor import (
 )
 from ..tensors.traced import is_at_once
 from ..tensors.view_kind import ViewKind
+from ..transforms.vmap import batch_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .indexing import known_values
@@ -411,6 +412,8 @@ def detach(input):
 
 @_function(torch.Tensor.data.__get__)
 def _data(self):
+    if batch_of(self) is not None:
+        raise RuntimeError("accessing `data` under vmap transform is not allowed")
     data = detach(self)
     data._writes = [0]
     return data

@@ -56,6 +56,8 @@ def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
 def _metadata_of(operand):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
+            if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
+                return kind_of(operand)
             return _Metadata(operand.dtype, operand.shape, None, None)
         strides = None if operand.is_contiguous() else operand.stride()
         return _Metadata(operand.dtype, operand.shape, strides, operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]

@@ -250,7 +250,7 @@ def _moved(level: Level, outputs: list, forms: list[Form | Torchish], strict: bo
                 "allowed with strict=True."
             )
         else:
-            forms.append(lifted)
+            forms.append(level.unowned(lifted))
     return arrays
 
 

@@ -91,6 +91,16 @@ class Level(ABC):
         array = self.call.leaving(array)
         return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
 
+    def unowned(self, tensor: Torchish) -> Torchish:
+        """A tensor whose array is not the level's own, as it is outside: without what only the function recorded."""
+        array, layout = tensor.held
+        below = self.call.leaving(array)
+        if below is array:
+            return tensor
+        found = Form.of(tensor)._replace(layout=layout, wants_grad=False).tensor(below)
+        found._node.storage.history = tensor.history
+        return found
+
     def is_new(self, tensor: Torchish) -> bool:
         """Whether a tensor's memory is of the function's own making, or an argument's."""
         return tensor._node.storage.memory.number > self._since
@@ -99,7 +109,7 @@ class Level(ABC):
         """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.held.array):
-            return lifted
+            return self.unowned(lifted)
         for outer, inner, _ in self.given:
             if inner._node is lifted._node:
                 return outer  # not a copy of it

@@ -111,6 +111,10 @@ class Level:
     def has(self, array) -> bool:
         return isinstance(array, ad.LinearizeTracer) and array._trace.tag is self.tag
 
+    def gave(self, tangent) -> bool:
+        """Whether a tangent is of this linearization."""
+        return tangent._trace is self._tangents
+
     def values(self, array):
         """The array without its part in this linearization."""
         return array.primal if self.has(array) else array

@@ -270,8 +270,11 @@ class Tape:
         return values
 
     def placed(self, array):
-        """The array with a place at every level, also where nothing that came before has a derivative there."""
-        if len(self.variables(array)) == self.depth:
+        """The array with a place at every level, also where nothing that came before has a derivative there.
+
+        What a tape around knows has its place there alone: a place here would be where its derivatives begin.
+        """
+        if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
             return array
         values = self.lowered(array)
         for level, part in reversed(list(self._parts(array))):
@@ -313,8 +316,10 @@ class Tape:
         return self.variables(tensor.held.array)
 
     def end_of(self, tensor: Torchish) -> End:
-        """What remains of a tensor where its values are not kept."""
+        """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
         held = tensor.held
+        if self.outer is not None and not self.has(held.array) and self.outer.knows(held.array):
+            return self.outer.end_of(tensor)
         tangents = tuple(part.tangent for level, part in self._parts(held.array) if level.has(part))
         return End(tangents, Form(tensor.dtype, held.layout, None, tensor._label, True), torch.Size(held.shape))
 
@@ -331,6 +336,8 @@ class Tape:
     def hooked(self, end: End, history: Node | None) -> Hooked:
         """The hooks on the gradient at an end, which is of that history."""
         expect_no_journal("a hook on a gradient")
+        if self.outer is not None and end.tangents and not any(level.gave(end.tangents[0]) for level in self.levels):
+            return self.outer.hooked(end, history)
         places = end.places
         hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
         if hooked is None:

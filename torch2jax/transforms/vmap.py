@@ -11,7 +11,7 @@ import torch
 from torch import _vmap_internals
 from torch._functorch import vmap as functorch
 from torch.autograd import functional
-from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
@@ -23,7 +23,7 @@ from .level import Level
 from .mapped_draws import Mapped
 from .traces import example_of, examples_in
 
-__all__ = ["Batch", "of_all_examples"]
+__all__ = ["Batch", "batch_of", "of_all_examples"]
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -78,7 +78,7 @@ class Batch(Level):
                 f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
             )
         if not self.is_batched(tensor):
-            tensor = tensor.unsqueeze(out_dim)
+            tensor = self.unowned(self.call.lift(tensor)).unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
         lifted = self.call.lift(tensor)
         form, array, alias = Form.of(lifted), self.call.leaving(lifted.held.array), self._alias(lifted)
@@ -136,6 +136,12 @@ class _Output:
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
 
 
+def batch_of(tensor: Torchish) -> Batch | None:
+    """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
+    levels = current().levels
+    return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
+
+
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
     lifted = current().lift(tensor)
@@ -167,6 +173,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
                 examples[place] = level.give(tensor, inner)
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
             found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
+            found = tree_map_only(Torchish, level.unowned, found)
             return level.outputs(), [[] if array is None else [array] for array in level.written()]
 
     out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
@@ -184,8 +191,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
 
 @stands_in(functorch, "is_batchedtensor")
 def _is_batched(tensor) -> bool:
-    levels = current().levels
-    return bool(levels) and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor)
+    return batch_of(tensor) is not None
 
 
 @stands_in(functorch, "_remove_batch_dim")

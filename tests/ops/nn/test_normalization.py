@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from tests.ops.database import compare
@@ -78,6 +79,28 @@ def test_an_empty_batch_leaves_running_statistics():
 def test_wrong_shapes_are_refused(call, message):
     with pytest.raises(RuntimeError, match=message):
         t2j(call)(jnp.ones((2, 3, 4)))
+
+
+def with_dual_statistics(x, mean, var):
+    with forward_ad.dual_level():
+        x, var = (forward_ad.make_dual(tensor, torch.ones_like(tensor)) for tensor in (x, var))
+        return F.batch_norm(x, mean, var)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, mean, var: F.batch_norm(x, mean.requires_grad_(), var),
+        lambda x, mean, var: F.batch_norm(x, mean, var.requires_grad_(), training=True),
+        lambda x, mean, var: F.instance_norm(x[..., None, None].expand(4, 3, 2, 2), mean.requires_grad_(), var),
+        with_dual_statistics,
+    ],
+)
+def test_running_statistics_are_not_differentiated(norm):
+    given = torch.arange(12.0).view(4, 3), torch.zeros(3), torch.ones(3)
+    for run, values in ((norm, given), (t2j(norm), list(map(t2j, given)))):
+        with pytest.raises(RuntimeError, match=r"(?s)not differentiable.*cannot have"):
+            run(*values)
 
 
 def test_running_statistics_that_were_detached_without_gradients_are_written():

@@ -14,6 +14,7 @@ from ...rules.inplace import write_in_place
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...rules.rule import InnerRule
 from ...tensors.dtypes import FLOATS, INEXACT
+from ...translation import current
 from ..arrays import spread
 from ..views import reshape
 
@@ -189,8 +190,28 @@ _NORMALIZE_BATCH = InnerRule(_normalize_batch, "batch_norm", channels_last=("fol
 _NORMALIZE_WITH = InnerRule(_normalize_with, "batch_norm", channels_last=("follow", 4), strides=as_input)
 
 
+def _expect_constant(input, running_mean, running_var, training: bool) -> None:
+    """Refuses running statistics that are to be differentiated, as PyTorch does."""
+    statistics = {"running_mean": running_mean, "running_var": running_var}
+    given = {name: current().lift(tensor) for name, tensor in statistics.items() if tensor is not None}
+    for name, tensor in given.items():
+        if tensor.history is not None and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"The function 'native_batch_norm' is not differentiable with respect to argument '{name}'. This input "
+                "cannot have requires_grad True."
+            )
+    dual = current().dual
+    if dual is None or training or not dual.has_tangent(current().lift(input)):
+        return
+    if any(map(dual.has_tangent, given.values())):
+        raise RuntimeError(
+            "batch_norm is not differentiable wrt running_mean and running_var, they cannot have forward grad defined"
+        )
+
+
 @implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS)
 def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True):
+    _expect_constant(input, running_mean, running_var, training)
     if input.ndim < 2 and input.numel() == 0:
         return input.clone()
     if not training and running_mean is not None:
@@ -224,5 +245,6 @@ _NORMALIZE_INSTANCES = InnerRule(_normalize_instances, "instance_norm", channels
 def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True):
     if not use_input_stats:
         return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
+    _expect_constant(input, running_mean, running_var, training=True)
     output, mean, var = _NORMALIZE_INSTANCES((input, weight, bias, running_mean, running_var, momentum, eps), {})
     return _with_written(output, running_mean, running_var, mean, var)
