@@ -14,7 +14,8 @@ from typing import Any
 __all__ = ["each", "silence", "watched"]
 
 _LOAD = 120  # seconds for the imports of a process
-_STILL = 60  # seconds without any CPU time after which a thing hangs
+_STILL = 60  # seconds in which what does not hang uses some CPU time, however busy the machine
+_WORK = 1  # seconds of CPU time that are more than what idle threads use
 _GLANCE = 1  # seconds between two looks at the CPU time of a process
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -85,14 +86,15 @@ def each(run: Callable, names: Sequence[str], batch: int, timeout: float) -> Ite
 
 
 def _next(receive: Connection, process: multiprocessing.process.BaseProcess, seconds: float) -> Any:
-    used, since = _cpu_time(process), time.monotonic()
-    last = used + seconds
+    before, since = _cpu_time(process), time.monotonic()
+    last = before + seconds
     try:
         while not receive.poll(min(seconds, _GLANCE)):
-            before, used = used, _cpu_time(process)
-            since = time.monotonic() if used > before else since
+            used = _cpu_time(process)
             if used > last:
                 return f"TimeoutError: more than {seconds:g} s"
+            if used > before + _WORK:
+                before, since = used, time.monotonic()
             if time.monotonic() > since + _STILL:
                 return "TimeoutError: it waits for something"
         return receive.recv()

@@ -5,7 +5,7 @@ import dataclasses
 __all__ = ["HEAD", "Outcome", "library_of"]
 
 HEAD = "| model | parameters | forward | gradients | trace s | compile s | operations | TPU | what fails |"
-_PYTORCH, _SINGLE = "PyTorch: ", "in single precision: "
+_PYTORCH, _BUT = "PyTorch: ", "but "
 _LIMITS = ("TimeoutError: more than", "the process ended", "MemoryError", "RESOURCE_EXHAUSTED")
 
 
@@ -30,7 +30,8 @@ class Outcome:
         exports: whether it exports for TPU.
         pytorch: whether PyTorch runs it here, and so whether it counts.
         failure: what did not come out as it should, or why PyTorch does not run it.
-        single: what differs in single precision; the differences above are then those in double precision.
+        note: what differs as PyTorch computes it, but not in double precision, or by a formula that PyTorch gets wrong;
+            the differences above are then those.
     """
 
     spec: str
@@ -43,7 +44,7 @@ class Outcome:
     exports: bool = False
     pytorch: bool = True
     failure: str = ""
-    single: str = ""
+    note: str = ""
 
     @property
     def library(self) -> str:
@@ -67,8 +68,8 @@ class Outcome:
             "" if self.operations is None else f"{self.operations:,}",
             "yes" if self.exports else "",
         )
-        text = (self.failure or self.single).replace("|", "/").replace("`", "'").replace("\n", " ")
-        kind = _SINGLE if not self.failure else "" if self.pytorch else _PYTORCH
+        text = (self.failure or self.note).replace("|", "/").replace("`", "'").replace("\n", " ")
+        kind = _BUT if not self.failure else "" if self.pytorch else _PYTORCH
         why = f"{kind}`{text}`" if text else ""
         return f"| {' | '.join([f'`{self.spec}`', *numbers, why])} |"
 
@@ -77,8 +78,8 @@ class Outcome:
         """The outcome of a line of the table."""
         cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
         spec, parameters, forward, gradient, trace, compile_, operations, exports, why = cells
-        text = why.removeprefix(_PYTORCH).removeprefix(_SINGLE).strip("`")
-        single = why.startswith(_SINGLE)
+        text = why.removeprefix(_PYTORCH).removeprefix(_BUT).strip("`")
+        is_note = why.startswith(_BUT)
 
         def number(text: str, kind: type = float):
             return kind(text.replace(",", "")) if text else None
@@ -90,6 +91,6 @@ class Outcome:
             number(operations, int),
             bool(exports),
             not why.startswith(_PYTORCH),
-            "" if single else text,
-            text if single else "",
+            "" if is_note else text,
+            text if is_note else "",
         )

@@ -13,7 +13,7 @@ from tests.ops.database import Refused
 from tests.ops.database.exceptions import excluded
 from tests.ops.database.modules import check_module, module_cases, module_db
 
-EAGER = 5
+EAGER = 10
 
 
 def _turn(info) -> int:

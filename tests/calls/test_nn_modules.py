@@ -16,7 +16,7 @@ from torch2jax import t2j
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of slow paths and padded copies
 RTOL, ATOL = 2e-4, 2e-5
-EAGER = 3  # one module in so many runs operation by operation as well, which compiles each by itself
+EAGER = 6  # one module in so many runs operation by operation as well, which compiles each by itself
 
 
 class PackedRecurrence(nn.Module):

@@ -22,7 +22,8 @@ def _perils(send, names):
 
 
 def test_what_hangs_or_ends_its_process_costs_only_itself(monkeypatch):
-    monkeypatch.setattr(watched, "_STILL", 3)
+    monkeypatch.setattr(watched, "_STILL", 5)
+    monkeypatch.setattr(watched, "_WORK", 0.1)
     found = list(each(_perils, ["fine", "ends", "hangs", "computes", "good", "well"], 3, 1))
     assert found == [
         ("fine", 4),

@@ -1,5 +1,6 @@
 """The script that compares whole libraries of models: what it chooses, what it keeps, and a model of each kind."""
 
+import jax
 import pytest
 import torch
 
@@ -7,13 +8,15 @@ from scripts.models import choice, diffusion, worker
 from scripts.models.answers import ANSWERS, Answers
 from scripts.models.outcome import Outcome
 from scripts.models.page import page, read, read_trainings, summary
+from scripts.models.reference import by_formula
 from scripts.models.training import Training
 from scripts.models.variation import vary
 from scripts.zoo import wanted
+from torch2jax import t2j
 
 AGREES = Outcome("torchvision:alexnet", 61_000_000, 1e-6, 2e-6, 0.5, 1.5, 1234, True)
 FAILS = Outcome("timm:a_b", 5, None, failure="outputs: E: a|`b`")
-ROUNDED = Outcome("timm:c", 5, 1e-16, 1e-15, 0.5, 1.5, 12, True, single="outputs: 1e-01 in output 0")
+ROUNDED = Outcome("timm:c", 5, 1e-16, 1e-15, 0.5, 1.5, 12, True, note="in single precision: outputs: 1e-01 in output 0")
 ABSENT = Outcome("transformers:x", pytorch=False, failure="ValueError: no")
 OUTCOMES = {outcome.spec: outcome for outcome in (AGREES, FAILS, ROUNDED, ABSENT)}
 SPECS = [*OUTCOMES, "scripts.models.diffusion:VQModel"]
@@ -87,8 +90,30 @@ def chaotic():
 def test_what_rounding_decides_is_compared_in_double_precision():
     found = worker._outcome(f"{__name__}:chaotic")
     assert found.agrees, found.failure
-    assert "outputs: " in found.single
+    assert found.note.startswith("in single precision: outputs: ")
     assert found.forward < 1e-6
+
+
+def test_batch_norm_by_its_formula_is_pytorchs_alone():
+    norm, x = torch.nn.BatchNorm2d(3), torch.randn(2, 3, 4, 5)
+    vary(norm.eval())
+    expected, graph = norm(x), str(jax.make_jaxpr(t2j(norm))(t2j(x)))
+    with by_formula():
+        assert "AddBackward" in _operations(norm(x))
+        torch.testing.assert_close(norm(x), expected)
+        assert str(jax.make_jaxpr(t2j(norm))(t2j(x))) == graph
+    assert "AddBackward" not in _operations(norm(x))
+
+
+def _operations(result) -> str:
+    """The names of the operations that a result comes from."""
+    found, left = "", [result.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None:
+            found += node.name()
+            left += [before for before, _ in node.next_functions]
+    return found
 
 
 def test_what_begins_at_a_constant_is_moved():
