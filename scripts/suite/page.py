@@ -29,6 +29,11 @@ class Row:
     def counts(self) -> tuple[int, ...]:
         return self.collected, self.run, self.passed, self.apart, self.translated, self.agree
 
+    @property
+    def settled(self) -> int:
+        """How many need not be run again."""
+        return self.apart + self.translated
+
     def cells(self) -> str:
         percent = f"{100 * self.agree / self.translated:.1f}" if self.translated else ""
         return " | ".join(map(str, (*self.counts(), percent)))
@@ -64,7 +69,7 @@ def rows(results: Results, before: str = "") -> dict[str, Row]:
         for file, tried in outcomes.items()
     }
     for file, row in _read(before).items():
-        if file not in found or row.translated > found[file].translated:
+        if file not in found or row.settled > found[file].settled:
             found[file] = row
     return dict(sorted(found.items()))
 

@@ -42,6 +42,17 @@ CASES = [
     (L.solve, MATRIX, INTEGERS),
     (L.solve, STACK, torch.ones(3, 3, 3)),
     (lambda a, b: L.solve_triangular(a, b, upper=True), MATRIX, VECTOR),
+    (torch.complex, VECTOR, VECTOR.int()),
+    (lambda a, b: a.index_add(0, torch.arange(2), b), WIDE, VECTOR[:2]),
+    (lambda a: a.as_strided((2, 2), (200, 200)), MATRIX),
+    (lambda a: a.masked_scatter(torch.ones(3, dtype=torch.uint8), a), VECTOR),
+    (lambda a: a.new_ones(3).uniform_(3, -1), VECTOR),
+    (lambda a: torch.take(a, torch.arange(3), out=a), VECTOR),
+    (lambda a: torch.kthvalue(a, 1, out=(a, torch.empty(0, dtype=torch.int64))), VECTOR),
+    (lambda a: torch.cat([a[:1], a[1:]], out=a), VECTOR),
+    (lambda a: torch.gather(a, 0, torch.arange(3), out=a), VECTOR),
+    (lambda a, b: torch.addr(a, b, b, beta=2.0), INTEGERS, VECTOR.int()),
+    (lambda a, b: torch.addr(a, b, b, alpha=True), INTEGERS, VECTOR.int()),
 ]
 
 

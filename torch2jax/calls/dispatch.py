@@ -60,6 +60,7 @@ from .wrappers import run_by_wrappers
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
+_REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -276,8 +277,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             registry.check_decomposed(func, args)
             decomposition = decomposition_of(func)
             if decomposition is not None:
-                with self.inside():
-                    return decomposition(*args, **kwargs)
+                return self.run_decomposition(func, decomposition, args, kwargs)
             if func._can_decompose():
                 with torch._C.DisableTorchFunction(), self._aten_mode:
                     return func.decompose(*args, **kwargs)
@@ -301,8 +301,16 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
-        except (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+        except _REFUSALS as error:
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
+            raise
+
+    def run_decomposition(self, func, decomposition: Callable, args: tuple, kwargs: dict):
+        try:
+            with self.inside():
+                return decomposition(*args, **kwargs)
+        except _REFUSALS as error:
+            refuse_rule_as_pytorch(self, func, None, args, kwargs, error)
             raise
 
     @property

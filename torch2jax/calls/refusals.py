@@ -25,7 +25,10 @@ _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to 
 
 
 def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
-    """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own."""
+    """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own.
+
+    Without a rule, PyTorch's decomposition of an operator did.
+    """
     if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError):
         return
     if any(callable(leaf) for leaf in flatten((args, kwargs))[0]):  # it would be run, perhaps for ever
@@ -76,7 +79,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def _is_of_arguments(func: Any, rule: Any) -> bool:
     """Whether a function's refusals are of its arguments: one that is written in Python may run the user's code."""
-    if isinstance(rule, TensorRule):
+    if rule is None or isinstance(rule, TensorRule):
         return not isinstance(func, types.FunctionType)
     return isinstance(rule, ArrayRule) and not rule.random and func is not rule.body
 

@@ -6,7 +6,7 @@ import jax
 import torch
 from jax import lax
 
-from ..tensors.dtypes import canonical, is_integral
+from ..tensors.dtypes import canonical, is_integral, type_name
 from .arrays import cast, has_sign, is_complex, is_float, like, same_shape, where
 from .families import exact, floating, floating_once
 
@@ -78,9 +78,12 @@ def angle(input):
 
 
 def _to_complex(input, other) -> torch.dtype:
-    if input.dtype != other.dtype or input.dtype not in (torch.float16, torch.float32, torch.float64):
+    names = [type_name(x.dtype) for x in (input, other)]
+    if not {input.dtype, other.dtype} <= {torch.float16, torch.float32, torch.float64}:
+        raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {' and '.join(names)}")
+    if input.dtype != other.dtype:
         raise RuntimeError(
-            f"Expected two tensors of one dtype: float16, float32 or float64, got {input.dtype} and {other.dtype}"
+            f"Expected object of scalar type {names[0]} but got scalar type {names[1]} for second argument"
         )
     return input.dtype.to_complex()
 

@@ -14,7 +14,7 @@ from jax import lax
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
-from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t
+from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, type_name
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
@@ -454,6 +454,11 @@ class _Rows:
         same_dtype(self.input, source, name)
         source = at_least_1d(source)
         if source.shape != self.shape:
+            if name == "index_add" and _without(source.shape, self.dim) != _without(self.input.shape, self.dim):
+                raise RuntimeError(
+                    "source tensor shape must match self tensor shape, excluding the specified dimension. Got "
+                    f"self.shape = {list(self.input_shape)} source.shape = {list(source.shape)}"
+                )
             error = IndexError if name == "index_copy" else RuntimeError
             raise error(f"{name}(): expected a source of shape {list(self.shape)}, but got {list(source.shape)}")
         return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
@@ -583,7 +588,8 @@ def in_order_of(mask, values, dim: int):
 
 def _check_mask(mask, name: str) -> None:
     if mask.dtype != bool:
-        raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {mask.dtype}")
+        dtype = type_name(dtype_j2t(mask.dtype))
+        raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {dtype}")
 
 
 @implements(torch.masked_fill, fits=("value",))
@@ -599,7 +605,7 @@ def masked_fill(input, mask, value):
 
 @implements(torch.masked_scatter)
 def masked_scatter(input, mask, source):
-    _check_mask(mask, "masked_scatter")
+    _check_mask(mask, "masked_scatter_")
     same_dtype(input, source, "masked_scatter")
     shape = np.broadcast_shapes(input.shape, mask.shape)
     mask, input = jnp.broadcast_to(mask, shape), jnp.broadcast_to(input, shape)
@@ -620,7 +626,7 @@ def masked_select(input, mask, *, out=None):
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, but got {mask.dtype}")
     input, mask = torch.broadcast_tensors(*torch.atleast_1d(input, mask))
     result = input[mask]
-    return result if out is None else write_out(result, out)
+    return result if out is None else write_out(result, out, (input, mask), name="masked_select")
 
 
 # From values to indices: the shapes depend on data.

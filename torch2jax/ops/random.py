@@ -16,7 +16,17 @@ from jax import lax
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
-from ..tensors.dtypes import FLOATS, INEXACT, REALS, REALS_AND_BOOL, Takes, canonical, expect, is_integral
+from ..tensors.dtypes import (
+    FLOATS,
+    INEXACT,
+    REALS,
+    REALS_AND_BOOL,
+    Takes,
+    canonical,
+    expect,
+    is_integral,
+    type_name,
+)
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
@@ -290,7 +300,8 @@ def _check(holds: bool, name: str, wanted: str, **got) -> None:
 
 @_fills(aten.uniform, aten.uniform_, INEXACT)
 def uniform(input, low=0.0, high=1.0, *, generator=None):
-    _check(low <= high, "uniform_", "to return a [from, to) range with from <= to", **{"from": low, "to": high})
+    if low > high:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
     return _drawn(input, _uniform, low, high, generator=generator)
 
 
@@ -396,9 +407,12 @@ def binomial(count, prob, generator=None):
     return sample(_binomial, shape, count.dtype, count, prob, generator=generator)
 
 
-def _are_weights(weights: np.ndarray) -> bool:
+def _expect_weights(weights: np.ndarray) -> None:
     weights = weights.astype(np.float64)
-    return bool((weights >= 0).all() and np.isfinite(weights).all() and (weights.sum(-1) > 0).all())
+    if not ((weights >= 0).all() and np.isfinite(weights).all()):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    if not (weights.sum(-1) > 0).all():
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
 
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
@@ -412,10 +426,12 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
             f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of "
             f"{input.shape[-1]}"
         )
-    expect("multinomial", input.dtype, FLOATS)
+    if input.dtype not in FLOATS:
+        dtype = type_name(input.dtype)
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {dtype}")
     weights = known_values(current().lift(input))
-    if weights is not None and not _are_weights(weights):
-        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or only zeros")
+    if weights is not None:
+        _expect_weights(weights)
     body = _multinomial_with_replacement if replacement else _multinomial
     return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)
 

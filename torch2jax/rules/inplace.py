@@ -55,7 +55,7 @@ class InPlace:
         with torch._C.DisableTorchFunction():
             if not dims:
                 _expect_no_overlap(target)
-            _expect_no_overlap_with(target, operands, fully=self.name in _BY_INDEX)
+            _expect_no_overlap_with(target, operands, fully=self.name in _BY_INDEX and not _is_mask(operands[:1]))
         value = current().run_rule(self._functional, self.rule, args, kwargs)
         if dims:
             value = _as_expanded(target, value, dims, self.name)
@@ -66,7 +66,16 @@ class InPlace:
 _BY_INDEX = frozenset(
     ("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "put_")
     + ("scatter_", "scatter_add_", "scatter_reduce_")
+    + ("cat", "gather", "index_select", "kthvalue", "masked_select", "nonzero", "stack", "take", "take_along_dim")
 )
+
+
+def _is_mask(operands: tuple) -> bool:
+    """Whether what is written to is chosen by a mask alone, where PyTorch fills all at once."""
+    indices = operands[0] if operands and isinstance(operands[0], (list, tuple)) else ()
+    return len(indices) == 1 and isinstance(indices[0], torch.Tensor) and indices[0].dtype in (torch.bool, torch.uint8)
+
+
 # What PyTorch writes to expanded tensors, with a warning; others it refuses.
 _INTO_EXPANDED = ("index_fill_", "index_put_", "masked_fill_")
 
@@ -290,9 +299,8 @@ def _expect_no_overlap(target: Torchish) -> None:
 def _expect_no_overlap_with(target: Torchish, operands, *, fully: bool = False) -> None:
     """Refuses a write to a part of an operand, or if `fully` also to all of it."""
     for operand in operands:
-        if isinstance(operand, (list, tuple)) and fully:
-            masks = (torch.bool, torch.uint8)  # by which PyTorch fills, all at once
-            _expect_no_overlap_with(target, [x for x in operand if x is None or x.dtype not in masks], fully=True)
+        if isinstance(operand, (list, tuple)):
+            _expect_no_overlap_with(target, operand, fully=fully)
         elif isinstance(operand, Torchish) and (fully or operand is not target) and _overlap(target, operand, fully):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
@@ -320,27 +328,28 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
     return kwargs
 
 
-def write_out(result, out, operands=(), *, exact: bool = False):
-    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
+def write_out(result, out, operands=(), *, exact: bool = False, name: str = ""):
+    """Writes what the rule `name` gave into the ``out=`` argument, which takes its shape, and returns that.
 
     With `exact` it must have the dtype of what is written, else one that this casts to.
     """
+    by_index = name in _BY_INDEX
     if isinstance(result, (tuple, list)):
         if isinstance(out, torch.Tensor):
             raise RuntimeError(f"got one tensor as out; wanted {len(result)}, or no out")
         for part, target in zip(result, out, strict=True):
-            _write_one_out(part, target, operands, exact)
+            _write_one_out(part, target, operands, exact, by_index)
         return type(result)(out) if hasattr(type(result), "n_fields") else out
-    return _write_one_out(result, out, operands, exact)
+    return _write_one_out(result, out, operands, exact, by_index)
 
 
-def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool):
+def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool, by_index: bool):
     target = lift(out)
     if exact and result.dtype != target.dtype:
         raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
     check_cast(result, target)
     _expect_no_overlap(target)
-    _expect_no_overlap_with(target, operands)
+    _expect_no_overlap_with(target, operands, fully=by_index)
     if target.shape != result.shape:
         _resize_out(target, result, operands)
     _store(target, result)

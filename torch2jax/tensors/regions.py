@@ -37,7 +37,7 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
     storage = node.storage
     held, flat = storage.dtype, storage.flat
     size = storage.memory.size * held.itemsize // dtype.itemsize
-    _check_bounds(shape, strides, offset, size)
+    _check_bounds(shape, strides, offset, size, dtype.itemsize)
     if held != dtype:
         count = size * dtype.itemsize // held.itemsize
         if count < storage.memory.size:  # the last bytes are less than one more element
@@ -50,12 +50,13 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
     return found
 
 
-def _check_bounds(shape, strides, offset: int, size: int) -> None:
+def _check_bounds(shape, strides, offset: int, size: int, itemsize: int) -> None:
     last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + offset
     if math.prod(shape) and last >= size:
         raise RuntimeError(
-            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset} are out of bounds for "
-            f"a storage of {size} elements"
+            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and itemsize "
+            f"{itemsize} requiring a storage size of {(last + 1) * itemsize} are out of bounds for storage of size "
+            f"{size * itemsize}"
         )
 
 
