@@ -146,10 +146,28 @@ def test_an_example_says_what_pytorch_says():
     def run(x):
         vmap(look)(x.double())
         vmap(vmap(look))(x.long())
+        for base in (x, x[1:], x[:, ::2].expand(2, 2, 4), x.permute(2, 0, 1), x[:, :, :0], x.mT.unsqueeze(1)):
+            for dim in range(base.ndim):
+                vmap(look, in_dims=dim)(base)
+        vmap(vmap(look, in_dims=1), in_dims=1)(x)
 
     run(X)
+    count = len(seen)
     t2j(run)(jnp.asarray(X))
-    assert seen[:2] == seen[2:]
+    assert seen[:count] == seen[count:]
+
+
+@pytest.mark.parametrize("part", [lambda x: x.reshape(-1), lambda x: x.contiguous(), lambda x: x.t(), lambda x: x[1:]])
+@pytest.mark.parametrize("in_dim", [0, 1, 2])
+def test_what_is_written_is_a_view_of_an_example_where_it_is_one_in_pytorch(part, in_dim):
+    def run(x):
+        def of_one(x):
+            part(x).mul_(3)
+            return x.sum(0)
+
+        return vmap(of_one, in_dims=in_dim)(x), x
+
+    agree(run, X)
 
 
 def of_outer(of_one):
@@ -387,6 +405,8 @@ VIEWS_OF_EXAMPLES = {
     "diagonal": lambda x: x.diagonal(),
     "flatten": lambda x: x.reshape(-1),  # a copy, where no view of all says it
     "unfold": lambda x: x.unfold(1, 2, 1),
+    "as_strided": lambda x: x.as_strided((2, 2), (x.stride(0), x.stride(1)), x.storage_offset() + x.stride(1)),
+    "resized as_strided": lambda x: x[1:].as_strided((2, x.shape[1]), (0, x.stride(1))),
 }
 
 
