@@ -9,13 +9,8 @@ that ended the process is a failure, and is not tried again. Failures are listed
     python -m scripts.coverage --again                          # what failed before
     python -m scripts.coverage --report                         # only write the page from what was run
 
-A full run compiles, and compiles in a third of the time what LLVM does not optimise:
-
-    XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \\
-      --xla_cpu_parallel_codegen_split_count=1 --xla_llvm_disable_expensive_passes=true \\
-      --xla_disable_hlo_passes=constant_folding" python -m scripts.coverage --full
-
-What fails so is worth trying again without.
+It compiles as the tests do, without optimising. `XLA_FLAGS= python -m scripts.coverage --again` compiles as users do:
+what fails is worth that.
 """
 
 import argparse
@@ -32,6 +27,7 @@ from pathlib import Path
 import jax
 import torch
 
+from tests.compiling import keep_context, set_flags
 from tests.memory import Bound
 from tests.ops.database import DTYPES, Trial, cases, columns_of, dtypes_of, entries, full_name, run, trials
 from tests.ops.database.exceptions import EXCLUDED, excluded
@@ -229,6 +225,8 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=4, help="GB at which compiled code is let go (default: 4)")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
+    set_flags()
+    keep_context()
     warnings.simplefilter("ignore")
     results = Results(options.results)
     if not options.report:

@@ -28,6 +28,7 @@ from threading import Lock
 
 from scripts.suite import worker
 from scripts.suite.outcomes import MODES, Mode, Outcome, Results
+from tests.compiling import set_flags
 
 PAGE = Path(__file__).parents[1] / "docs" / "torch-tests.md"
 FILES = (
@@ -47,11 +48,6 @@ FILES = (
     "functorch/test_rearrange.py",
     "export/test_export.py",
     "export/test_unflatten.py",
-)
-# Every operator is compiled for every shape: LLVM need not optimise what runs once.
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-    "--xla_llvm_disable_expensive_passes=true --xla_disable_hlo_passes=constant_folding"
 )
 BATCH = 400  # tests that one process is given
 
@@ -154,7 +150,7 @@ def main() -> None:
         print("\n".join(shown(results, options.show)))
         return
     if not options.page:
-        os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)  # of the processes
+        set_flags()  # of the processes
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         Run(results, options)(files_of(options.folder, options.files))
     from scripts.suite.page import page, rows, summary  # imports PyTorch and JAX, as the processes do by themselves

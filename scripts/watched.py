@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -13,16 +14,19 @@ from typing import Any
 __all__ = ["each", "silence", "watched"]
 
 _LOAD = 120  # seconds for the imports of a process
-_HANG = 60  # times its CPU time, by the clock, that a thing may take: it waits, or the machine is busy
+_STILL = 60  # seconds without any CPU time after which a thing hangs
 _GLANCE = 1  # seconds between two looks at the CPU time of a process
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @contextlib.contextmanager
 def watched(target: Callable, *args) -> Iterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
-    """A process that runs ``target(send, *args)``, and where what it sends arrives; it ends with the context."""
+    """A process that runs ``target(send, *args)``, and where what it sends arrives.
+
+    It ends with the context, and with this process, whatever ends that.
+    """
     receive, send = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=target, args=(send, *args), daemon=True)
+    process = _CONTEXT.Process(target=_run, args=(target, send, *args), daemon=True)
     process.start()
     send.close()
     try:
@@ -30,6 +34,18 @@ def watched(target: Callable, *args) -> Iterator[tuple[Connection, multiprocessi
     finally:
         _end(process)
         receive.close()
+
+
+def _run(target: Callable, *args) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    target(*args)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _end(process: multiprocessing.process.BaseProcess) -> None:
@@ -69,11 +85,16 @@ def each(run: Callable, names: Sequence[str], batch: int, timeout: float) -> Ite
 
 
 def _next(receive: Connection, process: multiprocessing.process.BaseProcess, seconds: float) -> Any:
-    last, used = time.monotonic() + seconds * _HANG, _cpu_time(process) + seconds
+    used, since = _cpu_time(process), time.monotonic()
+    last = used + seconds
     try:
         while not receive.poll(min(seconds, _GLANCE)):
-            if _cpu_time(process) > used or time.monotonic() > last:
+            before, used = used, _cpu_time(process)
+            since = time.monotonic() if used > before else since
+            if used > last:
                 return f"TimeoutError: more than {seconds:g} s"
+            if time.monotonic() > since + _STILL:
+                return "TimeoutError: it waits for something"
         return receive.recv()
     except EOFError:
         return "the process ended"

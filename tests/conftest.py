@@ -5,19 +5,13 @@ import os
 
 import pytest
 
+from tests.compiling import keep_context, set_flags
 from tests.memory import Bound
 
 # One thread for each worker of pytest-xdist; more only make two cores wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The tests compile thousands of programs and run each once: what LLVM does not optimise compiles in a third of the
-# time. What is sharded needs several devices (see `eight_devices`).
-# `XLA_FLAGS= pytest` compiles as users do, for one device.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding "
-    "--xla_force_host_platform_device_count=8",
-)
+# What is sharded needs several devices (see `eight_devices`). `XLA_FLAGS= pytest` compiles as users do, for one device.
+set_flags("--xla_force_host_platform_device_count=8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -46,6 +40,7 @@ def eight_devices():
 
 def pytest_collection_finish():
     """What has been imported stays: collections of garbage need not walk it."""
+    keep_context()
     gc.collect()
     gc.freeze()
 

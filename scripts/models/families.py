@@ -83,7 +83,8 @@ _of_transformers("detection", "YolosForObjectDetection")
 _of_transformers("causal language model", "LlamaForCausalLM", use_cache=False)
 _of_transformers("encoder and decoder", "T5ForConditionalGeneration", use_cache=False)
 _of_transformers("encoder", "BertForMaskedLM")
-_of_transformers("speech", "Wav2Vec2ForCTC", apply_spec_augment=False)  # which draws what to hide
+# Which draws what to hide, and layers to leave out.
+_of_transformers("speech", "Wav2Vec2ForCTC", apply_spec_augment=False, layerdrop=0.0)
 _of_transformers("vision and language", "LlavaForConditionalGeneration", use_cache=False)
 _of_transformers("state space", "MambaForCausalLM", use_cache=False)
 # PyTorch's grouped product, the default, takes no double precision.

@@ -5,6 +5,7 @@ import dataclasses
 __all__ = ["HEAD", "Outcome", "library_of"]
 
 HEAD = "| model | parameters | forward | gradients | trace s | compile s | operations | TPU | what fails |"
+_LIMITS = ("TimeoutError: more than", "the process ended", "MemoryError", "RESOURCE_EXHAUSTED")
 
 
 def library_of(spec: str) -> str:
@@ -48,6 +49,11 @@ class Outcome:
     @property
     def agrees(self) -> bool:
         return self.pytorch and not self.failure
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it came to the end of its time, or of its memory."""
+        return any(word in self.failure for word in _LIMITS)
 
     def row(self) -> str:
         """The line of the table."""

@@ -7,6 +7,7 @@ import jax
 import torch
 
 from scripts.models import training
+from scripts.models.answers import ANSWERS
 from scripts.models.outcome import HEAD, Outcome, library_of
 
 __all__ = ["page", "read", "read_trainings", "summary"]
@@ -19,11 +20,20 @@ _BATCH_NORM = (
     "PyTorch's gradient of a batch norm in evaluation is wrong where that of its result lies channels last and the "
     "input does not; finite differences give the one here"
 )
+_LENGTH = "how long the sound is that it gives is decided by values: how long it finds that each word takes"
+_ROUTED = "how many tokens an expert gets is a number that Python sees, decided by values"
+_BOXES = "how many boxes it gives is decided by values"
 _REASONS = {
+    "torchvision:fcos_resnet50_fpn": _BOXES,
     "transformers:cvt": _BATCH_NORM,
     "transformers:d_fine": _ORDER,
     "transformers:deimv2": _ORDER,
+    "transformers:fastspeech2_conformer": _LENGTH,
+    "transformers:fastspeech2_conformer_with_hifigan": _LENGTH,
+    "transformers:jetmoe": _ROUTED,
     "transformers:levit": _BATCH_NORM,
+    "transformers:longcat_flash": _ROUTED,
+    "transformers:openai_privacy_filter": _ROUTED,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
@@ -85,8 +95,11 @@ def page(
             yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
             yield from (outcome.row() for outcome in found)
     if known := [spec for spec in _REASONS if spec in outcomes]:
-        yield from ("", "## Not by the translation", "", "| model | reason |", "|---|---|")
+        yield from ("", "## Why these fail", "", "| model | reason |", "|---|---|")
         yield from (f"| {spec} | {_REASONS[spec]} |" for spec in known)
+    if told := [spec for spec in ANSWERS if spec in outcomes]:
+        yield from ("", "## Told what to answer", "", "| model | answer | question |", "|---|---|---|")
+        yield from (f"| {spec} | {ANSWERS[spec]} | {ANSWERS[spec].reason} |" for spec in told)
 
 
 def read(text: str) -> dict[str, Outcome]:

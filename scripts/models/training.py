@@ -117,7 +117,9 @@ def _in_jax(trial: Trial, targets, begin, steps: int) -> tuple[list[float], dict
     names = trial.leaves().keys() - trial.inputs.keys()
 
     def loss(parameters, state, inputs):
-        outputs, buffers = trial.jax({**state, **parameters}, inputs)
+        outputs, buffers = trial.jax(
+            {**state, **parameters}, inputs, jax.random.key(0)
+        )  # for draws that decide nothing
         return sum(jnp.square(outputs[name] - target).mean() for name, target in wanted.items()), buffers
 
     @jax.jit

@@ -7,10 +7,12 @@ import resource
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import jax
 import torch
 
+from scripts.models.answers import answers_of
 from scripts.models.outcome import Outcome, library_of
 from scripts.models.training import Training, train
 from scripts.models.variation import vary
@@ -26,8 +28,6 @@ from torch2jax.cli.vision import define_vision_operators
 
 __all__ = ["FLAGS", "outcomes", "trainings"]
 
-_BATCH = 60  # models that one process runs: what libraries and compilers keep grows
-_MEMORY = 6  # GB that a process may take
 _PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
 # What LLVM does not optimise compiles in half the time, and in a tenth where XLA's emitters of fusions are not used.
 # But a fusion then repeats what it reads, in a deep network again and again, until it takes minutes to run. (Where XLA
@@ -39,18 +39,48 @@ FLAGS = (
 _SHALLOW = {"transformers", "diffusers"}  # made of a few layers
 
 
+class _Way(NamedTuple):
+    """How models are run.
+
+    Attributes:
+        flags: of XLA.
+        batch: how many one process runs: what libraries and compilers keep grows.
+        memory: GB that a process may take.
+    """
+
+    flags: str
+    batch: int
+    memory: int
+
+
+# The quick way, and one for what it has no time or memory for.
+_WAYS = (_Way(FLAGS + " --xla_cpu_use_fusion_emitters=false", 60, 6), _Way(FLAGS, 20, 8))
+
+
 def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
-    """The outcome of each model, in as many processes, one after the other, as that takes."""
+    """The outcome of each model, in as many processes, one after the other, as that takes.
+
+    What runs out of time or memory comes last of its library: it is tried again in another way.
+    """
     for library, group in itertools.groupby(specs, library_of):
-        emitters = " --xla_cpu_use_fusion_emitters=false" if library in _SHALLOW else ""
-        run = functools.partial(_run, flags=FLAGS + emitters)
-        for spec, found in each(run, list(group), _BATCH, timeout):
-            yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
+        left, ways = list(group), _WAYS if library in _SHALLOW else _WAYS[-1:]
+        for way in ways:
+            tried, left = left, []
+            for outcome in _outcomes(tried, way, timeout):
+                if outcome.ran_out and way is not ways[-1]:
+                    left.append(outcome.spec)
+                else:
+                    yield outcome
+
+
+def _outcomes(specs: Sequence[str], way: _Way, timeout: float) -> Iterator[Outcome]:
+    for spec, found in each(functools.partial(_run, way=way), specs, way.batch, timeout):
+        yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
 
 
 def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
     """How a model of each family is trained."""
-    for family, found in each(_train, families, _BATCH, timeout):
+    for family, found in each(_train, families, len(families), timeout):
         yield found if isinstance(found, Training) else Training(family, failure=found)
 
 
@@ -58,7 +88,7 @@ def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
 
 
 def _train(send: Connection, families: list[str]) -> None:
-    _set_up(FLAGS)
+    _set_up(_WAYS[-1])
     send.send(None)
     for family in families:
         try:
@@ -67,19 +97,19 @@ def _train(send: Connection, families: list[str]) -> None:
             send.send(Training(family, failure=reason(f"{type(error).__name__}: {error}")))
 
 
-def _run(send: Connection, specs: list[str], flags: str) -> None:
-    _set_up(flags)
-    bound = Bound(_MEMORY / 3)
+def _run(send: Connection, specs: list[str], way: _Way) -> None:
+    _set_up(way)
+    bound = Bound(way.memory / 3)
     send.send(None)
     for spec in specs:
         send.send(_outcome(spec))
         bound.keep()
 
 
-def _set_up(flags: str) -> None:
+def _set_up(way: _Way) -> None:
     silence()
-    os.environ.setdefault("XLA_FLAGS", flags)  # which JAX reads when it first computes
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY * 10**9, resource.RLIM_INFINITY))
+    os.environ.setdefault("XLA_FLAGS", way.flags)  # which JAX reads when it first computes
+    resource.setrlimit(resource.RLIMIT_DATA, (way.memory * 10**9, resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     define_vision_operators()
@@ -90,6 +120,7 @@ def _outcome(spec: str) -> Outcome:
     try:
         subject = build(spec, [], None, False)
         subject.target.eval()
+        subject.answers = answers_of(spec)
     except Exception as error:
         found.pytorch, found.failure = False, reason(f"{type(error).__name__}: {error}")
         return found
@@ -110,7 +141,7 @@ def _outcome(spec: str) -> Outcome:
     found.forward, found.gradient = (x.agreement and x.agreement.relative for x in (forward, gradient))
     if forward.times:
         found.trace, found.compile = forward.times.trace, forward.times.compile
-    failures = [f"{x.name}: {_failure(x)}" for x in report.checks if not x.passed]
+    failures = [f"{x.name}: {_failure(x)}" for x in report.checks if not x.passed or _is_random(x)]
     if not forward.error:
         try:
             found.operations = _exported(subject).mlir_module().count("stablehlo.")
@@ -121,9 +152,15 @@ def _outcome(spec: str) -> Outcome:
     return found
 
 
+def _is_random(row) -> bool:
+    return row.agreement is None and row.note.startswith("random")
+
+
 def _failure(row) -> str:
     if row.error:
         return reason(row.error)
+    if _is_random(row):
+        return row.note
     return row.agreement.problem or f"{row.agreement.relative:.0e} in {row.agreement.worst}"
 
 
@@ -131,4 +168,6 @@ def _exported(subject):
     """The forward pass, as a program for TPU."""
     trial = Trial(subject, training=False)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), t2j((trial.state(), trial.inputs)))
-    return jax.export.export(jax.jit(lambda *args: trial.jax(*args)[0]), platforms=["tpu"])(*arguments)
+    return jax.export.export(jax.jit(lambda *args: trial.jax(*args, jax.random.key(0))[0]), platforms=["tpu"])(
+        *arguments
+    )

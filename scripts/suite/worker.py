@@ -3,12 +3,10 @@
 import contextlib
 import faulthandler
 import functools
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import unittest
@@ -89,7 +87,6 @@ def _next(receive: Connection, seconds: float) -> "Outcome | str":
 
 def _set_up(options: Options) -> None:
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     silence()
     sys.argv = sys.argv[:1]  # PyTorch's helpers read it
     os.environ["PYTORCH_TESTING_DEVICE_ONLY_FOR"] = "cpu"
@@ -103,22 +100,15 @@ def _set_up(options: Options) -> None:
     os.chdir(options.folder)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
 def _set_up_jax(options: Options) -> None:
     import jax
-    from jax._src.interpreters import mlir
 
     from scripts.suite import comparison, samples
+    from tests.compiling import keep_context
 
     comparison.install()
     samples.install()
-    mlir.make_ir_context = functools.cache(mlir.make_ir_context)  # takes as long as the lowering of an operator
+    keep_context()
     jax.config.update("jax_enable_x64", True)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))

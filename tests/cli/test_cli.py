@@ -80,6 +80,16 @@ def product(x, y):
     return x @ y, (x * x).sum()
 
 
+class Places(nn.Module):
+    def forward(self, x):
+        return x[torch.nonzero(x > 9)] if (x > 9).any() else x * 2
+
+
+def drawn_for_nothing(x):
+    nn.Linear(2, 2)
+    return x * 2
+
+
 class Noise(nn.Module):
     def forward(self, x):
         return x + torch.randn_like(x)
@@ -140,8 +150,20 @@ class TestCheck:
 
     def test_random_values_are_not_compared(self):
         report = check(Subject("noise", Noise(), (torch.ones(3),)), train=True)
-        assert report.checks[0].error
-        assert "random" in report.checks[1].note
+        assert [row.note.partition(":")[0] for row in report.checks] == ["random", "random"]
+        report = check(Subject("drawn for nothing", drawn_for_nothing, (torch.ones(3),)))
+        assert report.checks[0].agreement is not None
+        assert report.passed
+
+    def test_an_answer_is_told(self):
+        model = (here("Places"), "--shape", "4")
+        assert "torch.nonzero" in run("check", *model).output
+        result = run("check", *model, "--grad", "--answer", "test_cli.py:forward=False")
+        assert result.exit_code == 0, result.output
+        for bad in ("test_cli.py=False", "test_cli.py:forward=maybe", "forward"):
+            result = run("check", *model, "--answer", bad)
+            assert result.exit_code == 2
+            assert "FILE:FUNCTION=BOOL" in result.stderr
 
     def test_model_is_left_as_it_is(self):
         model = Net()

@@ -387,3 +387,10 @@ def test_ranges_are_real():
     for function in (torch.arange, t2j(torch.arange)):
         with pytest.raises(RuntimeError, match="value cannot be converted to type"):
             function(1j)
+
+
+def test_what_is_made_on_meta_takes_no_memory():
+    def function():
+        return torch.empty(2 * 10**8, 3, 2 * 10**8, device="meta").shape[0]
+
+    assert t2j(function)() == 2 * 10**8

@@ -1,5 +1,7 @@
 """Linear algebra: values, gradients, and what happens where a factorisation fails."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -123,6 +125,34 @@ class TestFailures:
         t2j(function)(jnp.eye(2))
         assert jnp.isnan(jax.tree.leaves(jax.jit(t2j(function))(jnp.full((2, 2), jnp.nan)))[0]).any()
 
+    @pytest.mark.parametrize("shape", [(3, 3), (2, 3, 3)])
+    @pytest.mark.parametrize("name", ["inv_ex", "cholesky_ex", "lu_factor_ex", "solve_ex"])
+    def test_errors_are_checked_where_that_is_asked_for(self, name, shape):
+        def function(x):
+            function = getattr(torch.linalg, name)
+            return function(*[x] * (2 if name == "solve_ex" else 1), check_errors=True)
+
+        x = torch.eye(3).repeat(*shape[:-2], 1, 1)
+        compare_trees(t2j(function)(t2j(x)), function(x))
+        x[..., 2, 2] = 0
+        with pytest.raises(RuntimeError) as refusal:
+            function(x)
+        with pytest.raises(refusal.type, match=re.escape(str(refusal.value))):
+            t2j(function)(t2j(x))
+        jax.jit(t2j(function))(t2j(x))
+
+    @pytest.mark.parametrize("name", ["eigh", "eigvalsh"])
+    def test_eigh_of_nan(self, name):
+        def function(x, uplo):
+            return getattr(torch.linalg, name)(x, UPLO=uplo)
+
+        x = torch.eye(3)
+        x[2, 0] = float("nan")
+        for call in (function, t2j(function)):
+            call(x, "U")
+            with pytest.raises(torch.linalg.LinAlgError, match="The algorithm failed to converge"):
+                call(x, "L")
+
     def test_info_tells_under_jit(self):
         def function(x):
             return torch.linalg.cholesky_ex(x).info, torch.linalg.inv_ex(x - x).info, torch.linalg.lu_factor_ex(x).info
@@ -135,6 +165,7 @@ class TestFailures:
             (torch.linalg.inv, jnp.ones((2, 3)), "must be batches of square matrices, but they are 2 by 3 matrices"),
             (torch.linalg.inv, jnp.ones(3), "must have at least 2 dimensions"),
             (lambda a: torch.linalg.lstsq(a, a), jnp.ones(3), "input must have at least 2 dimensions"),
+            (lambda a: torch.linalg.pinv(a, atol=torch.tensor(1j)), jnp.ones((2, 2)), "atol tensor of complex type"),
             (torch.linalg.eigh, jnp.ones((2, 2), int), "linalg_eigh got a tensor of torch.int32"),
             (torch.linalg.svd, jnp.ones((2, 2), jnp.bfloat16), "wanted one of complex, torch.float32 or torch.float64"),
             (lambda a: torch.linalg.solve(a, torch.ones(3)), jnp.ones((2, 2)), "Incompatible shapes"),

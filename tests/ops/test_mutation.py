@@ -40,6 +40,12 @@ IN_PLACE = {
     "fill_ expanded": lambda x: x[:, :1].expand(3, 4).fill_(7),
     "zero_ expanded": lambda x: x[:1].expand(3, 4).zero_(),
     "zero_": lambda x: x[0].zero_(),
+    "mask by itself": lambda x: (mask := x > 5).__setitem__(mask, False) or x.mul_(mask),
+    "index_put_ expanded": lambda x: x[:1].expand(3, 4).index_put_((torch.tensor([0, 2]),), X[1:]),
+    "index_put_ expanded twice": lambda x: x[0, :1].expand(3, 4).__setitem__([0, 1], 5.0),
+    "index_fill_ expanded": lambda x: x[:, :1].expand(3, 4).index_fill_(1, torch.tensor([2]), float("nan")),
+    "masked_fill_ expanded": lambda x: x[:1].expand(3, 4).masked_fill_(X == 5, 9.0),
+    "mask of what is expanded": lambda x: x[:1].expand(3, 4).__setitem__(X < 0, 9.0),
     "masked_fill_": lambda x: x.masked_fill_(x > 5, -1),
     "clamp_": lambda x: x.clamp_(2, 8),
     "relu(inplace=True)": lambda x: torch.nn.functional.relu(x.sub_(5), inplace=True),
@@ -95,6 +101,16 @@ def test_in_place(name):
         (lambda x: x[0].expand(3, 4).add_(1), [X]),
         (lambda x: x[0].expand(3, 4).copy_(x), [X]),
         (lambda x: x[0].expand(3, 4).fill_(x[0, 0]), [X]),
+        (lambda x: x[0].expand(3, 4).masked_scatter_(x > 3, x), [X]),
+        (lambda x: x[0].expand(3, 4).index_copy_(0, torch.tensor([0]), x[:1]), [X]),
+        (lambda x: x.index_put_((torch.tensor([0]),), x[:1]), [X]),
+        (lambda x: x.index_add_(0, torch.arange(3), x), [X]),
+        (lambda n: n[0].index_copy_(0, n[0], n[0].clone()), [N]),
+        (lambda n: n[0].index_fill_(0, n[0], 7), [N]),
+        (lambda n: n[0].put_(n[0], n[0].clone()), [N]),
+        (lambda x: x.scatter_(0, torch.zeros(3, 4, dtype=torch.int64), x), [X]),
+        (lambda x: x.__setitem__(torch.arange(3), x), [X]),
+        (lambda m: m[1:].masked_fill_(m[:-1], False), [torch.tensor([True, False, True])]),
         (lambda x: x.view(-1)[1:].add_(x.view(-1)[:-1]), [X]),
         (lambda x: x.t()[:3, :3].contiguous().t_().add_(torch.ones(4)), [X]),
         (lambda x: x.resize_(-1, 2), [X]),
@@ -113,6 +129,11 @@ def test_refused_as_in_pytorch(function, tensors):
         both(function, *tensors)
     with pytest.raises(wanted.type):
         t2j(function)(*(t2j(tensor) for tensor in tensors))
+
+
+def test_what_accumulates_is_not_written_to_what_is_expanded():
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        t2j(lambda x: x.expand(3).index_put_((torch.tensor([0, 1]),), torch.ones(2), accumulate=True))(jnp.ones(1))
 
 
 def test_writes_that_overlap_themselves_are_refused():

@@ -67,3 +67,15 @@ def test_dtypes():
     assert t2j(lambda x: x.cumsum(0).dtype == torch.int64)(mask)
     with pytest.raises(IndexError):
         t2j(lambda x: x.cumsum(2))(mask)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "sum", "prod", "mean", "nansum"])
+def test_out_tells_the_dtype(name):
+    def function(x):
+        dtypes = (torch.float64,) if name in ("mean", "nansum") else (torch.int64, torch.uint8, torch.float64)
+        return [getattr(torch, name)(x, 0, out=torch.empty(0, dtype=dtype)) for dtype in dtypes]
+
+    x = torch.tensor([1.5, 2.5, 3.75])
+    with jax.enable_x64(True):
+        for call in (t2j(function), jax.jit(t2j(function))):
+            compare_trees(call(t2j(x)), function(x))

@@ -67,6 +67,10 @@ FUNCTIONS = {
         torch.cat([x[r], y[r] * 2], dim=-1).log_softmax(1).mean(0),
         (x[m].squeeze() * y[m]).sum(),
     ),
+    "masks that are computed again": lambda x, y, m, r: (
+        _written(x, lambda x: x.__setitem__(~m, x[~m] + y[~m])),
+        (x[(x > 0.2) & ~m] * y[(x > 0.2) & ~m]).sum() + (x[~r] * y[~r]).sum(),
+    ),
     "written rows": lambda x, y, m, r: _write_rows(x[r, :], y[r, :]),
     "of two": lambda x, y, m, r: (torch.min(x[m], y[m]).sum(), x[r].max(other=y[r]).mean(0)),
     "views": lambda x, y, m, r: (
@@ -140,6 +144,16 @@ def test_vmap():
         want, mean = f(x[i], m[i])
         np.testing.assert_allclose(written[i], want.numpy(), 1e-6)
         np.testing.assert_allclose(means[i], mean.numpy(), 1e-5)
+
+
+def test_masks_computed_alike_are_one_in_a_batch_too():
+    def f(x, m):
+        return (x[~m] * x.exp()[~m]).sum()
+
+    x, m = torch.randn(3, 4), torch.tensor([[True] * 4, [False, True] * 2, [True, False, False, False]])
+    wanted = [f(*pair).item() for pair in zip(x, m, strict=True)]
+    for mapped in (jax.vmap(t2j(f)), jax.jit(jax.vmap(t2j(f))), t2j(torch.vmap(f))):
+        np.testing.assert_allclose(mapped(t2j(x), t2j(m)), wanted, 1e-5, 1e-6)
 
 
 def test_graph():

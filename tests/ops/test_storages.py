@@ -273,3 +273,15 @@ def test_storages_of_another_dtype_or_without_data_are_refused():
 
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta"):
         t2j(without)(jnp.ones(3))
+
+
+def test_storage_of_odd_bytes_has_as_many_elements_as_fit():
+    def function():
+        storage = torch.UntypedStorage(10)
+        storage.fill_(1)
+        found = torch.empty(0, dtype=torch.int32).set_(storage)
+        found[1] = 7
+        return found, torch.tensor(list(found.untyped_storage()))
+
+    for got, wanted in zip(t2j(function)(), function(), strict=True):
+        np.testing.assert_array_equal(got, wanted)

@@ -259,3 +259,9 @@ def test_meshgrids_are_views(options):
     found = jax.jit(t2j(run))(t2j(x), t2j(y))
     for got, want in zip(found, run(x, y.clone()), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_windows_of_a_number(size):
+    array = t2j(lambda x: x.unfold(0, size, 1) + 0)(jnp.float32(0.5))
+    np.testing.assert_array_equal(array, torch.tensor(0.5).unfold(0, size, 1))

@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 from scripts import watched
-from scripts.suite import worker
 from scripts.watched import each
 
 
@@ -24,12 +22,12 @@ def _perils(send, names):
 
 
 def test_what_hangs_or_ends_its_process_costs_only_itself(monkeypatch):
-    monkeypatch.setattr(watched, "_HANG", 2)
+    monkeypatch.setattr(watched, "_STILL", 3)
     found = list(each(_perils, ["fine", "ends", "hangs", "computes", "good", "well"], 3, 1))
     assert found == [
         ("fine", 4),
         ("ends", "the process ended"),
-        ("hangs", "TimeoutError: more than 1 s"),
+        ("hangs", "TimeoutError: it waits for something"),
         ("computes", "TimeoutError: more than 1 s"),
         ("good", 4),
         ("well", 4),
@@ -38,7 +36,6 @@ def test_what_hangs_or_ends_its_process_costs_only_itself(monkeypatch):
 
 def _waits(send):
     os.setpgrp()
-    threading.Thread(target=worker._end_with_parent, daemon=True).start()
     time.sleep(600)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from scripts.models import choice, diffusion, worker
+from scripts.models.answers import ANSWERS, Answers
 from scripts.models.outcome import Outcome
 from scripts.models.page import page, read, read_trainings, summary
 from scripts.models.training import Training
@@ -108,3 +109,51 @@ def test_what_fails_has_its_reason():
     assert not found.pytorch
     assert found.failure.startswith("RuntimeError: PyTorch itself fails")
     assert not worker._outcome(f"{__name__}:nothing").pytorch
+
+
+def test_what_runs_out_is_tried_in_another_way(monkeypatch):
+    tried = []
+
+    def each(run, specs, batch, timeout):
+        for spec in specs:
+            tried.append((spec, run.keywords["way"]))
+            ends = spec == "transformers:large" and run.keywords["way"] is worker._WAYS[0]
+            yield spec, "the process ended" if ends else Outcome(spec, failure="an error" if spec == "timm:a" else "")
+
+    monkeypatch.setattr(worker, "each", each)
+    found = list(worker.outcomes(["transformers:large", "transformers:small", "timm:a"], 1))
+    assert [outcome.spec for outcome in found] == ["transformers:small", "transformers:large", "timm:a"]
+    assert [outcome.agrees for outcome in found] == [True, True, False]
+    assert [spec for spec, way in tried if way is worker._WAYS[1]] == ["transformers:large", "timm:a"]
+
+
+def drawing():
+    class Drawing(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.randn(2)
+
+    return Drawing(), (torch.ones(2),)
+
+
+def test_what_draws_is_not_compared():
+    found = worker._outcome(f"{__name__}:drawing")
+    assert not found.agrees
+    assert "random: values not compared" in found.failure
+    assert found.exports
+
+
+def test_answers_are_told(monkeypatch):
+    spec = f"{__name__}:asking"
+    assert not worker._outcome(spec).agrees
+    monkeypatch.setitem(ANSWERS, spec, Answers({"test_zoo.py:forward": False}, "whether it is large"))
+    found = worker._outcome(spec)
+    assert found.agrees, found.failure
+    assert f"| {spec} | `test_zoo.py:forward=False` | whether it is large |" in page({spec: found}, [])
+
+
+def asking():
+    class Asking(torch.nn.Module):
+        def forward(self, x):
+            return x[torch.nonzero(x > 9)] if (x > 9).any() else x * 2
+
+    return Asking(), (torch.ones(2),)

@@ -4,7 +4,6 @@ A loop over the numbers of a schedule is thousands of these, each of which PyTor
 what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.old_orders import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
-from ..tensors.dtypes import canonical
-from ..tensors.held import Lazy
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
 from .known import is_free_number, literal, results_of
@@ -101,17 +98,13 @@ def _written(function: Callable, target: Torchish, reals: list) -> Torchish | No
         return None
     made = reals[0].clone()
     function(made, *reals[1:])
-    target.write(_waiting(made), made)
+    target.write(literal(made), made)
     return target
-
-
-def _waiting(made: torch.Tensor) -> Lazy:
-    return Lazy(functools.partial(literal, made), (), canonical(made.dtype))
 
 
 def _number(made: torch.Tensor) -> Torchish:
     """The tensor of this call with a number that PyTorch has just made."""
-    storage = Storage(_waiting(made), made)
+    storage = Storage(literal(made), made)
     if torch.is_inference_mode_enabled():
         storage.memory.is_inference = True
     return make_tensor(storage, (), made.dtype, None, None, _CPU)

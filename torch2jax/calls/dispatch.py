@@ -24,14 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..rules import autocast, registry
-from ..rules.inplace import InPlace, write_in_place, write_out
+from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
-from ..tensors.journal import journal
 from ..tensors.tensor import Torchish, is_foreign
 from ..transforms import (  # for what stands in
     engine as engine,
@@ -41,15 +40,16 @@ from ..transforms import (  # for what stands in
     vmap as vmap,
 )
 from ..transforms.paths import Fork
-from ..transforms.scope import outside
-from ..transforms.tape import Attempt, Tape
-from ..transforms.traces import current_trace, without_tangents
-from ..translation import Call, CallMode, current
+from ..transforms.tape import Attempt
+from ..transforms.traces import current_trace
+from ..translation import CallMode, current
 from .at_once import run_at_once
 from .dropped import DROPPED, with_dropped
+from .item import Item, taken
 from .kernels import has_kernel
 from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from .nesting import Nesting
 from .refusals import expect_out_of_dtype, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -60,7 +60,6 @@ from .wrappers import run_by_wrappers
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
-_NO_TRACE: Any = object()
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -74,7 +73,7 @@ def observing(observer: Callable):
         _observer.reset(token)
 
 
-class Translation(TorchFunctionMode, Call, CallMode):
+class Translation(TorchFunctionMode, Nesting, CallMode):
     """One translated call: intercepts PyTorch on this thread, and holds the call's constants and random stream.
 
     Args:
@@ -85,9 +84,10 @@ class Translation(TorchFunctionMode, Call, CallMode):
     """
 
     def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
-        super().__init__()
+        TorchFunctionMode.__init__(self)
         outer = current() if isinstance(current(), Translation) else None
         attempt = attempt or Attempt()
+        Nesting.__init__(self, outer, attempt.depth)
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
@@ -113,16 +113,12 @@ class Translation(TorchFunctionMode, Call, CallMode):
         self.compiles = False
         """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
         self._observer = _observer.get()
-        self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
         self.on_result: Callable | None = None if outer is None else outer.on_result
-        self.tape: Tape | None = None if outer is None else outer.tape
-        self._depth = attempt.depth if self.tape is None else self.tape.depth
         self._recording = contextlib.ExitStack()
-        self._opened: list[Tape | None] = []
 
     def __enter__(self) -> "Translation":
         open_seams()
-        Call.__enter__(self)
+        Nesting.__enter__(self)
         try:
             self._recording.enter_context(self.nested())
             if self._is_outermost:
@@ -148,58 +144,12 @@ class Translation(TorchFunctionMode, Call, CallMode):
 
     def _leave(self, *exc_info):
         self._recording.close()
-        Call.__exit__(self, *exc_info)
+        Nesting.__exit__(self, *exc_info)
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
             self.settings.restore()
         close_seams()
-
-    @contextlib.contextmanager
-    def nested(self):
-        outer = self.tape
-        is_recorded = self._depth == 0 or (outer is not None and outer.is_current)
-        tape = None if is_recorded else Tape(self._depth, outer)
-        self._opened.append(tape)
-        try:
-            if tape is None:
-                yield
-                return
-            with tape as self.tape:
-                try:
-                    yield
-                finally:
-                    self.tape = outer
-        finally:
-            self._opened.pop()
-
-    @contextlib.contextmanager
-    def at(self, tape: Tape | None):
-        """A context for code of this call that runs outside of some `nested`, where that tape is kept."""
-        before, self.tape = self.tape, tape
-        self._opened.append(None)
-        try:
-            yield
-        finally:
-            self._opened.pop()
-            self.tape = before
-
-    def leaving(self, array):
-        """An array as it leaves the code that runs `nested`: without what is recorded there."""
-        tape = self._opened[-1]
-        return array if tape is None else tape.lowered(array)
-
-    def without_tangents(self, array):
-        tags = [level.tag for level in self.levels if level.is_forward]
-        if self.dual is not None:
-            tags.append(self.dual.tag)
-        return without_tangents(array, tags) if tags else array
-
-    def array_of(self, tensor: Torchish):
-        """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.lent.loans:
-            self.lent.settle()
-        return self.leaving(tensor.read())
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -213,6 +163,8 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 return NotImplemented
             if Selected in types:
                 return self.dispatch_selected(func, args, kwargs or {})
+            if Item in types:
+                args, kwargs = taken(func, args, kwargs or {})
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
@@ -270,6 +222,7 @@ class Translation(TorchFunctionMode, Call, CallMode):
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if kwargs and kwargs.get("out") is not None and not isinstance(func, types.FunctionType):
                 expect_out_of_dtype(self, func, rule, args, kwargs)
+                kwargs = kwargs if rule is None else with_dtype_of_out(rule, kwargs)
             if rule is not None and not is_in_old_order(func, args):
                 if has_numpys(args, kwargs):
                     args, kwargs = without_numpys(func, rule, args, kwargs)
@@ -356,22 +309,6 @@ class Translation(TorchFunctionMode, Call, CallMode):
     def is_unobserved(self) -> bool:
         """Whether nobody looks at what is run, or runs it elsewhere."""
         return self._observer is None and self.on_result is None and not self._called_in_torch
-
-    @property
-    def stages(self) -> bool:
-        return current_trace() is self._staged or self.constants.stages
-
-    @property
-    def is_lazy(self) -> bool:
-        if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
-            return False
-        trace = current_trace()
-        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages:
-            self._staged = trace
-        return trace is self._staged
-
-    def outside(self):
-        return outside()
 
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)

@@ -167,7 +167,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
     except Exception:  # with the words of the rule
         return False
-    target.write(Lazy(functools.partial(literal, made), (), canonical(made.dtype)), made)
+    target.write(literal(made), made)
     return True
 
 
@@ -268,12 +268,15 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
-    lazy = Lazy(functools.partial(literal, made), made.shape, canonical(made.dtype))
-    return wrap_held(lazy, made.dtype, made, strides, device)
+    return wrap_held(literal(made), made.dtype, made, strides, device)
 
 
-def literal(made: torch.Tensor) -> Held:
-    """A known value in the graph as it is."""
+def literal(made: torch.Tensor) -> Lazy:
+    """A known value that the graph gets as it is, once it asks."""
+    return Lazy(functools.partial(_emit, made), made.shape, canonical(made.dtype))
+
+
+def _emit(made: torch.Tensor) -> Held:
     return Held(evaluate(made), None)
 
 
@@ -293,9 +296,9 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
     known: Any = operand.known
     kept = _Kept(operand.lazy if made.ndim else None, known)
     operation = _Operation(changed, [kept], (operand,), {})
-    emit = functools.partial(literal, made) if made.ndim == 0 else functools.partial(operation.result, 0, made)
+    emit = functools.partial(operation.result, 0, made) if made.ndim else functools.partial(_emit, made)
     lazy = Lazy(emit, tuple(made.shape), canonical(made.dtype), operation.depth, (operation, 0))
-    return Lazy(functools.partial(literal, made), lazy.shape, lazy.dtype) if lazy.is_long else lazy
+    return literal(made) if lazy.is_long else lazy
 
 
 class _Kept(NamedTuple):
@@ -351,7 +354,7 @@ class _Operation:
     def result(self, index: int, known: torch.Tensor) -> Held:
         """One of its results, in the graph."""
         if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
-            return literal(known)
+            return _emit(known)
         held, dtype = self.emitted(index), canonical(known.dtype)
         return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
 

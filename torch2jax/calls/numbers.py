@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from typing import Any
+from typing import Any, Self
 
 import jax
 import torch
@@ -31,7 +31,7 @@ class Number(Torchish):
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
 
     @classmethod
-    def of(cls, tensor: Torchish, started=None) -> "Number":
+    def of(cls, tensor: Torchish, started=None) -> Self:
         """The number that a tensor holds, which stays as it is."""
         array, tape = tensor.read(), current().tape
         if tape is not None:

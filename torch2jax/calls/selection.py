@@ -11,9 +11,10 @@ from ..rules.rule import Reflected
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
+from ..transforms.programs import is_same_value
 from ..translation import current
 
-__all__ = ["Selected", "apply_elementwise", "map_rows", "select"]
+__all__ = ["Selected", "apply_elementwise", "is_same_mask", "map_rows", "select"]
 
 _SUMS, _MULTIPLES = {"add", "sub", "neg", "positive"}, {"mul", "div"}  # rules that have no singularities
 
@@ -54,7 +55,7 @@ class Selected(torch.Tensor):
 
     def is_like(self, other: "Selected") -> bool:
         """Whether both were chosen by one mask."""
-        return self.mask.read() is other.mask.read()
+        return is_same_mask(self.mask, other.mask)
 
     def spread_mask(self) -> torch.Tensor:
         """The mask, with dimensions of one for those of a row."""
@@ -68,6 +69,11 @@ class Selected(torch.Tensor):
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
         harmless = first.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
+
+
+def is_same_mask(one: Torchish, other: Torchish) -> bool:
+    """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
+    return is_same_value(one.read(), other.read())
 
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False) -> Selected:

@@ -113,7 +113,6 @@ class _Checker:
         self._trial, self._timed, self._tolerance = trial, timed, tolerance
         self._prefix = "training: " if trial.training else ""
         self._step = lambda text: step(self._prefix + text)
-        self._key = jax.random.key(0) if trial.training else None
         self._state, self._inputs = _to_jax(trial.state()), _to_jax(trial.inputs)
 
     def outputs(self) -> list[Check]:
@@ -214,11 +213,13 @@ class _Checker:
         Where they differ, `nudged` gives what PyTorch's would be, had rounding decided otherwise.
         """
         first = self._prefix + next(iter(expected))
-        arguments = (self._state, inputs or self._inputs, self._key)
+        arguments = (self._state, inputs or self._inputs, jax.random.key(0))
         try:
             self._step(f"tracing {next(iter(expected))}")
             started = time.perf_counter()
-            lowered = jax.jit(run).trace(*arguments).lower()
+            program = jax.jit(run).trace(*arguments)
+            draws = _uses(program.jaxpr.jaxpr, -1)
+            lowered = program.lower()
             traced = time.perf_counter()
             self._step(f"compiling {next(iter(expected))}")
             compiled = lowered.compile()
@@ -228,14 +229,14 @@ class _Checker:
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
             return [Check(first, error=f"{type(error).__name__}: {_first_line(error)}")]
-        random = self._key is not None and not _equal(actual, compiled(*arguments[:2], jax.random.key(1)))
+        accepted = self._tolerance or tolerance
+        random = draws and not _agree(compiled(*arguments[:2], jax.random.key(1)), actual, accepted)
         checks = []
         for name, tensors in expected.items():
             row = Times(*times, seconds, pytorch) if not checks else None
             if random:
                 checks.append(Check(self._prefix + name, times=row, note="random: values not compared"))
             else:
-                accepted = self._tolerance or tolerance
                 agreement = compare(actual[name], tensors, accepted)
                 if nudged is not None and not (agreement.agrees or agreement.problem):
                     agreement = compare(actual[name], tensors, accepted, nudged())
@@ -261,9 +262,13 @@ def _shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
     return tensor.roll(by, -1) if tensor.ndim else tensor
 
 
-def _equal(first, second) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(bool(jnp.array_equal(a, b, equal_nan=jnp.issubdtype(a.dtype, jnp.inexact))) for a, b in pairs)
+def _uses(jaxpr, argument: int) -> bool:
+    """Whether a program computes something from one of its arguments."""
+    return any(var is jaxpr.invars[argument] for step in jaxpr.eqns for var in step.invars)
+
+
+def _agree(one: Mapping[str, Mapping], other: Mapping[str, Mapping], tolerance: float) -> bool:
+    return all(compare(one[name], arrays, tolerance).agrees for name, arrays in other.items())
 
 
 def _seconds(run: Callable) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,13 +43,13 @@ class Agreement:
 
 
 def compare(
-    actual: Mapping, expected: Mapping[str, torch.Tensor], tolerance: float, nudged: Sequence[Mapping] = ()
+    actual: Mapping, expected: Mapping[str, Any], tolerance: float, nudged: Sequence[Mapping] = ()
 ) -> Agreement:
     """Compares arrays with tensors by name. Tensors of half precision are compared more coarsely.
 
     Args:
         actual: the arrays.
-        expected: PyTorch's tensors.
+        expected: PyTorch's tensors, or arrays.
         tolerance: the relative error to accept.
         nudged: what PyTorch gives instead when rounding decides otherwise. An error of up to twice the largest
             distance of these is accepted: it is that of an activation at a kink, or of a tie.
@@ -57,9 +58,9 @@ def compare(
         return _mismatch(f"{len(actual)} tensors instead of {len(expected)}", len(expected))
     absolute = relative = moved = 0.0
     agrees, worst = True, ""
-    wide = {name: (_wide(actual[name]), _wide(tensor)) for name, tensor in expected.items()}
-    largest = max((_magnitude(want) for _, want in wide.values()), default=0.0)
-    for name, (got, want) in wide.items():
+    largest = max((_magnitude(_wide(tensor)) for tensor in expected.values()), default=0.0)
+    for name, tensor in expected.items():  # one by one, as wide ones are twice as large
+        got, want = _wide(actual[name]), _wide(tensor)
         if got.shape != want.shape:
             return _mismatch(f"{name} has shape {list(got.shape)} instead of {list(want.shape)}", len(expected))
         error = _largest_error(got, want)

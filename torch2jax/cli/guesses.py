@@ -107,7 +107,7 @@ class _Guess:
         size = _number(self._text, "vocab_size", "num_hash_buckets") or 256
         below = min(_FIRST_WORD, size // 2)
         books = _number(self._config, "num_codebooks", "num_quantizers", "n_codes_total")
-        shapes = [(1, _LENGTH)] + ([(1, _LENGTH, books), (1, books, _LENGTH), (books, _LENGTH)] if books else [])
+        shapes = [(1, _LENGTH)] + ([(books, _LENGTH), (1, _LENGTH, books), (1, books, _LENGTH)] if books else [])
         return [torch.randint(below, size, shape, generator=self._generator) for shape in shapes]
 
     def _images(self) -> list[torch.Tensor]:

@@ -25,9 +25,12 @@ _COUNTS: dict[str, int] = {
     **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "n_group"), 2),
     **dict.fromkeys(("topk_group", "n_shared_experts"), 1),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
+    **dict.fromkeys(("linear_num_heads", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("linear_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 16),
     **dict.fromkeys(("max_position_embeddings", "n_positions"), 128),
     **dict.fromkeys(("max_source_positions", "max_target_positions"), 64),
-    "vocab_size": 512,
+    **dict.fromkeys(("vocab_size", "text_vocab_size"), 512),
+    "linear_num_key_heads": 2,
     "prediction_length": 8,  # that a configuration may leave open
 }
 # Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.

@@ -1,14 +1,14 @@
 """What is checked: a PyTorch module or function with the inputs to call it on."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["SpecError", "Subject", "read_inputs", "tensors_of_shapes"]
+__all__ = ["SpecError", "Subject", "read_answers", "read_inputs", "tensors_of_shapes"]
 
 _IDS_BELOW = 8
 
@@ -27,6 +27,7 @@ class Subject:
         args: positional arguments.
         kwargs: keyword arguments.
         seconds: how long it took to build.
+        answers: what to answer to questions about traced values, as `t2j` takes it.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Subject:
     args: tuple = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    answers: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -52,6 +54,20 @@ def _describe(value) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_describe, value))}]"
     return repr(value)
+
+
+def read_answers(texts: list[str]) -> dict[str, bool]:
+    """What is to be answered to questions about traced values, by places: texts such as ``model.py:forward=False``."""
+    answers = {}
+    for text in texts:
+        place, _, given = text.rpartition("=")
+        file, _, at = place.rpartition(":")
+        if not file or not at or given.lower() not in ("true", "false"):
+            raise SpecError(
+                f"bad answer {text!r}: wanted FILE:FUNCTION=BOOL or FILE:LINE=BOOL, as model.py:forward=False"
+            )
+        answers[place] = given.lower() == "true"
+    return answers
 
 
 def tensors_of_shapes(texts: list[str]) -> tuple[torch.Tensor, ...]:

@@ -18,6 +18,7 @@ import torch
 from jax import lax
 from torch.utils._device import DeviceContext
 
+from ..calls.item import Item
 from ..calls.known import constant
 from ..errors import SparseLayoutError
 from ..rules.inplace import check_cast, write_out
@@ -27,7 +28,7 @@ from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
-from ..tensors.tensor import Torchish, resize, strides_of_copy, wrap, wrap_held
+from ..tensors.tensor import Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
 from .arrays import cast
@@ -53,19 +54,20 @@ def made_of(
     Args:
         make: gives the same in PyTorch, from the dtype.
     """
-    call, known = current(), None
+    call, known, label = current(), None, label_of(device)
+    expect_values(label, dtype)
     if not shape and call.is_lazy:
-        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label_of(device)), requires_grad)
+        return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label), requires_grad)
     values: Any = functools.partial(body, *args)
     if call.stages:
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            held, label = Lazy(functools.partial(_held, values), shape, canonical(dtype)), label_of(device)
+            held = Lazy(functools.partial(_held, values), shape, canonical(dtype))
             with torch._C.DisableTorchFunction():
                 made = wrap_held(held, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
-    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label_of(device)), requires_grad)
+    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label), requires_grad)
 
 
 def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
@@ -184,7 +186,7 @@ def _shape(size: tuple) -> tuple[int, ...]:
 
 
 def _number(value):
-    return value.item() if isinstance(value, torch.Tensor) else value
+    return aten.item(value) if isinstance(value, torch.Tensor) else value
 
 
 def _real_number(value):
@@ -253,6 +255,8 @@ def empty_permuted(size, physical_layout, *, dtype=None, **options):
 
 @factory(torch.full, aten.full.default)
 def full(size, fill_value, *, dtype=None, **options):
+    if isinstance(fill_value, Item):
+        fill_value = fill_value.tensor(dtype)
     if isinstance(fill_value, torch.Tensor):
         return _spread(fill_value, _shape(size), dtype, **options)
     return filled(_shape(size), fill_value, dtype or _dtype_of_scalar(fill_value), **options)
@@ -368,6 +372,8 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False):
 
 def _from_data(data, dtype) -> Tensor:
     """A new tensor of Python numbers, numpy arrays, or nested sequences of these and of tensors."""
+    if isinstance(data, Item):
+        return data.tensor(dtype)
     if isinstance(data, (torch.Tensor, jax.Array)):
         data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
@@ -397,7 +403,7 @@ def _holds_float(data) -> bool:
 
 def _from_item(item) -> Tensor:
     """An item of a sequence: a tensor in it is one number, whatever its shape."""
-    if not isinstance(item, (torch.Tensor, jax.Array)):
+    if isinstance(item, Item) or not isinstance(item, (torch.Tensor, jax.Array)):
         return _from_data(item, None)
     lifted = current().lift(item)
     if lifted.numel() != 1:
@@ -418,7 +424,7 @@ def _owned(made: Tensor) -> Torchish:
 
 @factory(torch.as_tensor)
 def as_tensor(data, dtype=None, device=None):
-    if not isinstance(data, (torch.Tensor, jax.Array)):
+    if isinstance(data, Item) or not isinstance(data, (torch.Tensor, jax.Array)):
         if not isinstance(data, np.ndarray):
             return tensor(data, dtype=dtype, device=device)
         data = on_memory(torch.as_tensor, data)

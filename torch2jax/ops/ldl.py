@@ -15,7 +15,7 @@ import torch
 from jax import lax
 
 from .arrays import is_complex
-from .linalg import broadcast_matrices, check_matrices, factored, hermitian_of
+from .linalg import broadcast_matrices, check_matrices, check_success, factored, hermitian_of
 
 _ALPHA = (1 + math.sqrt(17)) / 8  # bounds the growth of elements
 
@@ -34,6 +34,7 @@ def linalg_ldl_factor_ex(input, *, hermitian=False, check_errors=False):
     hermitian = hermitian and is_complex(input)
     factor = jax.vmap(functools.partial(_factor, hermitian=hermitian))
     factors, pivots, info = factor(input.reshape(-1, n, n))
+    check_success(info, "torch.linalg.ldl_factor_ex", input, check_errors)
     return factors.reshape(input.shape), pivots.reshape(*batch, n), info.reshape(batch)
 
 

@@ -18,6 +18,7 @@ from ..rules.registry import implements, implements_tensors
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import FACTORED, INEXACT
 from ..tensors.interop import array_to_tensor
+from ..tensors.known import in_pytorch
 from ..tensors.traced import is_traced
 from .arrays import cast, is_complex, like, where, widened
 from .products import matmul
@@ -74,12 +75,22 @@ def _nothing(dtype):
 
 @implements_tensors(aten._linalg_check_errors.default)
 def _linalg_check_errors(info, api_name, *, is_matrix):
-    try:
-        codes = array_to_tensor(values(info, api_name))
-    except TracedValueError:
-        return
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        aten._linalg_check_errors(codes, api_name, is_matrix=is_matrix)
+    with contextlib.suppress(TracedValueError):
+        _expect_success(values(info, api_name), api_name, is_matrix=is_matrix)
+
+
+def _expect_success(codes, api_name: str, *, is_matrix: bool) -> None:
+    in_pytorch(aten._linalg_check_errors, array_to_tensor(codes), api_name, is_matrix=is_matrix)
+
+
+def check_success(info, name: str, a, check_errors: bool) -> None:
+    """What ``check_errors=True`` asks of a factorisation of `a`, where `info` has values.
+
+    Raises:
+        torch.linalg.LinAlgError: it failed, in PyTorch's words.
+    """
+    if check_errors and not is_traced(info):
+        _expect_success(info, name, is_matrix=a.ndim == 2)
 
 
 def _finite(error: type[Exception], message: str):
@@ -93,6 +104,18 @@ def _finite(error: type[Exception], message: str):
         return args, kwargs
 
     return prepare
+
+
+def _for_eigh(A, UPLO="L", compute_v=True):
+    if A.ndim > 1 and A.shape[-1] > 2:  # of smaller ones PyTorch's are NaN as well
+        with contextlib.suppress(TracedValueError):
+            matrices = values(A, "a factorization")
+            if np.isnan((np.triu if UPLO.upper() == "U" else np.tril)(matrices)).any():
+                raise torch.linalg.LinAlgError(
+                    "linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned or has "
+                    "too many repeated eigenvalues (it has values that are NaN)."
+                )
+    return (A, UPLO, compute_v), {}
 
 
 _for_eig = _finite(RuntimeError, "torch.linalg.eig: input tensor should not contain infs or NaNs.")
@@ -131,7 +154,9 @@ def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
     check_matrices("linalg.cholesky", input)
     matrix = hermitian_of(input, not upper)
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
-    return _adjoint(factor) if upper else factor, _indefiniteness(lax.stop_gradient(matrix), factor)
+    info = _indefiniteness(lax.stop_gradient(matrix), factor)
+    check_success(info, "linalg.cholesky_ex", input, check_errors)
+    return _adjoint(factor) if upper else factor, info
 
 
 def _indefiniteness(a, factor):
@@ -233,7 +258,9 @@ def _singularity(lu):
 def linalg_inv_ex(A, *, check_errors=False):
     check_matrices("linalg.inv", A)
     factors = _factored(A)
-    return _solved(A, factors, _identity(A)), _singularity(factors[0])
+    info = _singularity(factors[0])
+    check_success(info, "linalg.inv_ex", A, check_errors)
+    return _solved(A, factors, _identity(A)), info
 
 
 @factored(aten._linalg_solve_ex, dtype=(None, None, torch.int32, torch.int32))
@@ -251,16 +278,20 @@ def _linalg_solve_ex(A, B, *, left=True, check_errors=False):
         )
     a, right = broadcast_matrices("linalg.solve", A if left else A.mT, right)
     lu, pivots, permutation = lax.linalg.lu(lax.stop_gradient(a))
+    info = _singularity(lu)
+    check_success(info, "torch.linalg.solve_ex", A, check_errors)
     result = _solved(a, (lu, permutation), right)
     result = result if left else result.mT
-    return result[..., 0] if is_vector else result, lu, _pivots(pivots), _singularity(lu)
+    return result[..., 0] if is_vector else result, lu, _pivots(pivots), info
 
 
 @factored(torch.linalg.lu_factor_ex, dtype=(None, torch.int32, torch.int32))
 def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
     check_matrices("linalg.lu_factor", A, square=False)
     lu, pivots, _ = lax.linalg.lu(_pivoting("linalg.lu_factor", A, pivot))
-    return lu, _pivots(pivots), _singularity(lu)
+    info = _singularity(lu)
+    check_success(info, "torch.linalg.lu_factor_ex", A, check_errors)
+    return lu, _pivots(pivots), info
 
 
 def _pivoting(function: str, array, pivot: bool):
@@ -453,7 +484,7 @@ def ormqr(input, input2, input3, left=True, transpose=False):
 # Spectra.
 
 
-@chosen(aten._linalg_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
+@chosen(aten._linalg_eigh, prepare=_for_eigh, dtype=lambda A, *args, **kwargs: (A.dtype.to_real(), A.dtype))
 def _linalg_eigh(A, UPLO="L", compute_v=True):
     check_matrices("linalg.eigh", A)
     if UPLO.upper() not in ("L", "U"):
@@ -541,6 +572,9 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
 @factored(aten.linalg_pinv.atol_rtol_tensor, prepare=_for_svd)
 def linalg_pinv(input, *, atol=None, rtol=None, hermitian=False):
     check_matrices("linalg.pinv", input, square=hermitian)
+    for name, tolerance in (("atol", atol), ("rtol", rtol)):
+        if tolerance is not None and jnp.iscomplexobj(tolerance):
+            raise RuntimeError(f"linalg.pinv: {name} tensor of complex type is not supported.")
     return _pseudo_inverse(input, *_tolerances(input, atol, rtol), hermitian)
 
 

@@ -71,4 +71,4 @@ def as_strided_scatter(input, src, size, stride, storage_offset=None):
 
 @implements_tensors(prims.item)
 def item(a):
-    return a.item()
+    return torch.ops.aten.item(a)

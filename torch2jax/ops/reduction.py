@@ -87,6 +87,8 @@ def _mean(array, axes):
 
 @implements(torch.nansum, dtype=integers_to_int64)
 def nansum(input, dim=None, keepdim=False, *, dtype=None):
+    if dtype is not None and is_integral(dtype) and is_inexact(input):
+        raise NotImplementedError(f"nansum got dtype={dtype} for floating-point numbers, of which nan is no integer")
     array = in_dtype(input, dtype)
     if is_float(array):
         array = where(lax.ne(array, array), like(array, 0), array)

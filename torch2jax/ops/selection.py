@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch._prims_common import canonicalize_dim
 
-from ..calls.selection import Selected, map_rows, select
+from ..calls.selection import Selected, is_same_mask, map_rows, select
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_integral
@@ -243,7 +243,7 @@ def setitem(self, index, value):
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{value.dtype} for the source."
         )
-    if current().lift(index).read() is value.mask.read() and self.shape == value.rows.shape:
+    if is_same_mask(current().lift(index), value.mask) and self.shape == value.rows.shape:
         self.copy_(torch.where(value.spread_mask(), value.rows, self))
     else:
         self[index] = _compact(value)

@@ -1,7 +1,5 @@
 """Sorting, order statistics, searching in sorted values, and sets of values."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,8 @@ from jax import lax
 
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
+from ..tensors.interop import tensor_to_array
+from ..tensors.known import in_pytorch, real
 from .arrays import axis_of, cast, is_float, kept, like, where
 from .reduction import at_index, shared
 
@@ -214,48 +214,33 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
     return lax.bitwise_not(found) if invert else found
 
 
+# The shapes of unique values depend on all values, and so do the places of those that are NaN: PyTorch finds them.
+
 unique_parts = (None, torch.int64, torch.int64)
 
 
-def _indices(array):
-    return jnp.asarray(array, canonical(torch.int64))
+def _by_pytorch(function, input, *args) -> tuple:
+    return tuple(tensor_to_array(part) for part in in_pytorch(function, real(input), *args))
 
 
 @implements(torch._unique2, aten._unique2, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique(input, sorted=True, return_inverse=False, return_counts=False):
-    values, inverse, counts = np.unique(np.asarray(input), return_inverse=True, return_counts=True, equal_nan=False)
-    inverse = inverse.reshape(input.shape)
-    return jnp.asarray(values), _indices(inverse if return_inverse else []), _indices(counts if return_counts else [])
+    return _by_pytorch(torch._unique2, input, sorted, return_inverse, return_counts)
 
 
 @implements(torch._unique, aten._unique, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts[:2])
 def _unique(input, sorted=True, return_inverse=False):
-    return unique(input, sorted, return_inverse)[:2]
+    return _by_pytorch(torch._unique, input, sorted, return_inverse)
 
 
 @implements(aten.unique_dim, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
-    axis = axis_of(input, dim)
-    values, inverse, counts = np.unique(
-        np.asarray(input), return_inverse=True, return_counts=True, axis=axis, equal_nan=False
-    )
-    return jnp.asarray(values), _indices(inverse.reshape(-1)), _indices(counts)
+    return _by_pytorch(aten.unique_dim, input, dim, sorted, return_inverse, return_counts)
 
 
 @implements(aten.unique_consecutive, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
-    array = np.asarray(input)
-    lines = array.reshape(-1, 1) if dim is None else np.moveaxis(array, axis_of(array, dim), 0)
-    flat = lines.reshape(len(lines), math.prod(lines.shape[1:]))
-    starts = np.concatenate([[True], (flat[1:] != flat[:-1]).any(1)])[: len(flat)]
-    values = lines[starts].reshape(-1) if dim is None else np.moveaxis(lines[starts], 0, axis_of(array, dim))
-    inverse = (np.cumsum(starts) - 1).reshape(array.shape if dim is None else -1)
-    counts = np.diff(np.append(np.flatnonzero(starts), len(flat)))
-    return (
-        jnp.asarray(values),
-        _indices(inverse if return_inverse or dim is not None else []),
-        _indices(counts if return_counts or dim is not None else []),
-    )
+    return _by_pytorch(aten.unique_consecutive, input, return_inverse, return_counts, dim)
 
 
 # Comparison of whole tensors: a Python bool.

@@ -13,6 +13,7 @@ import torch
 from jax.extend.core import concrete_or_error
 
 from ..calls.follow import answered
+from ..calls.item import Item
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
@@ -70,10 +71,22 @@ def _scalar(tensor, what: str):
     return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
 
 
-@implements_tensors(Tensor.item, aten.item.default, aten._local_scalar_dense.default)
+@implements_tensors(Tensor.item)
 def item(self):
     if current().steps_abstractly and is_unknown(self):
         return Number.of(self.detach().reshape(()).double())
+    try:
+        return _scalar(self, "Tensor.item()")
+    except TracedValueError:
+        number = current().lift(self)
+        is_number = number.dtype != torch.bool and not number.dtype.is_complex and number.numel() == 1
+        if not is_number or not current().paths[-1].can_answer(number):
+            raise
+        return Item.out_of(number)
+
+
+@implements_tensors(aten.item.default, aten._local_scalar_dense.default)
+def _item_of_operators(self):
     return _scalar(self, "Tensor.item()")
 
 

@@ -20,7 +20,6 @@ from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.held import Lazy
 from ..tensors.known import Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
@@ -195,7 +194,7 @@ def write_known_element(self: Torchish, index, value: float) -> bool:
         known = view.known_after(made, Place((), (), found[1], dtype))
         if not isinstance(known, torch.Tensor):
             return False
-        view.write(Lazy(functools.partial(literal, made), (), canonical(dtype)), known)
+        view.write(literal(made), known)
         self.count_write()
         return True
 
@@ -346,8 +345,9 @@ def diagonal(self, like, offset=0, dim1=0, dim2=1):
 @_view(aten.unfold.default)
 def unfold(self, like, dimension, size, step):
     shape = _shape_of(self)
-    if not shape:
-        return _reshape(self, like)
+    if not shape:  # as if it had one dimension, of size one
+        empty = ViewKind(lambda array: lax.full((0,), 0, array.dtype), lambda array, _: array)
+        return _reshape(self, like) if size else empty
     dim = dimension % len(shape)
     count = _shape_of(like)[dim]
     places = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)

@@ -20,7 +20,16 @@ from ..translation import current
 from .operands import lift
 from .pointwise import cast
 
-__all__ = ["InPlace", "WithFlag", "check_cast", "expect_in_its_mode", "expect_writable", "write_in_place", "write_out"]
+__all__ = [
+    "InPlace",
+    "WithFlag",
+    "check_cast",
+    "expect_in_its_mode",
+    "expect_writable",
+    "with_dtype_of_out",
+    "write_in_place",
+    "write_out",
+]
 
 
 class InPlace:
@@ -39,8 +48,58 @@ class InPlace:
         self._functional = functools.partial(_on_copy, function)
 
     def __call__(self, args: tuple, kwargs: dict):
+        target, operands = lift(args[0]), (*args[1:], *kwargs.values())
+        dims = []
+        if self.name in _INTO_EXPANDED and not _accumulates(self.name, args, kwargs):
+            dims = _expanded_dims(target)
+        with torch._C.DisableTorchFunction():
+            if not dims:
+                _expect_no_overlap(target)
+            _expect_no_overlap_with(target, operands, fully=self.name in _BY_INDEX)
         value = current().run_rule(self._functional, self.rule, args, kwargs)
-        return write_in_place(args[0], value, (*args[1:], *kwargs.values()))
+        if dims:
+            value = _as_expanded(target, value, dims, self.name)
+        return _write(args[0], value)
+
+
+# What PyTorch writes one element after the other, and so refuses to write to an operand.
+_BY_INDEX = frozenset(
+    ("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "put_")
+    + ("scatter_", "scatter_add_", "scatter_reduce_")
+)
+# What PyTorch writes to expanded tensors, with a warning; others it refuses.
+_INTO_EXPANDED = ("index_fill_", "index_put_", "masked_fill_")
+
+
+def _accumulates(name: str, args: tuple, kwargs: dict) -> bool:
+    return name == "index_put_" and bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
+
+
+def _expanded_dims(tensor: Torchish) -> list[int]:
+    """The dimensions along which all elements are at one place."""
+    if not tensor._node.overlaps:
+        return []
+    with torch._C.DisableTorchFunction():
+        sizes, strides = tuple(tensor.shape), tensor.stride()
+    if 0 in sizes:
+        return []
+    return [dim for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)) if stride == 0 and size > 1]
+
+
+def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) -> Any:
+    """What is to be written to a tensor that is expanded in `dims`: at each place the last element that changes."""
+    warnings.warn(
+        f"Use of {name} on expanded tensors is deprecated. Please clone() the tensor before performing this operation. "
+        "This also applies to advanced indexing e.g. tensor[indices] = tensor",
+        stacklevel=2,
+    )
+    last = list(range(-len(dims), 0))
+    with current().inside():
+        before, after = (x.movedim(dims, last).flatten(last[0]) for x in (target.detach(), value))
+        is_changed = before.ne(after) & (before.eq(before) | after.eq(after))
+        place = (is_changed * torch.arange(1, after.shape[-1] + 1)).argmax(-1, True)
+        found = after.gather(-1, place)
+        return found.reshape(*found.shape[:-1], *[1] * len(dims)).movedim(last, dims).expand(target.shape)
 
 
 def _on_copy(function: Callable, target: torch.Tensor, *args, **kwargs) -> torch.Tensor:
@@ -80,11 +139,20 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
         target: the tensor; everything on its memory sees the write.
         value: of the same shape, and of a dtype that casts to that of `target`.
         operands: what `value` was computed from; arguments that are no tensors are passed over.
-        fills: all of `value` is one number, so that it does not matter whether `target` overlaps itself.
+        fills: what of `value` is written to one place is one number, so that `target` may overlap itself.
 
     Raises:
         RuntimeError: `target` overlaps itself or an operand, has another shape, or cannot hold the values' dtype.
     """
+    with torch._C.DisableTorchFunction():
+        tensor = lift(target)
+        if not fills:
+            _expect_no_overlap(tensor)
+        _expect_no_overlap_with(tensor, operands)
+    return _write(target, value)
+
+
+def _write(target: Any, value: Torchish) -> Any:
     with torch._C.DisableTorchFunction():
         tensor = lift(target)
         if value.shape != tensor.shape:
@@ -92,8 +160,6 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
                 f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(value.shape)}"
             )
         check_cast(value, tensor)
-        if not fills:
-            _check_overlap(tensor, operands)
         _store(tensor, value)
         return target  # itself: after ``self.buffer += 1`` a module from outside holds what it held
 
@@ -213,21 +279,28 @@ _RESTRICTIONS = {
 }
 
 
-def _check_overlap(target: Torchish, operands) -> None:
+def _expect_no_overlap(target: Torchish) -> None:
     if target._node.overlaps and overlaps_itself(tuple(target.shape), target.stride()):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
         )
+
+
+def _expect_no_overlap_with(target: Torchish, operands, *, fully: bool = False) -> None:
+    """Refuses a write to a part of an operand, or if `fully` also to all of it."""
     for operand in operands:
-        if isinstance(operand, Torchish) and operand is not target and _overlap_partly(target, operand):
+        if isinstance(operand, (list, tuple)) and fully:
+            masks = (torch.bool, torch.uint8)  # by which PyTorch fills, all at once
+            _expect_no_overlap_with(target, [x for x in operand if x is None or x.dtype not in masks], fully=True)
+        elif isinstance(operand, Torchish) and (fully or operand is not target) and _overlap(target, operand, fully):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
                 "single memory location. Please clone() the tensor before performing the operation."
             )
 
 
-def _overlap_partly(a: Torchish, b: Torchish) -> bool:
+def _overlap(a: Torchish, b: Torchish, fully: bool) -> bool:
     # As PyTorch: only dense tensors are compared, and the same region is no partial overlap.
     if a._node.storage.memory is not b._node.storage.memory or a.numel() == 0 or b.numel() == 0:
         return False
@@ -236,8 +309,15 @@ def _overlap_partly(a: Torchish, b: Torchish) -> bool:
     first, second = a.storage_offset() * a.element_size(), b.storage_offset() * b.element_size()
     first_end, second_end = first + a.numel() * a.element_size(), second + b.numel() * b.element_size()
     if (first, first_end) == (second, second_end):
-        return a.stride() != b.stride()
+        return fully or a.stride() != b.stride()
     return first < second_end and second < first_end
+
+
+def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
+    """The keywords of a call with ``out=``, of whose dtype are sums and the like that are told no other."""
+    if kwargs.get("dtype") is None and "dtype" in rule.names.options and isinstance(kwargs["out"], torch.Tensor):
+        return {**kwargs, "dtype": kwargs["out"].dtype}
+    return kwargs
 
 
 def write_out(result, out, operands=(), *, exact: bool = False):
@@ -259,7 +339,8 @@ def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool):
     if exact and result.dtype != target.dtype:
         raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
     check_cast(result, target)
-    _check_overlap(target, operands)
+    _expect_no_overlap(target)
+    _expect_no_overlap_with(target, operands)
     if target.shape != result.shape:
         _resize_out(target, result, operands)
     _store(target, result)

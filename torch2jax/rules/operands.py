@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import torch
 
+from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .numpys import number_of
@@ -49,9 +50,15 @@ def _is_key(value) -> bool:
 
 
 def arrays_of(value, tensors: list) -> Any:
-    """`value` with arrays for tensors, which are gathered in `tensors`."""
+    """`value` with arrays for tensors, which are gathered in `tensors`.
+
+    Raises:
+        TracedValueError: one stands for a number, which a body would have to know.
+    """
 
     def read(tensor: Torchish):
+        if tensor.stands_for is not None:
+            raise TracedValueError("a number, by a function that takes it for no operand,")
         tensors.append(tensor)
         return tensor.read()
 

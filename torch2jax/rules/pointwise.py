@@ -56,6 +56,8 @@ def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
 def _metadata_of(operand):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
+            if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
+                return kind_of(operand)
             return _Metadata(operand.dtype, operand.shape, None, None)
         strides = None if operand.is_contiguous() else operand.stride()
         return _Metadata(operand.dtype, operand.shape, strides, operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
@@ -115,7 +117,7 @@ def in_layout(operand, shape, layout):
     if not isinstance(operand, torch.Tensor):
         return operand
     if operand.ndim == 0:
-        number = number_in_graph(operand)
+        number = _number_in_graph(operand)
         return operand.read() if number is None else number  # pyright: ignore[reportAttributeAccessIssue]
     if layout is None:
         return operand.read()  # pyright: ignore[reportAttributeAccessIssue]
@@ -129,7 +131,7 @@ def in_layout(operand, shape, layout):
 _HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
 
 
-def number_in_graph(operand) -> np.generic | None:
+def _number_in_graph(operand) -> np.generic | None:
     """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
     kind = _HELD_AS_NUMBERS.get(operand.dtype)
     if kind is None or not current().is_lazy:

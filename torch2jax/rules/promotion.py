@@ -9,6 +9,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, element
 
 from ..tensors.dtypes import default_dtype
 from ..tensors.scalars import expect_integer
+from ..tensors.tensor import Torchish
 
 __all__ = ["Promotion", "kind_of", "promoted"]
 
@@ -42,13 +43,15 @@ _ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLO
 def kind_of(operand) -> tuple[torch.dtype | type, bool]:
     """What of an operand decides the common dtype.
 
-    Of a tensor: its dtype, and whether it has no dimensions. Of a Python number: its type, and whether half precision
-    holds it as it is; PyTorch computes with Python numbers in float32.
+    Of a tensor: its dtype, and whether it has no dimensions. Of a Python number, or a tensor that stands for one: its
+    type, and whether half precision holds it as it is; PyTorch computes with Python numbers in float32.
 
     Raises:
         OverflowError: an integer is beyond 64 bits.
     """
     if isinstance(operand, torch.Tensor):
+        if operand.ndim == 0 and isinstance(operand, Torchish) and operand.stands_for is not None:
+            return operand.stands_for, False
         return operand.dtype, operand.ndim == 0
     return type(operand), _is_short(operand)
 

@@ -219,7 +219,8 @@ class Place(NamedTuple):
 
     def _within(self, memory: torch.Tensor) -> torch.Tensor:
         if self.dtype is not None and canonical(memory.dtype) != canonical(self.dtype):
-            memory = memory.view(-1).view(self.dtype)
+            size = memory.numel() * memory.itemsize // self.dtype.itemsize  # the last bytes may be less than one more
+            memory = memory.view(-1)[: size * self.dtype.itemsize // memory.itemsize].view(self.dtype)
         found = memory.as_strided(self.shape, self.strides, self.offset + memory.storage_offset())
         if "conj" in self.bits:
             found = found.conj()

@@ -39,7 +39,10 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
     size = storage.memory.size * held.itemsize // dtype.itemsize
     _check_bounds(shape, strides, offset, size)
     if held != dtype:
-        flat = View(flat, _bitcasting(held, (storage.memory.size,), dtype, (size,)))
+        count = size * dtype.itemsize // held.itemsize
+        if count < storage.memory.size:  # the last bytes are less than one more element
+            flat = View(flat, _block((count,), 0, storage.memory.size))
+        flat = View(flat, _bitcasting(held, (count,), dtype, (size,)))
     found = View(flat, _region(tuple(shape), tuple(strides), offset, size))
     for bit, kind in (("conj", CONJUGATE), ("neg", NEGATIVE)):
         if bit in node.bits:

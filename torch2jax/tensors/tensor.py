@@ -80,6 +80,7 @@ class Torchish(torch.Tensor):
     _restriction: Restriction | None = None
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
+    stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

@@ -45,6 +45,10 @@ class AskedBefore:
         finally:
             paths.remove(self)
 
+    def can_answer(self, tensor: Torchish) -> bool:
+        """As `paths.Path.can_answer`."""
+        return self._left is not None or self._path.can_answer(tensor)
+
     def answer(self, tensor: Torchish, what: str) -> bool:
         """As `paths.Path.answer`."""
         if self._left is None:

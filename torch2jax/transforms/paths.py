@@ -136,6 +136,10 @@ class Path:
     def is_one_of_several(self) -> bool:
         return self._answers is not None
 
+    def can_answer(self, tensor: Torchish) -> bool:
+        """Whether questions about a tensor can be asked where the code is."""
+        return self.policy.max_paths > 1 and decides(_array(tensor), self._trace)
+
     def answer(self, tensor: Torchish, what: str) -> bool:
         """The answer to ``bool(tensor)``.
 
@@ -176,10 +180,14 @@ class Path:
         raise Fork(self)
 
 
-def _flag(tensor: Torchish):
-    call: Any = current()
+def _array(tensor: Torchish):
+    tape: Any = current().tape
     array = tensor.read()
-    array = without_derivatives(array if call.tape is None else call.tape.lowered(array))
+    return without_derivatives(array if tape is None else tape.lowered(array))
+
+
+def _flag(tensor: Torchish):
+    array = _array(tensor)
     array = array if array.shape == () else lax.reshape(array, ())
     return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
 
@@ -431,11 +439,11 @@ class _Ways:
             if isinstance(other, _Raised) and other.is_check:
                 if isinstance(side, _Raised):
                     return side
-                text = f"{type(other.error).__name__}: {other.error}"
-                if isinstance(other.error, TracedValueError):  # of the values in its message
-                    text = "an exception with traced values in its message"
-                message = f"{text} (at {question.place})"
-                return self._checked(node, side, wanted, message)
+                found = None if isinstance(other.error, TracedValueError) else _message(other.error)
+                text = "an exception with traced values in its message"
+                if found is not None:
+                    text = f"{type(other.error).__name__}: {found}"
+                return self._checked(node, side, wanted, f"{text} (at {question.place})")
         if isinstance(yes, _Raised) and isinstance(no, _Raised) and _is_same_error(yes.error, no.error):
             return yes
         if isinstance(yes, _Raised):
@@ -456,8 +464,16 @@ class _Ways:
         return side._replace(program=Program(statements, side.program.results))
 
 
+def _message(error: Exception) -> str | None:
+    """The message of an exception; None if that is of values which are traced."""
+    try:
+        return str(error)
+    except TracedValueError:
+        return None
+
+
 def _is_same_error(one: Exception, other: Exception) -> bool:
-    return type(one) is type(other) and str(one) == str(other)
+    return type(one) is type(other) and _message(one) is not None and _message(one) == _message(other)
 
 
 def _obstacle(question: _Question, given: bool, error: Exception) -> BranchError:

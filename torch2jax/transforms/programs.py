@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from jax import lax
 from jax._src import core, linear_util
-from jax._src.interpreters import partial_eval as pe
+from jax._src.interpreters import batching, partial_eval as pe
 from jax.extend.core import Literal, Var
+
+from .traces import without_derivatives
 
 __all__ = [
     "Atom",
@@ -306,9 +308,15 @@ def is_same_step(one, other, *, with_params: bool = True) -> bool:
 
 
 def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
-    """Whether two arrays are computed alike, by a few steps, from the same."""
+    """Whether two arrays are computed alike, by a few steps, from the same; of derivatives this says nothing."""
+    one, other = without_derivatives(one), without_derivatives(other)
     if one is other:
         return True
+    if isinstance(one, batching.BatchTracer) and isinstance(other, batching.BatchTracer):
+        is_one_batch = one._trace.tag is other._trace.tag and one.batch_dim == other.batch_dim
+        return is_one_batch and is_same_value(one.val, other.val, depth)
+    if not isinstance(one, core.Tracer) and not isinstance(other, core.Tracer):
+        return one.dtype == other.dtype and np.array_equal(one, other)
     if not isinstance(one, pe.DynamicJaxprTracer) or not isinstance(other, pe.DynamicJaxprTracer):
         return False
     mine: Atom = one.val

@@ -68,6 +68,22 @@ def test_grouped_queries_share_keys_without_copies():
     assert not {"transpose", "concatenate", "gather"} & set(names)
 
 
+@pytest.mark.parametrize(("key", "value"), [((2, 2), (2, 4)), ((1, 4), (2, 2)), ((2, 1), (1, 1))])
+def test_keys_and_values_may_be_of_other_numbers_of_heads_and_batches(key, value):
+    def attend(*operands):
+        return F.scaled_dot_product_attention(*operands, enable_gqa=True)
+
+    operands = [torch.randn(*batch_and_heads, 5, 8) for batch_and_heads in ((2, 4), key, value)]
+    compare(jax.jit(t2j(attend))(*map(t2j, operands)), attend(*operands))
+
+
+def test_heads_that_do_not_divide_those_of_the_query_are_refused():
+    operands = [torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)]
+    for attend in (F.scaled_dot_product_attention, t2j(F.scaled_dot_product_attention)):
+        with pytest.raises(RuntimeError, match="Number of heads in key and value must divide"):
+            attend(*(operands if attend is F.scaled_dot_product_attention else map(t2j, operands)), enable_gqa=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     # Seven features, the scale of which is no power of two, and weights that a small change of the scores changes.

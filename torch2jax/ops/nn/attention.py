@@ -6,6 +6,7 @@ import inspect
 import math
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import torch
 from jax import lax
 
@@ -28,7 +29,7 @@ def _grown(array, batch):
 
 
 def prepared(query, key, value, enable_gqa: bool):
-    """The operands with equal leading dimensions, but for heads that share a key."""
+    """The operands with equal leading dimensions, but for heads that share a key and a value."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 2:
             raise RuntimeError(
@@ -45,12 +46,16 @@ def prepared(query, key, value, enable_gqa: bool):
             f"{list(value.shape)} cannot be multiplied"
         )
     if enable_gqa:
-        if query.shape[-3] % key.shape[-3] or key.shape[-3] != value.shape[-3]:
+        heads, *others = (array.shape[-3] for array in (query, key, value))
+        if any(heads % other for other in others):
             raise RuntimeError(
-                "number of heads in key and value must be equal and divide the number of heads in query, but got "
-                f"query: {query.shape[-3]}, key: {key.shape[-3]}, value: {value.shape[-3]}"
+                "Number of heads in key and value must divide the number of heads in query, got "
+                f"query: {heads}, key: {others[0]}, value: {others[1]}"
             )
-        return query, key, value
+        if others[0] != others[1]:
+            key, value = (jnp.repeat(array, heads // array.shape[-3], axis=-3) for array in (key, value))
+        batch = together(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        return tuple(_grown(array, (*batch, array.shape[-3])) for array in (query, key, value))
     batch = together(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     return tuple(_grown(array, batch) for array in (query, key, value))
 

@@ -1,0 +1,95 @@
+"""Where the code of a call is: within transformations that it has begun, on a tape, in a trace of JAX's."""
+
+import contextlib
+from typing import Any
+
+from ..tensors.journal import journal
+from ..tensors.tensor import Torchish
+from ..transforms.scope import outside
+from ..transforms.tape import Tape
+from ..transforms.traces import current_trace, without_tangents
+from ..translation import Call
+
+__all__ = ["Nesting"]
+
+_NO_TRACE: Any = object()
+
+
+class Nesting(Call):
+    """What a call knows of that.
+
+    Args:
+        outer: the call around this one, or None.
+        depth: of the tapes of its code, where no call is around it.
+    """
+
+    constants: Any
+    lent: Any
+
+    def __init__(self, outer: "Nesting | None", depth: int):
+        self.tape: Tape | None = None if outer is None else outer.tape
+        self._depth = depth if self.tape is None else self.tape.depth
+        self._opened: list[Tape | None] = []
+        self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
+
+    @contextlib.contextmanager
+    def nested(self):
+        outer = self.tape
+        is_recorded = self._depth == 0 or (outer is not None and outer.is_current)
+        tape = None if is_recorded else Tape(self._depth, outer)
+        self._opened.append(tape)
+        try:
+            if tape is None:
+                yield
+                return
+            with tape as self.tape:
+                try:
+                    yield
+                finally:
+                    self.tape = outer
+        finally:
+            self._opened.pop()
+
+    @contextlib.contextmanager
+    def at(self, tape: Tape | None):
+        """A context for code of this call that runs outside of some `nested`, where that tape is kept."""
+        before, self.tape = self.tape, tape
+        self._opened.append(None)
+        try:
+            yield
+        finally:
+            self._opened.pop()
+            self.tape = before
+
+    def leaving(self, array):
+        """An array as it leaves the code that runs `nested`: without what is recorded there."""
+        tape = self._opened[-1]
+        return array if tape is None else tape.lowered(array)
+
+    def without_tangents(self, array):
+        tags = [level.tag for level in self.levels if level.is_forward]
+        if self.dual is not None:
+            tags.append(self.dual.tag)
+        return without_tangents(array, tags) if tags else array
+
+    def array_of(self, tensor: Torchish):
+        """The array of a tensor as it leaves the code that runs `nested`."""
+        if self.lent.loans:
+            self.lent.settle()
+        return self.leaving(tensor.read())
+
+    @property
+    def stages(self) -> bool:
+        return current_trace() is self._staged or self.constants.stages
+
+    @property
+    def is_lazy(self) -> bool:
+        if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
+            return False
+        trace = current_trace()
+        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages:
+            self._staged = trace
+        return trace is self._staged
+
+    def outside(self):
+        return outside()

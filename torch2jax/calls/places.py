@@ -1,0 +1,111 @@
+"""Where modules, optimizers, schedulers and scalers keep tensors and numbers."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from .follow import Place
+from .module import expect_shape
+from .optimizers import numbers_of
+
+__all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "fitting", "places", "start"]
+
+Key = tuple[str, str]  # the object's name, and the path within it
+GRADIENT = ".grad"
+_NOT_STATE = ("defaults", "param_groups", "state", "optimizer", "_per_optimizer_states")
+
+
+class Gradient(Place):
+    """The gradient of a tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor, path: str):
+        super().__init__(None, None, path)
+        self.tensor = tensor
+
+    def get(self):
+        return self.tensor.grad
+
+    def set(self, value) -> None:
+        self.tensor.grad = value
+
+
+def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Place]]:
+    """Where objects keep tensors and numbers; what several share, the first has."""
+    seen: set[int] = set()
+    for name, thing in zip(names, objects, strict=True):
+        for place in _places_in(thing):
+            value = place.get()
+            if isinstance(value, torch.Tensor):
+                if id(value) in seen:
+                    continue
+                seen.add(id(value))
+            yield (name, place.path), place
+            if isinstance(value, torch.Tensor) and value.is_leaf and not isinstance(place, Gradient):
+                gradient = Gradient(value, place.path + GRADIENT)
+                if gradient.get() is not None:
+                    yield (name, gradient.path), gradient
+
+
+def _places_in(thing) -> Iterator[Place]:
+    if isinstance(thing, torch.nn.Module):
+        for path, module in thing.named_modules():
+            for tensors in (module._parameters, module._buffers):
+                for key, tensor in tensors.items():
+                    if tensor is not None:
+                        yield Place(tensors, key, f"{path}.{key}" if path else key)
+        return
+    if isinstance(thing, Optimizer):
+        parameters = []
+        for i, group in enumerate(thing.param_groups):
+            parameters.extend(group["params"])
+            for j in range(len(group["params"])):
+                yield Place(group["params"], j, f"param_groups.{i}.params.{j}")
+            yield from numbers_of(group, f"param_groups.{i}")
+        for i, parameter in enumerate(parameters):
+            if parameter in thing.state:
+                yield from numbers_of(thing.state[parameter], f"state.{i}")
+    own = {key: value for key, value in vars(thing).items() if key not in _NOT_STATE}
+    for place in numbers_of(own, ""):
+        if place.owner is own:
+            place.owner = vars(thing)
+        yield place
+
+
+class Inserted:
+    """Puts into objects what they lack: an optimizer's state before its first step, gradients."""
+
+    def __init__(self, names: Sequence[str], objects: Sequence[Any]):
+        self._objects = dict(zip(names, objects, strict=True))
+        self._tensors = dict(places(names, objects))
+
+    def put(self, key: Key, value) -> None:
+        name, path = key
+        thing = self._objects.get(name)
+        owner = self._tensors.get((name, path.removesuffix(GRADIENT)))
+        if path.endswith(GRADIENT) and owner is not None:
+            owner.get().grad = value
+            return
+        parts = path.split(".", 2)
+        if isinstance(thing, Optimizer) and parts[0] == "state" and len(parts) == 3:
+            parameters = [p for group in thing.param_groups for p in group["params"]]
+            thing.state[parameters[int(parts[1])]][parts[2]] = value
+            return
+        near = difflib.get_close_matches(path, [p for n, p in self._tensors if n == name], n=3, cutoff=0.4)
+        hint = f" (nearest: {', '.join(near)})" if near else ""
+        raise RuntimeError(f"the state has {name}.{path}, which the objects lack{hint}")
+
+
+def start(thing) -> None:
+    """Lets a scaler make what it otherwise makes when it first scales."""
+    if isinstance(thing, GradScaler) and thing.is_enabled() and thing._scale is None:
+        thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
+
+
+def fitting(value, tensor: torch.Tensor, key: Key):
+    return expect_shape(value, tensor, ".".join(key), "the state")
