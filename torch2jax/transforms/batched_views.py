@@ -6,10 +6,8 @@ from typing import Any
 import jax
 import torch
 
-from ..tensors.held import Held
-from ..tensors.interop import fills_memory
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, make_region, make_view_of_shape, wrap_spread
+from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.view_kind import ViewKind
 from .form import Form
 
@@ -21,14 +19,9 @@ Geometry = tuple[tuple[int, ...], int]
 
 def example_among(outer: Torchish, form: Form, dim: int, array) -> Torchish:
     """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
-    form = form.example(dim)
-    held = Held(array, form.layout)
     with torch._C.DisableTorchFunction():
         strides, offset = outer.stride(), int(outer.storage_offset())
-    strides = (*strides[:dim], *strides[dim + 1 :])
-    if offset or not fills_memory(held.shape, strides):
-        return wrap_spread(held, form.dtype, strides, offset, form.device)
-    return form._replace(strides=strides, wants_grad=False).tensor(array)
+    return form.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
 
 
 def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
