@@ -199,7 +199,7 @@ def test_arguments_are_checked_as_in_pytorch():
 
 def test_a_question_within_a_branch_names_its_line():
     with pytest.raises(TypeError, match=r"test_cond\.py"):
-        jax.jit(t2j(lambda x: torch.cond(x.sum() > 0, lambda x: x * x[0].item(), plus_one, (x,))))(jnp.ones(3))
+        jax.jit(t2j(lambda x: torch.cond(x.sum() > 0, lambda x: x * int(x[0]), plus_one, (x,))))(jnp.ones(3))
 
 
 def test_a_tensor_that_is_put_aside_in_a_branch_is_not_to_be_had_outside():
