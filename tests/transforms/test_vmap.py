@@ -346,6 +346,11 @@ ERRORS = {
     "control flow": (vmap(lambda x: x if x.sum() > 0 else -x), RuntimeError, "data-dependent control flow"),
     "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape. Attempted to vmap over aten::nonzero"),
     "where": (vmap(torch.where), RuntimeError, "dynamic shape. Attempted to vmap over aten::where"),
+    "before its elements": (
+        lambda x: vmap(lambda x: x.as_strided((3,), (1,), 0))(x[1]),
+        RuntimeError,
+        "inside of vmap",
+    ),
     "its data": (vmap(lambda x: x.data), RuntimeError, "accessing `data` under vmap"),
     "data given": (vmap(set_data), RuntimeError, "mutating directly with `.data` under vmap"),
     "out_dims": (vmap(torch.sin, out_dims=3), IndexError, r"range of \[-3, 2\], but got 3"),
@@ -367,6 +372,12 @@ def test_errors_are_those_of_pytorch(name):
         function(X.clone())
     with pytest.raises(kind, match=message):
         t2j(function)(jnp.asarray(X), rng=KEY)
+
+
+def test_what_lies_between_the_elements_of_an_example_is_not_to_be_had():
+    for between in (vmap(lambda x: x.as_strided((8,), (1,)), 1), grad(lambda x: x.as_strided((5,), (1,)).sum())):
+        with pytest.raises(RuntimeError, match="not supported inside of vmap and of derivatives"):
+            t2j(lambda x: between(x[..., ::2]))(jnp.asarray(X))  # noqa: B023
 
 
 def test_a_value_of_each_example_is_a_traced_value():
