@@ -374,6 +374,16 @@ def test_errors_are_those_of_pytorch(name):
         t2j(function)(jnp.asarray(X), rng=KEY)
 
 
+def test_a_view_of_all_of_an_example_is_a_view():
+    def run(x):
+        squeezed = vmap(torch.squeeze)(x)
+        return squeezed._base is x, squeezed.data_ptr() == x.data_ptr(), vmap(lambda x: x)(x)._base is None
+
+    found = []
+    t2j(lambda: found.append(run(torch.ones(3))))()
+    assert found == [run(torch.ones(3))]
+
+
 def test_what_lies_between_the_elements_of_an_example_is_not_to_be_had():
     for between in (vmap(lambda x: x.as_strided((8,), (1,)), 1), grad(lambda x: x.as_strided((5,), (1,)).sum())):
         with pytest.raises(RuntimeError, match="not supported inside of vmap and of derivatives"):

@@ -127,7 +127,8 @@ class _Alias:
         if self.kinds is None:
             return batched_region(self.outer, self.dim, self.inner, self.example, out_dim)
         if not self.kinds:
-            return self.outer if out_dim == self.dim else self.outer.movedim(self.dim, out_dim)
+            outer = self.outer if self.example is self.inner else self.outer.view_as(self.outer)
+            return outer if out_dim == self.dim else outer.movedim(self.dim, out_dim)
         return batched_view(self.outer, self.dim, self.inner, self.kinds, self.example, out_dim, array)
 
 
