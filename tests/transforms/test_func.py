@@ -50,6 +50,25 @@ def operations(function, *args):
     return sorted(str(equation.primitive) for equation in jaxpr.eqns)
 
 
+def copied_where_it_is_not_dense(x):
+    y = x.contiguous()
+    y.mul_(3)
+    return (x * x).sum() + y.sum()
+
+
+NOT_DENSE = {
+    "grad": lambda x: (grad(copied_where_it_is_not_dense)(x[:, ::2]), x),
+    "vjp": lambda x: (vjp(copied_where_it_is_not_dense, x[:, 1:])[1](torch.ones(()))[0], x),
+    "jvp": lambda x: (jvp(copied_where_it_is_not_dense, (x[:, ::2],), (x[:, ::2],)), x),
+    "grad of another argument": lambda x: (grad(lambda y, x: copied_where_it_is_not_dense(x) * y)(x[0, 0], x.T), x),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DENSE)
+def test_an_argument_has_the_strides_that_it_has_outside(name):
+    agree(NOT_DENSE[name], X)
+
+
 class Round(torch.autograd.Function):
     """A straight-through estimator."""
 

@@ -146,10 +146,28 @@ def test_an_example_says_what_pytorch_says():
     def run(x):
         vmap(look)(x.double())
         vmap(vmap(look))(x.long())
+        for base in (x, x[1:], x[:, ::2].expand(2, 2, 4), x.permute(2, 0, 1), x[:, :, :0], x.mT.unsqueeze(1)):
+            for dim in range(base.ndim):
+                vmap(look, in_dims=dim)(base)
+        vmap(vmap(look, in_dims=1), in_dims=1)(x)
 
     run(X)
+    count = len(seen)
     t2j(run)(jnp.asarray(X))
-    assert seen[:2] == seen[2:]
+    assert seen[:count] == seen[count:]
+
+
+@pytest.mark.parametrize("part", [lambda x: x.reshape(-1), lambda x: x.contiguous(), lambda x: x.t(), lambda x: x[1:]])
+@pytest.mark.parametrize("in_dim", [0, 1, 2])
+def test_what_is_written_is_a_view_of_an_example_where_it_is_one_in_pytorch(part, in_dim):
+    def run(x):
+        def of_one(x):
+            part(x).mul_(3)
+            return x.sum(0)
+
+        return vmap(of_one, in_dims=in_dim)(x), x
+
+    agree(run, X)
 
 
 def of_outer(of_one):
@@ -328,6 +346,11 @@ ERRORS = {
     "control flow": (vmap(lambda x: x if x.sum() > 0 else -x), RuntimeError, "data-dependent control flow"),
     "nonzero": (vmap(torch.nonzero), RuntimeError, "dynamic shape. Attempted to vmap over aten::nonzero"),
     "where": (vmap(torch.where), RuntimeError, "dynamic shape. Attempted to vmap over aten::where"),
+    "before its elements": (
+        lambda x: vmap(lambda x: x.as_strided((3,), (1,), 0))(x[1]),
+        RuntimeError,
+        "inside of vmap",
+    ),
     "its data": (vmap(lambda x: x.data), RuntimeError, "accessing `data` under vmap"),
     "data given": (vmap(set_data), RuntimeError, "mutating directly with `.data` under vmap"),
     "out_dims": (vmap(torch.sin, out_dims=3), IndexError, r"range of \[-3, 2\], but got 3"),
@@ -349,6 +372,22 @@ def test_errors_are_those_of_pytorch(name):
         function(X.clone())
     with pytest.raises(kind, match=message):
         t2j(function)(jnp.asarray(X), rng=KEY)
+
+
+def test_a_view_of_all_of_an_example_is_a_view():
+    def run(x):
+        squeezed = vmap(torch.squeeze)(x)
+        return squeezed._base is x, squeezed.data_ptr() == x.data_ptr(), vmap(lambda x: x)(x)._base is None
+
+    found = []
+    t2j(lambda: found.append(run(torch.ones(3))))()
+    assert found == [run(torch.ones(3))]
+
+
+def test_what_lies_between_the_elements_of_an_example_is_not_to_be_had():
+    for between in (vmap(lambda x: x.as_strided((8,), (1,)), 1), grad(lambda x: x.as_strided((5,), (1,)).sum())):
+        with pytest.raises(RuntimeError, match="not supported inside of vmap and of derivatives"):
+            t2j(lambda x: between(x[..., ::2]))(jnp.asarray(X))  # noqa: B023
 
 
 def test_a_value_of_each_example_is_a_traced_value():
@@ -387,6 +426,8 @@ VIEWS_OF_EXAMPLES = {
     "diagonal": lambda x: x.diagonal(),
     "flatten": lambda x: x.reshape(-1),  # a copy, where no view of all says it
     "unfold": lambda x: x.unfold(1, 2, 1),
+    "as_strided": lambda x: x.as_strided((2, 2), (x.stride(0), x.stride(1)), x.storage_offset() + x.stride(1)),
+    "resized as_strided": lambda x: x[1:].as_strided((2, x.shape[1]), (0, x.stride(1))),
 }
 
 

@@ -36,7 +36,7 @@ from ..tensors.tensor import (
     wrap_held,
 )
 from ..tensors.traced import is_at_once
-from ..tensors.view_kind import ViewKind
+from ..tensors.view_kind import ViewKind, places
 from ..transforms.vmap import batch_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
@@ -364,7 +364,10 @@ def unfold(self, like, dimension, size, step):
 @implements_tensors(aten.as_strided.default)
 def as_strided(self, size, stride, storage_offset=None):
     if len(size) != len(stride):
-        raise RuntimeError(f"mismatch in length of strides and shape: got size {list(size)}, stride {list(stride)}")
+        raise RuntimeError(
+            "mismatch in length of strides and shape: size and stride must have the same length, got size "
+            f"{list(size)}, stride {list(stride)}"
+        )
     if any(n < 0 for n in (*size, *stride)):
         raise RuntimeError(
             f"as_strided: negative sizes and strides are not supported, got {list(size)}, {list(stride)}"
@@ -374,7 +377,29 @@ def as_strided(self, size, stride, storage_offset=None):
     offset = self.storage_offset() if storage_offset is None else storage_offset
     if offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+    _expect_no_gaps(self, size, stride, offset)
     return make_region(self, tuple(size), tuple(stride), offset)
+
+
+def _expect_no_gaps(self: Torchish, size, stride, offset: int) -> None:
+    """Refuses a region of what lies between the elements of an argument of a transformation: nobody has it there."""
+    storage = self._node.storage
+    if storage.gaps is None or storage.is_outgrown:
+        return
+    before, after = storage.dtype.itemsize, canonical(self.dtype).itemsize
+    unit = min(before, after)
+    held = _units(places(storage.frame.shape, *storage.gaps), before // unit)
+    if not np.isin(_units(places(size, stride, offset), after // unit), held).all():
+        raise RuntimeError(
+            f"result = tensor.as_strided({list(size)}, {list(stride)}, {offset}) can access memory outside of the "
+            f"tensor, of shape {list(self.shape)}, strides {list(self.stride())} and offset {self.storage_offset()}. "
+            "This is not supported inside of vmap and of derivatives, please try to rewrite the `as_strided` call as a "
+            "sequence of PyTorch view operations"
+        )
+
+
+def _units(elements: np.ndarray, width: int) -> np.ndarray:
+    return elements[..., None] * width + np.arange(width)
 
 
 def _begins_where_traced(node: Storage | View) -> bool:

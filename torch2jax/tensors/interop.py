@@ -11,7 +11,7 @@ from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import held_values
 from .traced import evaluating
 
-__all__ = ["array_to_tensor", "is_dense", "tensor_to_array", "to_numpy", "values_of", "without_values"]
+__all__ = ["array_to_tensor", "fills_memory", "is_dense", "tensor_to_array", "to_numpy", "values_of", "without_values"]
 
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
@@ -131,11 +131,14 @@ def array_to_tensor(array) -> torch.Tensor:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
-    if tensor.layout is not torch.strided:
-        return False
+    return tensor.layout is torch.strided and fills_memory(tensor.shape, tensor.stride())
+
+
+def fills_memory(shape, strides) -> bool:
+    """As `is_dense`, of a shape and strides."""
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:
-            return tensor.numel() == 0
+            return 0 in shape
         expected *= size
     return True

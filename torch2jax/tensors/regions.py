@@ -9,7 +9,7 @@ from jax import lax
 
 from .arrays import reshape
 from .storage import Storage, View
-from .view_kind import ViewKind
+from .view_kind import ViewKind, places
 
 __all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
 
@@ -64,7 +64,7 @@ def _check_bounds(shape, strides, offset: int, size: int, itemsize: int) -> None
 def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
     if _is_contiguous(shape, strides) or 0 in shape:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
-    indices, overlaps = _indices(shape, strides, offset), overlaps_itself(shape, strides)
+    indices, overlaps = places(shape, strides, offset), overlaps_itself(shape, strides)
 
     return gathered((indices,), unique=not overlaps)
 
@@ -81,19 +81,12 @@ def gathered(index: tuple, *, unique: bool) -> ViewKind:
     return ViewKind(read, write, overlaps=not unique)
 
 
-def _indices(shape, strides, offset: int) -> np.ndarray:
-    indices = np.full((), offset, np.int32)
-    for size, stride in zip(shape, strides, strict=True):
-        indices = indices[..., None] + np.arange(size, dtype=np.int32) * stride
-    return indices
-
-
 @functools.lru_cache(maxsize=1024)
 def overlaps_itself(shape, strides) -> bool:
     """Whether two elements of a strided tensor are at one place in memory."""
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         return 0 not in shape
-    return np.unique(_indices(shape, strides, 0)).size < math.prod(shape)
+    return np.unique(places(shape, strides, 0)).size < math.prod(shape)
 
 
 def _is_contiguous(shape, strides) -> bool:

@@ -5,7 +5,6 @@ replaces the storage's array, so that every tensor on that storage sees it. Read
 changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,7 @@ from .journal import Journaled, expect_contained, journal
 from .known import Deferred, Frame, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
 from .memory import Memory
 from .traced import is_traced
-from .view_kind import ViewKind, beginning, flattening
+from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
 __all__ = ["Storage", "View"]
 
@@ -40,11 +39,12 @@ class Storage(Journaled):
         known: the values as PyTorch and Python may have them, if no traced input decides them; see `known`.
         order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
         memory: the memory that this is one more storage of; by default a new one.
+        gaps: where the elements lie in memory that has others between them, of which nobody will ask.
     """
 
     __slots__ = (
         *("_array", "_flat", "_held", "_known", "_larger", "_version"),
-        *("differentiable", "history", "memory", "order"),
+        *("differentiable", "gaps", "history", "memory", "order"),
     )
     changing = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "history")
 
@@ -53,16 +53,22 @@ class Storage(Journaled):
     bits: frozenset[str] = frozenset()
 
     def __init__(
-        self, held: Held | Lazy, known=None, order: tuple[int, ...] | None = None, memory: Memory | None = None
+        self,
+        held: Held | Lazy,
+        known=None,
+        order: tuple[int, ...] | None = None,
+        memory: Memory | None = None,
+        gaps: Gaps | None = None,
     ):
         self._begin()
+        self.gaps = gaps
         self.history: Node | None = None  # how the values came about, if they require grad
         self._hold(held, known, touches=False)
         self.order = order
         self._flat: weakref.ref[View] | None = None
         self._larger: View | None = None  # where the values are, once the memory has grown
         if memory is None:
-            memory = Memory(held.size)
+            memory = Memory(held.size if gaps is None else gaps.reach(held.shape))
         else:
             memory.is_shared = True
         self.memory = memory
@@ -187,7 +193,7 @@ class Storage(Journaled):
         held = self._held
         if self.differentiable:
             held = Held(stop(self.held.array), self.held.layout)
-        twin = Storage(held, self._known, self.order, self.memory)
+        twin = Storage(held, self._known, self.order, self.memory, self.gaps)
         twin.differentiable = False
         return twin
 
@@ -196,7 +202,7 @@ class Storage(Journaled):
         self._settle()
         if self._larger is not None:
             return self._larger.grafted(held)
-        return Storage(held, self._known, self.order, self.memory)
+        return Storage(held, self._known, self.order, self.memory, self.gaps)
 
     def place(self) -> None:
         """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor)."""
@@ -222,15 +228,25 @@ class Storage(Journaled):
         if self._larger is not None:
             return self._larger.storage.flat
         shape = self._held.shape
-        if len(shape) == 1:
+        if len(shape) == 1 and self.gaps is None:
             return self
         flat = None if self._flat is None else self._flat()
         if flat is None:
             self._touch()
-            flat = View(self, flattening(shape, self.order))
-            flat.place = Place((math.prod(shape),), (1,), 0, None)
+            flat = View(self, self._flattening)
+            flat.place = Place((self._reach,), (1,), 0, None)
             self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
         return flat
+
+    @property
+    def _flattening(self) -> ViewKind:
+        shape = self._held.shape
+        return flattening(shape, self.order) if self.gaps is None else spreading(shape, self.gaps)
+
+    @property
+    def _reach(self) -> int:
+        """How much memory the values take."""
+        return self._held.size if self.gaps is None else self.gaps.reach(self._held.shape)
 
     def grow(self, size: int) -> None:
         """Makes room for `size` elements; every tensor on this memory stays on it."""
@@ -253,8 +269,9 @@ class Storage(Journaled):
             known = defer(torch.nn.functional.pad, known, (0, more))
         larger = Storage(Held(after, None), known, None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
-        self._larger = View(larger, beginning(shape, self.order))
-        self._larger.place = Place(tuple(shape), _strides(shape, self.order), 0, None)
+        self._larger = View(larger, beginning(self._flattening, self._reach))
+        strides, offset = self.gaps or (_strides(shape, self.order), 0)
+        self._larger.place = Place(tuple(shape), strides, offset, None)
         return larger
 
     def _hold(self, held: Held | Lazy, known, is_new: bool = True, touches: bool = True) -> None:
@@ -279,7 +296,7 @@ class Storage(Journaled):
                 known = Held(values, held.layout).arranged(None)
             if is_new:
                 held = Held(tape.claimed(held.array), held.layout)
-        self._held, self._known = held, known
+        self._held, self._known = held, known if self.gaps is None else None
         if held.layout is None:
             self._array = held.array
 
@@ -316,7 +333,7 @@ class Storage(Journaled):
             )
         self._touch()
         self._version = self.memory.version
-        if self._larger is None and self.memory.size > self._held.size:
+        if self._larger is None and self.memory.size > self._reach:
             self._enlarge()._version = -1
         if self._larger is None:
             latest: Any = self.memory.latest
@@ -454,7 +471,7 @@ class View(Journaled):
 
     def known_after(self, written, place: Place):
         """What is known of all memory after the values of a tensor there are replaced by known ones."""
-        if self.is_chosen or (self.storage.known is None and not self.covers):
+        if self.is_chosen or self.storage.gaps is not None or (self.storage.known is None and not self.covers):
             return None
         storage, place = self.storage.root, place._replace(bits=self.bits)
         before = None if self.covers else storage.known

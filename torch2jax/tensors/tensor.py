@@ -16,7 +16,7 @@ from .journal import expect_contained, journal
 from .known import Place, evaluate, in_pytorch, real
 from .regions import region
 from .storage import Storage, View
-from .view_kind import all_of
+from .view_kind import Gaps, all_of
 
 __all__ = [
     "EndedCallError",
@@ -41,6 +41,7 @@ __all__ = [
     "swap_with_meta",
     "wrap",
     "wrap_held",
+    "wrap_spread",
 ]
 
 _CPU = torch.device("cpu")
@@ -308,6 +309,15 @@ def wrap_held(
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
     storage.memory.is_inference = torch.is_inference_mode_enabled()
     return make_tensor(storage, held.shape, dtype, strides, None, device)
+
+
+def wrap_spread(
+    held: Held, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = _CPU
+) -> Torchish:
+    """As `wrap`, of elements with others between them or before them in memory, which are not there."""
+    storage = Storage(held, gaps=Gaps(strides, offset))
+    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    return make_tensor(storage, held.shape, dtype, strides, offset, device)
 
 
 def _has_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> bool:

@@ -4,12 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from .arrays import reshape, transpose
 
-__all__ = ["ViewKind", "all_of", "beginning", "flattening"]
+__all__ = ["Gaps", "ViewKind", "all_of", "beginning", "flattening", "places", "spreading"]
 
 
 class ViewKind(NamedTuple):
@@ -49,9 +50,43 @@ def flattening(shape, order) -> ViewKind:
     )
 
 
-def beginning(shape, order) -> ViewKind:
-    """The array of a storage that has grown, as the beginning of its memory."""
-    size, memory = int(np.prod(shape)), flattening(shape, order)
+class Gaps(NamedTuple):
+    """Where elements lie in memory that has others between them, or before them."""
+
+    strides: tuple[int, ...]
+    offset: int
+
+    def reach(self, shape) -> int:
+        """How much memory it takes to hold them."""
+        last = sum((size - 1) * stride for size, stride in zip(shape, self.strides, strict=True))
+        return 0 if 0 in shape else self.offset + last + 1
+
+
+def places(shape, strides, offset: int) -> np.ndarray:
+    """Where the elements of a strided tensor lie in memory."""
+    found = np.full((), offset, np.int32)
+    for size, stride in zip(shape, strides, strict=True):
+        found = found[..., None] + np.arange(size, dtype=np.int32) * stride
+    return found
+
+
+def spreading(shape, gaps: Gaps) -> ViewKind:
+    """As `flattening`, of a storage whose elements have gaps between them."""
+    index, size = places(shape, *gaps), gaps.reach(shape)
+    return ViewKind(
+        lambda array: jnp.zeros(size, array.dtype).at[index].set(array, mode="promise_in_bounds"),
+        lambda _, flat: flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False),
+        covers=True,
+    )
+
+
+def beginning(memory: ViewKind, size: int) -> ViewKind:
+    """The array of a storage that has grown, as the beginning of its memory.
+
+    Args:
+        memory: the array as its memory, before that.
+        size: how much memory that was.
+    """
     return ViewKind(
         lambda flat: memory.write(None, lax.slice(flat, (0,), (size,))),
         lambda flat, array: lax.dynamic_update_slice(flat, memory.read(array), (np.int32(0),)),

@@ -1,18 +1,27 @@
 """What `torch.vmap` gives for a view of an example: a view of the examples, for all of them at once."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import torch
 
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, make_view_of_shape
+from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.view_kind import ViewKind
+from .form import Form
 
-__all__ = ["Kinds", "batched_view", "kinds_between"]
+__all__ = ["Kinds", "batched_region", "batched_view", "example_among", "kinds_between"]
 
 Kinds = tuple[ViewKind, ...]
 Geometry = tuple[tuple[int, ...], int]
+
+
+def example_among(outer: Torchish, form: Form, dim: int, array) -> Torchish:
+    """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
+    with torch._C.DisableTorchFunction():
+        strides, offset = outer.stride(), int(outer.storage_offset())
+    return form.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
 
 
 def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
@@ -53,6 +62,16 @@ def batched_view(
     return make_view_of_shape(outer, node, array.shape, example.dtype, *geometry)
 
 
+def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Torchish | None:
+    """As `batched_view`, where `example` is a strided region of the memory of `inner`."""
+    geometry = _geometry(outer, dim, inner, example, out_dim)
+    if geometry is None or example._node.bits != inner._node.bits:
+        return None
+    shape = list(example.shape)
+    shape.insert(out_dim, outer.shape[dim])
+    return make_region(outer, tuple(shape), *geometry, example.dtype)
+
+
 def _read(kinds: Kinds, dim: int, out_dim: int, array) -> Any:
     return jax.vmap(functools.partial(_read_one, kinds), dim, out_dim)(array)
 
@@ -77,61 +96,12 @@ def _write_one(kinds: Kinds, array, value) -> Any:
 def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Geometry | None:
     """The strides and the offset of what views all examples as `example` views `inner`, one of them; None if none do.
 
-    The memory of an example is dense, that of all need not be: a step there is so many steps along each dimension.
+    An example has the strides that it has among the others, and perhaps a memory of its own.
     """
-    unit = min(inner.dtype.itemsize, example.dtype.itemsize)
-    ratio, width = inner.dtype.itemsize // unit, example.dtype.itemsize // unit
-    axes = _axes(outer, dim, inner, ratio)
-    begin = _digits(int(example.storage_offset()) * width, axes)
-    steps = [_digits(step * width, axes) for step in example.stride()]
-    last = list(begin)
-    for size, step in zip(example.shape, steps, strict=True):
-        last = [x + max(size - 1, 0) * each for x, each in zip(last, step, strict=True)]
-    if width > 1:  # an element is several behind each other
-        if not axes or axes[-1].step > 1 or axes[-1].outer_step > 1:
-            return None
-        last[-1] += width - 1
-    if any(x >= axis.size for x, axis in zip(last, axes, strict=True)):
-        return None  # a dimension goes over several that do not lie behind each other
-    strides, offset = [_along(step, axes) for step in steps], int(outer.storage_offset()) * ratio + _along(begin, axes)
-    strides.insert(out_dim, outer.stride()[dim] * ratio)
-    if any(x % width for x in (*strides, offset)):
+    size, width = inner.dtype.itemsize, example.dtype.itemsize
+    step, begin = outer.stride()[dim] * size, int(outer.storage_offset() - inner.storage_offset()) * size
+    if step % width or begin % width:
         return None
-    return tuple(x // width for x in strides), offset // width
-
-
-class _Axis(NamedTuple):
-    """A dimension of an example, or several that lie behind each other in all memory."""
-
-    size: int
-    step: int
-    """In the example's memory."""
-    outer_step: int
-    """In the memory of all."""
-
-
-def _axes(outer: Torchish, dim: int, inner: Torchish, ratio: int) -> list[_Axis]:
-    """Those of an example, the outermost first, in elements of which so many make one of its own."""
-    outer_steps = [step for i, step in enumerate(outer.stride()) if i != dim]
-    found = zip(inner.shape, inner.stride(), outer_steps, strict=True)
-    axes = [_Axis(ratio, 1, 1)] if ratio > 1 else []
-    for size, step, outer_step in sorted((x for x in found if x[0] > 1), key=lambda x: x[1]):
-        axis = _Axis(size, step * ratio, outer_step * ratio)
-        if axes and axis.outer_step == axes[-1].outer_step * axes[-1].size:
-            axes[-1] = axes[-1]._replace(size=axes[-1].size * size)
-        else:
-            axes.append(axis)
-    return axes[::-1]
-
-
-def _digits(steps: int, axes: list[_Axis]) -> list[int]:
-    """How many steps along each axis make so many in an example's memory."""
-    digits = []
-    for axis in axes:
-        digit, steps = divmod(steps, axis.step)
-        digits.append(digit)
-    return digits
-
-
-def _along(digits: list[int], axes: list[_Axis]) -> int:
-    return sum(digit * axis.outer_step for digit, axis in zip(digits, axes, strict=True))
+    strides = list(example.stride())
+    strides.insert(out_dim, step // width)
+    return tuple(strides), int(example.storage_offset()) + begin // width

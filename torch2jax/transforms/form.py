@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from jax import lax
 
-from ..tensors.interop import is_dense
-from ..tensors.tensor import Torchish, strides_of_copy, wrap
+from ..tensors.held import Held
+from ..tensors.interop import fills_memory, is_dense
+from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
 from ..translation import current
 
 __all__ = ["Form", "conjugate"]
@@ -58,6 +59,13 @@ class Form(NamedTuple):
         if self.wants_grad:
             tensor.descend_from_afar()
         return tensor
+
+    def at(self, array, strides: tuple[int, ...], offset: int) -> Torchish:
+        """The tensor of this form, on memory of its own, with the strides and the offset of one on other memory."""
+        held = Held(array, self.layout)
+        if offset or not fills_memory(held.shape, strides):
+            return wrap_spread(held, self.dtype, strides, offset, self.device)
+        return self._replace(strides=strides, wants_grad=False).tensor(array)
 
     def result(self, array) -> Torchish:
         """As `tensor`, for what a transformation gave: where gradients are off it has none."""

@@ -57,7 +57,7 @@ class _Derivative(Level):
         """The arguments for the function, with tensors on these arrays."""
         leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         for place, outer, form, array in zip(self._places, self.inputs, self.forms, arrays, strict=True):
-            inner = form._replace(wants_grad=False).tensor(array)
+            inner = form.at(array, *_geometry(outer))
             leaves[place] = self.give(outer, inner)
             if require_grad:
                 inner.start_history()
@@ -65,7 +65,8 @@ class _Derivative(Level):
 
     def _constant(self, leaf: torch.Tensor) -> Torchish:
         outer = self.call.lift(leaf)
-        inner = Form.of(outer)._replace(wants_grad=False).tensor(outer.held.array, outer.known)
+        form, array, known = Form.of(outer)._replace(wants_grad=False), outer.held.array, outer.known
+        inner = form.at(array, *_geometry(outer)) if known is None else form.tensor(array, known)
         return self.give(outer, inner)
 
     def check_write(self, tensor: Torchish, array) -> None:
@@ -82,6 +83,11 @@ class _Derivative(Level):
         forms = [form._replace(wants_grad=wants) for form in self.forms]
         gradients = [form.result(conjugate(array)) for form, array in zip(forms, cotangents, strict=True)]
         return tree_unflatten(gradients, self.spec)
+
+
+def _geometry(tensor: Torchish) -> tuple[tuple[int, ...], int]:
+    with torch._C.DisableTorchFunction():
+        return tensor.stride(), int(tensor.storage_offset())
 
 
 def _with_aux(result, has_aux: bool, name: str):

@@ -17,7 +17,7 @@ from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .batched_views import Kinds, batched_view, kinds_between
+from .batched_views import Kinds, batched_region, batched_view, example_among, kinds_between
 from .form import Form
 from .level import Level
 from .mapped_draws import Mapped
@@ -93,7 +93,7 @@ class Batch(Level):
         """What the tensor is of an argument, if it is a view of one."""
         for (outer, inner, _), dim in zip(self.given, self.dims, strict=True):
             kinds = kinds_between(inner._node, tensor._node)
-            if kinds is not None:
+            if kinds is not None or (tensor._node.storage is inner._node and not tensor._node.storage.is_outgrown):
                 return _Alias(outer, dim, inner, kinds, tensor)
         return None
 
@@ -120,12 +120,15 @@ class Batch(Level):
 class _Alias:
     """A tensor that is a view of one example of an argument, which has the examples along a dimension."""
 
-    def __init__(self, outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish):
+    def __init__(self, outer: Torchish, dim: int, inner: Torchish, kinds: Kinds | None, example: Torchish):
         self.outer, self.dim, self.inner, self.kinds, self.example = outer, dim, inner, kinds, example
 
     def of_all(self, out_dim: int, array) -> torch.Tensor | None:
+        if self.kinds is None:
+            return batched_region(self.outer, self.dim, self.inner, self.example, out_dim)
         if not self.kinds:
-            return self.outer if out_dim == self.dim else self.outer.movedim(self.dim, out_dim)
+            outer = self.outer if self.example is self.inner else self.outer.view_as(self.outer)
+            return outer if out_dim == self.dim else outer.movedim(self.dim, out_dim)
         return batched_view(self.outer, self.dim, self.inner, self.kinds, self.example, out_dim, array)
 
 
@@ -169,8 +172,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
         examples = list(flat_args)
         with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
             for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
-                inner = form.example(dim)._replace(wants_grad=False).tensor(array)
-                examples[place] = level.give(tensor, inner)
+                examples[place] = level.give(tensor, example_among(tensor, form, dim, array))
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
             found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
             found = tree_map_only(Torchish, level.unowned, found)
