@@ -18,6 +18,8 @@ _TRAINING = "## Training"
 _LENGTH = "how long the sound is that it gives is decided by values: how long it finds that each word takes"
 _ROUTED = "how many tokens an expert gets is a number that Python sees, decided by values"
 _BOXES = "how many boxes it gives is decided by values"
+_POINTS = "how many points it finds is decided by values"
+_PATCHES = "how many patches of the image are beside the words is decided by values"
 _REASONS = {
     "torchvision:fcos_resnet50_fpn": _BOXES,
     "transformers:fastspeech2_conformer": _LENGTH,
@@ -25,6 +27,8 @@ _REASONS = {
     "transformers:jetmoe": _ROUTED,
     "transformers:longcat_flash": _ROUTED,
     "transformers:openai_privacy_filter": _ROUTED,
+    "transformers:superpoint": _POINTS,
+    "transformers:udop": _PATCHES,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 

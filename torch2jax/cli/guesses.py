@@ -61,6 +61,7 @@ class _Guess:
             "input_features": self._spectrograms,
             "input_values": self._sounds,
             "past_values": self._series,
+            "noise_sequence": self._noise,
         }
         found = {name: make() for name, make in makers.items() if name in self._parameters}
         if "input_ids" in self._parameters:
@@ -149,6 +150,10 @@ class _Guess:
         shapes: list[tuple[int, ...]] = [(1, bins, 2 * length)] if length else []
         shapes += [(1, _FRAMES, bins), (1, bins, _FRAMES), (1, 1, 1024, bins)]
         return [self._random(*shape) for shape in shapes]
+
+    def _noise(self) -> list[torch.Tensor]:
+        """What a vocoder otherwise draws for each frame."""
+        return [self._random(1, _FRAMES, _number(self._config, "model_in_channels") or 1)]
 
     def _sounds(self) -> list[torch.Tensor]:
         samples = int(_SECONDS_OF_SOUND * _SAMPLES_PER_SECOND)
