@@ -19,6 +19,7 @@ _LENGTH = "how long the sound is that it gives is decided by values: how long it
 _ROUTED = "how many tokens an expert gets is a number that Python sees, decided by values"
 _BOXES = "how many boxes it gives is decided by values"
 _POINTS = "how many points it finds is decided by values"
+_DRAWN = "it draws which patches of the image it goes on with, and PyTorch draws others"
 _PATCHES = "how many patches of the image are beside the words is decided by values"
 _REASONS = {
     "torchvision:fcos_resnet50_fpn": _BOXES,
@@ -29,6 +30,8 @@ _REASONS = {
     "transformers:openai_privacy_filter": _ROUTED,
     "transformers:superpoint": _POINTS,
     "transformers:udop": _PATCHES,
+    "transformers:vilt": _DRAWN,
+    "transformers:vit_mae": _DRAWN,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
