@@ -14,7 +14,7 @@ __all__ = ["page", "read", "read_trainings", "summary"]
 
 _TRAINING = "## Training"
 
-# Why models differ where the translation is not the reason.
+# Why models fail: the values that they ask for do not exist under `jit`, or they draw.
 _LENGTH = "how long the sound is that it gives is decided by values: how long it finds that each word takes"
 _ROUTED = "how many tokens an expert gets is a number that Python sees, decided by values"
 _BOXES = "how many boxes it gives is decided by values"

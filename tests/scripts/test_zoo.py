@@ -94,6 +94,24 @@ def test_what_rounding_decides_is_compared_in_double_precision():
     assert found.forward < 1e-6
 
 
+class Single(Chaotic):
+    def forward(self, x):
+        if x.dtype == torch.float64:
+            raise RuntimeError("no double precision")
+        return super().forward(x)
+
+
+def single():
+    torch.manual_seed(0)
+    return Single(64, 8), (torch.randn(4, 64),)
+
+
+def test_what_takes_no_double_precision_is_said_to_differ():
+    found = worker._outcome(f"{__name__}:single")
+    assert found.failure.startswith("outputs: ")
+    assert not found.note
+
+
 def test_batch_norm_by_its_formula_is_pytorchs_alone():
     norm, x = torch.nn.BatchNorm2d(3), torch.randn(2, 3, 4, 5)
     vary(norm.eval())

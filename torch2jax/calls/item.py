@@ -24,7 +24,7 @@ class Item(Number):
 
     @property
     def __class__(self):  # for code that asks whether it is a number
-        return float if self.dtype.is_floating_point else int
+        return self.stands_for
 
     @property
     def stands_for(self) -> type:

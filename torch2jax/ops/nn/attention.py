@@ -54,10 +54,9 @@ def prepared(query, key, value, enable_gqa: bool):
             )
         if others[0] != others[1]:
             key, value = (jnp.repeat(array, heads // array.shape[-3], axis=-3) for array in (key, value))
-        batch = together(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-        return tuple(_grown(array, (*batch, array.shape[-3])) for array in (query, key, value))
-    batch = together(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    return tuple(_grown(array, batch) for array in (query, key, value))
+    own = -3 if enable_gqa else -2  # where the dimensions begin that are not broadcast
+    batch = together(query.shape[:own], key.shape[:own], value.shape[:own])
+    return tuple(_grown(array, (*batch, *array.shape[own:-2])) for array in (query, key, value))
 
 
 def _attend(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
