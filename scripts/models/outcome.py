@@ -6,7 +6,9 @@ __all__ = ["HEAD", "Outcome", "library_of"]
 
 HEAD = "| model | parameters | forward | gradients | trace s | compile s | operations | TPU | what fails |"
 _PYTORCH, _BUT = "PyTorch: ", "but "
-_LIMITS = ("TimeoutError: more than", "the process ended", "MemoryError", "RESOURCE_EXHAUSTED")
+# What libraries say that cannot have their memory: NumPy, XLA, its YNNPACK, PyTorch, its oneDNN.
+_MEMORY = ("MemoryError", "RESOURCE_EXHAUSTED", "YNNPACK", "alloc_cpu", "could not create a primitive")
+_LIMITS = ("TimeoutError: more than", "the process ended", *_MEMORY)
 
 
 def library_of(spec: str) -> str:
