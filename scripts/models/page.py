@@ -31,7 +31,6 @@ _REASONS = {
     "transformers:superpoint": _POINTS,
     "transformers:udop": _PATCHES,
     "transformers:vilt": _DRAWN,
-    "transformers:vit_mae": _DRAWN,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 
