@@ -46,6 +46,7 @@ __all__ = [
 
 _CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+_is_inference = torch.is_inference_mode_enabled
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
 
@@ -164,6 +165,8 @@ class Torchish(torch.Tensor):
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
         operands = tuple(operands)
+        if not any([x._node.storage.history is not None for x in operands]):
+            return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
             tape = current().tape
@@ -307,7 +310,8 @@ def wrap_held(
     if known is not None and isinstance(held, Lazy) and not _has_strides(known, strides):
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
@@ -316,7 +320,8 @@ def wrap_spread(
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
     storage = Storage(held, gaps=Gaps(strides, offset))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, offset, device)
 
 
