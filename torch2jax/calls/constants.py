@@ -116,9 +116,9 @@ class Constants:
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):
             raise TracedValueError("what a boolean mask chose")
-        if tensor.is_meta:
-            raise OnMetaError
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            if tensor.is_meta:
+                raise OnMetaError
             _expect_data(tensor)
             if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)

@@ -20,7 +20,7 @@ import torch
 
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
-from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
+from ..tensors.history import NeedsClasses, NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -122,6 +122,8 @@ class Runs:
                     pass
                 bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
+            except NeedsClasses:  # which from now on they do
+                pass
             except NeedsTape as need:
                 if need.depth <= self._depth:
                     raise
