@@ -5,6 +5,7 @@ has made such a tensor for the first time in a process, and that run of it start
 """
 
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable
@@ -39,6 +40,7 @@ def expect_classes() -> None:
         return
     with _lock:
         if not _stand_in:
+            importlib.import_module("torch._dynamo")  # which notes PyTorch's own makers when it is first imported
             _stand_in = True
             exchange(torch.Tensor, "as_subclass", _as_subclass, may_lack=True)
             exchange(torch.Tensor, "_make_subclass", staticmethod(_make_subclass), may_lack=True)
