@@ -27,6 +27,11 @@ _same_p.def_abstract_eval(lambda x: x)
 ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
 
 
+_none_p = Primitive("none")
+_none_p.def_abstract_eval(lambda *_, aval: aval)
+ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tangents)
+
+
 class _Inputs(list):
     """The inputs of a step, with what is to live as long as they."""
 
@@ -108,6 +113,15 @@ class Level:
         aval = core.typeof(array).to_tangent_aval()
         return ad.LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
+    def without_derivative(self, array, origins: Iterable):
+        """An array of the same values that leads back to what it came from, though its derivative there is zero."""
+        tangents = [x.tangent for x in origins if self.has(x)]
+        if not tangents:
+            return self.leaf(array)
+        aval = core.typeof(array).to_tangent_aval()
+        with core.set_current_trace(self._tangents):
+            return self.with_tangent(array, _none_p.bind(*tangents, aval=aval))
+
     def has(self, array) -> bool:
         return isinstance(array, ad.LinearizeTracer) and array._trace.tag is self.tag
 
@@ -184,16 +198,16 @@ class Level:
             reached: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
-            visit: is called with the cotangent of a variable once it is complete, and whether the way goes on from
-                there, and gives the one that is its own and the one to go on with, or those of variables before
-                that take its place.
+            visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
+                goes on from there, and gives the one that is its own and the one to go on with, or those of variables
+                before that take its place.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
         Raises:
             Sealed: the way leads through what `sealed` gave.
         """
-        backward = _Backward(self, reached, targets, constant)
+        backward = _Backward(self, reached, targets, constant, bool(visit))
         use(backward.steps_with_constants())
         return backward.run(dict(cotangents), visit)
 
@@ -206,10 +220,12 @@ class Level:
 
 
 class _Backward:
-    def __init__(self, level: Level, reached: Reached, targets: set[Var], constant: Callable):
+    def __init__(self, level: Level, reached: Reached, targets: set[Var], constant: Callable, visits: bool):
         self._level, self._reached, self._targets, self._constant = level, reached, targets, constant
         self._leads = set(targets & reached.linear)
         for step in reached.steps:
+            if step.primitive is _none_p and not visits:
+                continue
             if any(_variable(x) in self._leads for x in step.in_tracers):
                 self._leads.update(step.outvars)
 
@@ -237,15 +253,19 @@ class _Backward:
             end = stop + 1
             at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._reached.leaves if var not in origin]
             for var in at_stop:
-                if var not in self._leads or is_zero(cotangents.get(var, _NOTHING)):
+                if var not in self._leads:
                     continue
-                own = before = cotangents[var]
+                own = before = after = cotangents.pop(var, None)
+                if is_zero(own):
+                    own = before = after = None
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
-                    own, cotangents[var] = visit[var](own, goes_on)
-                    if isinstance(cotangents[var], dict):
-                        self._add(cotangents, cotangents.pop(var))
-                if var in self._targets:
+                    own, after = visit[var](own, goes_on)
+                if isinstance(after, dict):
+                    self._add(cotangents, after)
+                elif after is not None:
+                    cotangents[var] = after
+                if var in self._targets and own is not None:
                     # As in PyTorch, hooks are not seen where the way goes on to other targets.
                     found[var] = before if goes_on else own
         return found
@@ -298,9 +318,6 @@ class _Backward:
                 if _variable(x) is not None:
                     self._find_constant(x, constants, beside)
             beside.append(step)
-
-
-_NOTHING = ad.Zero(core.ShapedArray((), "float32"))
 
 
 def _variable(tracer) -> Var | None:
