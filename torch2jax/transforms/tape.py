@@ -279,7 +279,7 @@ class Tape:
         if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
             return array
         values = self.lowered(array)
-        each = zip(*map(self._parts, origins)) if origins else [()] * self.depth
+        each = zip(*map(self._parts, origins), strict=True) if origins else [()] * self.depth
         for (level, part), before in reversed(list(zip(self._parts(array), each, strict=True))):
             if level.has(part):
                 values = level.with_values(part, values)
