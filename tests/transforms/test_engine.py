@@ -525,3 +525,52 @@ def test_second_derivatives_are_none_where_nothing_leads_there(function):
     found = []
     t2j(lambda: found.append(run()))()
     assert found[-1] == run()
+
+
+class Reentrant(Function):
+    """One less, down to zero, for whose gradient the rest of the way is differentiated."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_() - 1
+        return ctx.x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[override]
+        if ctx.x > 0:
+            with torch.enable_grad():
+                Reentrant.apply(ctx.x).backward()
+        return gradient
+
+
+def test_backward_passes_within_one_another():
+    def deep():
+        x = torch.tensor(26.0, requires_grad=True)
+        Reentrant.apply(x).backward()
+        return x.grad
+
+    assert t2j(deep)() == 1
+
+
+def test_hooks_are_called_in_pytorchs_order():
+    def order():
+        called = []
+        x, w = torch.tensor([1.5, 2.5], requires_grad=True), torch.tensor([0.5, 2.5], requires_grad=True)
+        a, b = x * 2, w.sin()
+        c, d = a.exp(), b * 3
+        for name, tensor in {"a": a, "b": b, "c": c, "d": d}.items():
+            tensor.register_hook(lambda _, name=name: called.append(name))
+        ((a + b) * c + d).sum().backward()
+        leaves = [torch.tensor(float(i), requires_grad=True) for i in range(8)]
+        for i, leaf in enumerate(leaves):
+            leaf.register_post_accumulate_grad_hook(lambda _, i=i: called.append(i))
+        total = torch.tensor(0.0)
+        for i in (3, 1, 0, 2, 7, 6, 4, 5):
+            total = total + leaves[i].sin()
+        total.backward()
+        return called
+
+    found = []
+    t2j(lambda: found.extend(order()))()
+    assert found == order()

@@ -6,6 +6,8 @@ leaves its linear part behind, and `pull_back` transposes as much of that as is 
 `marks.py` are those that know JAX's own tracers.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,9 +35,12 @@ ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tange
 
 
 class _Inputs(list):
-    """The inputs of a step, with what is to live as long as they."""
+    """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
 
+    number = 0
+    """How many steps were made before."""
     kept: tuple = ()
+    """What is to live as long as the step."""
 
 
 def keep_with(tangent, value) -> bool:
@@ -43,19 +48,18 @@ def keep_with(tangent, value) -> bool:
     step = tangent.parent
     if step is None:
         return False
-    if not isinstance(step.in_tracers, _Inputs):
-        step.in_tracers = _Inputs(step.in_tracers)
     step.in_tracers.kept = (*step.in_tracers.kept, value)
     return True
 
 
 class Reached(NamedTuple):
-    """What leads to some arrays: steps of the linear program, each behind those that it needs, and where it begins."""
+    """What leads to some arrays: steps of the linear program in the order in which they were made, and its leaves."""
 
     steps: list
     linear: set[Var]
     """The variables that depend on leaves."""
-    leaves: set[Var]
+    leaves: list[Var]
+    """In the order in which the way back comes to their ends."""
 
 
 class _PackedConstant(pe.DynamicJaxprTracer):
@@ -72,6 +76,13 @@ class _LinearTrace(pe.DynamicJaxprTrace):
     def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
         super().__init__(None, auto_dce=True)
         self._below, self._pack = below, pack
+        self._numbers = itertools.count()
+
+    def make_eqn(self, *args, **kwargs):
+        step, tracers = super().make_eqn(*args, **kwargs)
+        step.in_tracers = _Inputs(step.in_tracers)
+        step.in_tracers.number = next(self._numbers)
+        return step, tracers
 
     def new_const(self, c, source_info, aval=None):
         with core.set_current_trace(self._below):
@@ -160,25 +171,28 @@ class Level:
         """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
-        leaves: set[Var] = set()
+        leaves: dict[Var, float] = {}  # with the number of the first step that takes them
         seen: set[int] = set()
-        pending = [(tangent, False) for tangent in tangents]
+        pending = list(tangents)
         while pending:
-            tracer, is_left = pending.pop()
+            tracer = pending.pop()
             step = tracer.parent
             if step is None or _variable(tracer) in ends:
                 if isinstance(tracer.val, core.Var) and not self._is_constant(tracer):
-                    linear.add(tracer.val)
-                    leaves.add(tracer.val)
-            elif is_left:
-                steps.append(step)
-                if any(x.val in linear for x in step.in_tracers if isinstance(x.val, core.Var)):
-                    linear.update(step.outvars)
+                    leaves[tracer.val] = math.inf
             elif id(step) not in seen:
                 seen.add(id(step))
-                pending.append((tracer, True))
-                pending.extend((x, False) for x in step.in_tracers)
-        return Reached(steps, linear, leaves)
+                steps.append(step)
+                pending.extend(step.in_tracers)
+        steps.sort(key=lambda step: step.in_tracers.number)
+        linear.update(leaves)
+        for step in steps:
+            uses = [x.val for x in step.in_tracers if isinstance(x.val, core.Var) and x.val in linear]
+            if uses:
+                linear.update(step.outvars)
+            for var in leaves.keys() & uses:
+                leaves[var] = min(leaves[var], step.in_tracers.number)
+        return Reached(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
 
     def _is_constant(self, tracer) -> bool:
         return tracer.val in self._tangents.frame.constvar_to_val
@@ -301,9 +315,10 @@ class _Backward:
         if any(equation.primitive in pe.dce_rules for equation in equations):
             # Of what has programs within, JAX transposes only what cotangents come to.
             program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
-        ad.backward_pass3(
-            program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
-        )
+        with source_info_util.reset_name_stack():  # the steps have theirs, from what is around this too
+            ad.backward_pass3(
+                program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
+            )
         for var, accumulator in inputs.items():
             if isinstance(accumulator, ad.ValAccum) and not is_zero(accumulator.freeze()):
                 cotangents[var] = accumulator.freeze()
