@@ -6,7 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -204,14 +204,18 @@ class Storage(Journaled):
             return self._larger.grafted(held)
         return Storage(held, self._known, self.order, self.memory, self.gaps)
 
-    def place(self) -> None:
-        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor)."""
+    def place(self, origins: Sequence = ()) -> None:
+        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
+
+        Args:
+            origins: the arrays that they were computed from.
+        """
         self._settle()
         if self._larger is not None:
-            self._larger.storage.place()
+            self._larger.storage.place(origins)
             return
         tape, (array, layout) = _tape(), self.held
-        placed = array if tape is None else tape.placed(array)
+        placed = array if tape is None else tape.placed(array, origins)
         if placed is not array:
             self._hold(Held(placed, layout), self._known, is_new=False)
             self.differentiable = True

@@ -1,7 +1,7 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -181,7 +181,7 @@ class Torchish(torch.Tensor):
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._begin_at(node)
+            self._begin_at(node, [x.held.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
         """Lets a backward pass that comes by the operation which gave this tensor be an error."""
@@ -200,10 +200,10 @@ class Torchish(torch.Tensor):
         else:
             self._begin_at(Saved("Saved"))
 
-    def _begin_at(self, node: Node) -> None:
+    def _begin_at(self, node: Node, origins: Sequence = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
-        self._node.storage.place()
+        self._node.storage.place(origins)
         node.end = current().tape.end_of(self)
 
     def start_history(self) -> None:

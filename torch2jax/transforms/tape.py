@@ -158,6 +158,8 @@ class Hooked:
     """Hooks on the gradient of a tensor."""
 
     form: Form
+    history: Callable[[], Node | None]
+    """Gives that of the tensor, as long as it lives."""
     hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     nodes: list[Node] = field(default_factory=list)
     """The operations that gave the tensor, whose hooks come after its own."""
@@ -271,16 +273,20 @@ class Tape:
             values = level.with_values(part, values)
         return values
 
-    def placed(self, array):
-        """The array with a place at every level, also where nothing that came before has a derivative there.
+    def placed(self, array, origins: Iterable = ()):
+        """The array with a place at every level, also where it has no derivative with respect to what it came from.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
         """
         if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
             return array
         values = self.lowered(array)
-        for level, part in reversed(list(self._parts(array))):
-            values = level.with_values(part, values) if level.has(part) else level.leaf(values)
+        each = zip(*map(self._parts, origins), strict=True) if origins else [()] * self.depth
+        for (level, part), before in reversed(list(zip(self._parts(array), each, strict=True))):
+            if level.has(part):
+                values = level.with_values(part, values)
+            else:
+                values = level.without_derivative(values, [origin for _, origin in before])
         return values
 
     def renewed(self, array):
@@ -343,7 +349,7 @@ class Tape:
         places = end.places
         hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
         if hooked is None:
-            hooked = Hooked(end.form)
+            hooked = Hooked(end.form, (lambda: None) if history is None else weakref.ref(history))
             self.hooks.update(dict.fromkeys(places, hooked))
             for tangent in end.tangents:
                 if not keep_with(tangent, hooked) and history is not None:
