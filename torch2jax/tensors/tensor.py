@@ -170,6 +170,8 @@ class Torchish(torch.Tensor):
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
         operands = tuple(operands)
+        if current().dual is not None:
+            current().dual.complete(self, operands)
         if all(x._node.storage.history is None for x in operands):
             return
         histories = [x.history for x in operands]
