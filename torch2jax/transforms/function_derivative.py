@@ -398,11 +398,11 @@ def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
     before = [(tensor, vars(tensor)) for tensor, _ in pairs]
     try:
         for tensor, other in pairs:
-            tensor.__dict__ = dict(vars(other))
+            tensor.__dict__ = dict(vars(other))  # pyright: ignore[reportAttributeAccessIssue]
         yield
     finally:
         for tensor, own in before:
-            tensor.__dict__ = own
+            tensor.__dict__ = own  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _sums_to(shape, smaller) -> bool:
