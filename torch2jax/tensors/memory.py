@@ -25,9 +25,9 @@ class Memory(Journaled):
 
     __slots__ = (
         *("followers", "foreign", "is_inference", "is_shared", "latest", "number", "place"),
-        *("size", "version"),
+        *("seen", "size", "version"),
     )
-    changing = ("latest", "size", "version")
+    changing = ("latest", "seen", "size", "version")
 
     def __init__(self, size: int):
         self._begin()
@@ -35,6 +35,7 @@ class Memory(Journaled):
         self.latest: Storage | None = None  # the last written of several
         self.size = size
         self.version = 0
+        self.seen = 0  # how many writes autograd has seen: not those to `Tensor.data`
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
         self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
         self.place: Any = None  # what code tells it by from other memory, once it has asked

@@ -142,6 +142,14 @@ def is_source(tensor: Torchish) -> bool:
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
 
 
+def _form_of(tensor: Torchish) -> Form:
+    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    form, history = Form.of(tensor), tensor.history
+    if history is None or history.end is None or not is_source(tensor):
+        return form
+    return form._replace(layout=history.end.form.layout)
+
+
 def retain(tensor: Torchish) -> None:
     """Lets a tensor keep the gradients that backward passes find for it, if it does not do so by itself."""
     if not is_source(tensor) and current().tape is not None:
@@ -221,7 +229,7 @@ class _Run:
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
                 if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
                     self._retain(tensor, cotangent)
-            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor), origins))
+            results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
         return tuple(results)
 
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
