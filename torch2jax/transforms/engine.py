@@ -21,6 +21,7 @@ from ..translation import current
 from .form import Form, conjugate
 from .linearization import Var
 from .recorders import expect_unrecorded
+from .saved import set_within
 from .tape import Hooked, Tape
 
 __all__ = ["is_source", "retain", "run_backward"]
@@ -82,7 +83,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=2)
-    with _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with set_within(), _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
