@@ -117,6 +117,8 @@ class Node(graph.Node):
 
     def _set_sequence_nr(self, number: int) -> None:
         self._number = number
+        if self.end is not None:
+            current().tape.renumber(self.end, number)
 
     @property
     def _input_metadata(self) -> list[Any]:
