@@ -569,6 +569,13 @@ def test_hooks_are_called_in_pytorchs_order():
         for i in (3, 1, 0, 2, 7, 6, 4, 5):
             total = total + leaves[i].sin()
         total.backward()
+        x = torch.ones(3, requires_grad=True)
+        first, last = x.sin(), x.cos()
+        both = first + last
+        first.grad_fn._set_sequence_nr(1_000_000)
+        for name, tensor in {"both": both, "first": first, "last": last}.items():
+            tensor.register_hook(lambda _, name=name: called.append(name))
+        both.sum().backward()
         return called
 
     found = []

@@ -23,12 +23,13 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    changing = ("latest", "size", "version")
+    changing = ("latest", "seen", "size", "version")
 
     # What most have all their life is the class's: every operator makes a memory.
     is_shared = False  # whether several storages are of this memory
     latest: "Storage | None" = None  # the last written of several
     version = 0
+    seen = 0  # how many writes autograd has seen: not those to `Tensor.data`
     foreign = False  # whether it stands for memory from outside the call, where writes are not seen
     place: Any = None  # what code tells it by from other memory, once it has asked
     is_inference = False  # whether it was made in inference mode

@@ -21,6 +21,7 @@ from ..translation import current
 from .form import Form, conjugate
 from .linearization import Var
 from .recorders import expect_unrecorded
+from .saved import set_within
 from .tape import Hooked, Tape
 
 __all__ = ["is_source", "retain", "run_backward"]
@@ -82,7 +83,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=2)
-    with _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with set_within(), _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -140,6 +141,14 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 def is_source(tensor: Torchish) -> bool:
     """Whether a tensor requires grad by itself."""
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
+
+
+def _form_of(tensor: Torchish) -> Form:
+    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    form, history = Form.of(tensor), tensor.history
+    if history is None or history.end is None or not is_source(tensor):
+        return form
+    return form._replace(layout=history.end.form.layout)
 
 
 def retain(tensor: Torchish) -> None:
@@ -221,7 +230,7 @@ class _Run:
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
                 if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
                     self._retain(tensor, cotangent)
-            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor), origins))
+            results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
         return tuple(results)
 
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:

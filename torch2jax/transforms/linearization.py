@@ -6,6 +6,7 @@ leaves its linear part behind, and `pull_back` transposes as much of that as is 
 `marks.py` are those that know JAX's own tracers.
 """
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from jax.extend.core import Primitive
 from .marks import Sealed, is_sealed
 from .traces import is_zero
 
-__all__ = ["Level", "Reached", "Var", "keep_with"]
+__all__ = ["Level", "Reached", "Var", "keep_with", "renumber"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -38,9 +39,15 @@ class _Inputs(list):
     """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
 
     number = 0
-    """How many steps were made before."""
+    """The way back takes the step with the highest first: how many steps were made before."""
     kept: tuple = ()
     """What is to live as long as the step."""
+
+
+def renumber(tangent, number: int) -> None:
+    """Lets the way back come to the step that gave a tangent as if so many others had been made before it."""
+    if tangent.parent is not None:
+        tangent.parent.in_tracers.number = number
 
 
 def keep_with(tangent, value) -> bool:
@@ -53,7 +60,7 @@ def keep_with(tangent, value) -> bool:
 
 
 class Reached(NamedTuple):
-    """What leads to some arrays: steps of the linear program in the order in which they were made, and its leaves."""
+    """What leads to some arrays: steps of the linear program, each behind those that it needs, and its leaves."""
 
     steps: list
     linear: set[Var]
@@ -171,7 +178,7 @@ class Level:
         """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
-        leaves: dict[Var, float] = {}  # with the number of the first step that takes them
+        leaves: dict[Var, float] = {}  # with the place of the first step that takes them
         seen: set[int] = set()
         pending = list(tangents)
         while pending:
@@ -184,14 +191,14 @@ class Level:
                 seen.add(id(step))
                 steps.append(step)
                 pending.extend(step.in_tracers)
-        steps.sort(key=lambda step: step.in_tracers.number)
+        steps = _in_order(steps)
         linear.update(leaves)
-        for step in steps:
+        for place, step in enumerate(steps):
             uses = [x.val for x in step.in_tracers if isinstance(x.val, core.Var) and x.val in linear]
             if uses:
                 linear.update(step.outvars)
             for var in leaves.keys() & uses:
-                leaves[var] = min(leaves[var], step.in_tracers.number)
+                leaves[var] = min(leaves[var], place)
         return Reached(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
 
     def _is_constant(self, tracer) -> bool:
@@ -333,6 +340,31 @@ class _Backward:
                 if _variable(x) is not None:
                     self._find_constant(x, constants, beside)
             beside.append(step)
+
+
+def _in_order(steps: list) -> list:
+    """Steps such that the way back through them, from the last to the first, is that of PyTorch's engine."""
+    if all(a.in_tracers.number < b.in_tracers.number for b in steps for a in _needed_by(b)):
+        return sorted(steps, key=lambda step: step.in_tracers.number)
+    known = {id(step): step for step in steps}  # some have got other numbers
+    uses = dict.fromkeys(known, 0)
+    for step in steps:
+        for key in {id(x) for x in _needed_by(step)} & known.keys():
+            uses[key] += 1
+    ready = [(-known[key].in_tracers.number, key) for key, count in uses.items() if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        found.append(known[heapq.heappop(ready)[1]])
+        for key in {id(x) for x in _needed_by(found[-1])} & known.keys():
+            uses[key] -= 1
+            if not uses[key]:
+                heapq.heappush(ready, (-known[key].in_tracers.number, key))
+    return found[::-1]
+
+
+def _needed_by(step) -> list:
+    return [x.parent for x in step.in_tracers if x.parent is not None]
 
 
 def _variable(tracer) -> Var | None:

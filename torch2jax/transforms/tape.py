@@ -26,7 +26,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..translation import current
 from .form import Form
-from .linearization import Level, Var, keep_with
+from .linearization import Level, Var, keep_with, renumber
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
 from .saved import Packing
@@ -355,6 +355,11 @@ class Tape:
                 if not keep_with(tangent, hooked) and history is not None:
                     history.hooked = hooked
         return hooked
+
+    def renumber(self, end: End, number: int) -> None:
+        """Gives the operation whose result is at an end another place in the order of a backward pass."""
+        for tangent in end.tangents:
+            renumber(tangent, number)
 
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""
