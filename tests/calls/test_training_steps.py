@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -528,3 +529,23 @@ def test_differentiable_optimizers(optimizer_class):
     found = jax.grad(t2j(stepped), argnums=(0, 1))(*arrays(p, gradient))
     for array, tensor in zip(found, wanted, strict=True):
         np.testing.assert_allclose(array, tensor.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_optimizers_of_a_call_keep_the_arguments_of_their_step():
+    class Scaled(torch.optim.SGD):
+        def step(self, closure=None, *, grad_scaler=None):
+            del closure
+            found.append(grad_scaler)
+
+    def function(x):
+        weight = torch.nn.Parameter(x)
+        optimizer = Scaled([weight], lr=0.1)
+        optimizer._step_supports_amp_scaling = True
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(weight.sum()).backward()
+        with warnings.catch_warnings(action="ignore"):
+            scaler.step(optimizer)
+
+    found = []
+    t2j(function)(jnp.ones(2))
+    assert isinstance(found[0], torch.amp.GradScaler)

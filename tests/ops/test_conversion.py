@@ -123,3 +123,7 @@ def test_floats_wrap_around_in_integers(dtype):
     for function in (t2j(lambda x: x.to(dtype)), jax.jit(t2j(lambda x: x.to(dtype)))):
         for given in (x, x.double()):
             np.testing.assert_array_equal(np.asarray(function(t2j(given)), np.float64), expected)
+
+
+def test_the_type_of_tensors_is_the_default():
+    assert t2j(lambda x: x.type(torch.Tensor))(jnp.arange(2)).dtype == jnp.float32

@@ -57,7 +57,7 @@ def test_arguments_by_name(name):
             expected = function()
         except (TypeError, RuntimeError):
             continue
-        compare_trees(t2j(function)(), list(expected))
+        compare_trees(t2j(function)(), expected)
         tried += 1
     assert tried
 
@@ -100,3 +100,25 @@ def test_lists_of_other_lengths_are_refused_as_in_pytorch(name, operands):
     with pytest.raises(RuntimeError) as found:
         t2j(lambda x: operator([x], *operands))(jnp.ones(1))
     assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("name", ["_foreach_maximum_", "_foreach_minimum_", "_foreach_clamp_max_"])
+@pytest.mark.parametrize("other", [2.5, [2.5, 0.5]], ids=str)
+def test_whole_numbers_cannot_be_written_what_is_none(name, other):
+    def function():
+        return getattr(torch, name)([torch.tensor([1, 5]), torch.tensor([2])], other)
+
+    for run in (function, t2j(function)):
+        with pytest.raises(RuntimeError, match="result type Float can't be cast"):
+            run()
+
+
+@pytest.mark.parametrize("name", ["_foreach_add", "_foreach_add_"])
+def test_the_kind_of_sequence(name):
+    def function():
+        kinds.append(type(getattr(torch, name)([torch.ones(2)], 1)))
+
+    kinds = []
+    function()
+    t2j(function)()
+    assert kinds[0] is kinds[1]

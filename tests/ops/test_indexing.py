@@ -197,3 +197,13 @@ def test_second_derivatives_of_scattered_products(zeros):
             is_known = ~np.isnan(found)
             assert is_known.all() or (derivative is jax.hessian and zeros == (0, 1))
             np.testing.assert_allclose(found[is_known], expected[is_known], rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [1j, torch.tensor(1j)], ids=["number", "tensor"])
+def test_index_fill_refuses_complex_numbers_as_pytorch(value):
+    def fill(x):
+        return x.index_fill(0, torch.tensor([0]), value)
+
+    for run in (fill, t2j(fill)):
+        with pytest.raises(RuntimeError, match="Converting complex Scalar to non-complex type"):
+            run(torch.ones(2))

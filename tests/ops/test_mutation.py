@@ -301,3 +301,16 @@ def test_modules_that_swap_their_parameters():
             np.testing.assert_allclose(got, want.detach().numpy())
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("strides", [(1,), (0,)], ids=str)
+def test_what_memory_grows_by_shows_where_algorithms_are_deterministic(dtype, strides):
+    def function():
+        x = torch.empty_strided((3,), strides, dtype=dtype).fill_(0)
+        torch.use_deterministic_algorithms(True)
+        x.resize_(2, 3)
+        torch.use_deterministic_algorithms(False)
+        return x
+
+    np.testing.assert_array_equal(t2j(function)(), function())

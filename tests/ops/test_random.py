@@ -262,6 +262,17 @@ def test_bad_arguments(function, error, message):
         t2j(function)(rng=KEY)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float64], ids=str)
+def test_coins_are_written_to_any_dtype(dtype):
+    def function(x):
+        out = torch.full((4,), 2).to(dtype)
+        return torch.bernoulli(x, out=out), out
+
+    for got in t2j(function)(jnp.array([0.0, 1, 1, 0]), rng=KEY):
+        assert got.dtype == canonical(dtype)
+        np.testing.assert_array_equal(got, [0, 1, 1, 0])
+
+
 def test_floats_warn_of_whole_numbers_that_they_do_not_hold():
     with pytest.warns(UserWarning, match=r"to - 1 is out of bounds \[-\(2\^24\), 2\^24\]"):
         t2j(lambda: torch.empty(2).random_(0, 2**24 + 3))(rng=KEY)

@@ -222,3 +222,15 @@ def test_known_tensors_stand_for_the_integers_they_hold(name):
 def test_traced_tensors_cannot_stand_for_integers():
     with pytest.raises(TracedValueError, match=r"Tensor\.item"):
         jax.jit(t2j(lambda x, size: torch.nn.functional.pad(x, (0, size))))(X, 2)
+
+
+@pytest.mark.parametrize("strides", [(0,), (0, 1), (1, 0)], ids=str)
+def test_known_numbers_fill_memory_that_shows_them_more_than_once(strides):
+    def function():
+        x = torch.empty_strided((3,) * len(strides), strides).fill_(2)
+        return x, x.sum().item(), x.untyped_storage().nbytes()
+
+    x, total, size = t2j(function)()
+    expected = function()
+    np.testing.assert_array_equal(x, expected[0])
+    assert (total, size) == expected[1:]

@@ -4,10 +4,11 @@ PyTorch's optimizers keep counters in tensors and ask for their values, or, if t
 being compiled, compute with the tensors. Here they are told so if the counters or hyperparameters are traced.
 """
 
+import functools
 import importlib
 import types
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,7 +86,17 @@ _is_compiling = torch.compiler.is_compiling
 def _adopt_new(self):
     _patch_step_function(self)
     adopt(self)
-    self.step = types.MethodType(step_abstractly, self)
+    self.step = types.MethodType(_abstract_form(type(self).step), self)
+
+
+def _abstract_form(step: Callable) -> Callable:
+    """`step_abstractly` with the arguments of an optimizer's own step, which scalers look at."""
+
+    @functools.wraps(step)
+    def abstractly(self, *args, **kwargs):
+        return step_abstractly(self, *args, **kwargs)
+
+    return abstractly
 
 
 @stands_in(torch.compiler, "is_compiling")

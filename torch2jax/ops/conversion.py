@@ -177,6 +177,8 @@ def type_(self, dtype=None, non_blocking=False, **kwargs):
         return ("torch.cuda." if self.device.type == "cuda" else "torch.") + names[self.dtype]
     if isinstance(dtype, torch.dtype):
         return converted(self, dtype)
+    if dtype is Tensor:
+        return converted(self, torch.get_default_dtype())
     name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
     device = "cuda" if name.startswith("torch.cuda.") else "cpu"
     if (wanted := _LEGACY_TYPES.get(name.rpartition(".")[2])) is None:

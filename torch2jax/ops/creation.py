@@ -214,10 +214,10 @@ def ones(*size, dtype=None, **options):
 def empty(*size, dtype=None, memory_format=None, **options):
     shape = new_shape(size, options)
     dtype = dtype or torch.get_default_dtype()
-    return filled(shape, _unwritten(dtype), dtype, strides=_strides_in(memory_format, shape), **options)
+    return filled(shape, unwritten(dtype), dtype, strides=_strides_in(memory_format, shape), **options)
 
 
-def _unwritten(dtype: torch.dtype) -> bool | int | float | complex:
+def unwritten(dtype: torch.dtype) -> bool | int | float | complex:
     """What is in memory that nothing was written to: as in PyTorch what shows, where algorithms are deterministic."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return 0
@@ -239,7 +239,7 @@ def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
 def empty_strided(size, stride, *, dtype=None, **options):
     shape, dtype = _shape(size), dtype or torch.get_default_dtype()
     extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if 0 not in shape else 0
-    memory = filled((extent,), _unwritten(dtype), dtype, **options)
+    memory = filled((extent,), unwritten(dtype), dtype, **options)
     return memory.as_strided(shape, tuple(stride), 0)
 
 
@@ -249,7 +249,7 @@ def empty_permuted(size, physical_layout, *, dtype=None, **options):
     if sorted(order) != list(range(len(size))):
         raise RuntimeError(f"physical_layout must order the {len(size)} dimensions of size, got {order}")
     dtype = dtype or torch.get_default_dtype()
-    memory = filled(_shape(tuple(size[dim] for dim in order)), _unwritten(dtype), dtype, **options)
+    memory = filled(_shape(tuple(size[dim] for dim in order)), unwritten(dtype), dtype, **options)
     return memory.permute([order.index(dim) for dim in range(len(order))])
 
 
@@ -305,7 +305,7 @@ def zeros_like(input, *, dtype=None, memory_format=None, device=None, **options)
 @factory(torch.empty_like, aten.empty_like.default)
 def empty_like(input, *, dtype=None, memory_format=None, device=None, **options):
     options = like_options(input, dtype, memory_format, device, options)
-    return filled(input.shape, _unwritten(options["dtype"]), **options)
+    return filled(input.shape, unwritten(options["dtype"]), **options)
 
 
 @factory(torch.ones_like, aten.ones_like.default)

@@ -51,9 +51,9 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "addcmul": _addcmul,
     "addcmul_": _addcmul_,
     "maximum": _maximum,
-    "maximum_": lambda tensor, other: tensor.copy_(_maximum(tensor, other)),
+    "maximum_": torch.Tensor.clamp_min_,
     "minimum": _minimum,
-    "minimum_": lambda tensor, other: tensor.copy_(_minimum(tensor, other)),
+    "minimum_": torch.Tensor.clamp_max_,
     "norm": _norm,
     "powsum": _powsum,
 }
@@ -114,6 +114,13 @@ def _operators() -> list[str]:
     return [name for name in dir(torch) if name.startswith(_PREFIX) and inspect.isbuiltin(getattr(torch, name))]
 
 
+def _with_tuple(function: Callable) -> Callable[..., tuple]:
+    def rule(*args, **kwargs):
+        return tuple(function(*args, **kwargs))
+
+    return rule
+
+
 def _without_result(function: Callable) -> Callable[..., None]:
     def operator(*args, **kwargs):
         function(*args, **kwargs)
@@ -125,5 +132,6 @@ for _name in _operators():
     _packet = getattr(torch.ops.aten, _name)
     _overloads = [getattr(_packet, overload) for overload in _packet.overloads() if not overload.endswith("out")]
     _function = _foreach(_name.removeprefix(_PREFIX), "ScalarList" in _packet.overloads())
-    implements_tensors(getattr(torch, _name))(_function)
-    implements_tensors(*_overloads)(_without_result(_function) if _name.endswith("_") else _function)
+    _in_place = _name.endswith("_")
+    implements_tensors(getattr(torch, _name))(_function if _in_place else _with_tuple(_function))
+    implements_tensors(*_overloads)(_without_result(_function) if _in_place else _function)

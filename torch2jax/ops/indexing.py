@@ -509,7 +509,14 @@ def index_copy(input, dim, index, source):
     return _Rows(input, dim, index).scatter(_put_block if follow else _put, source, "index_copy")
 
 
-@implements(torch.index_fill, aten.index_fill, fits=("value",))
+def _prepare_fill(input, dim, index, value):
+    is_complex = value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, complex)
+    if is_complex and not input.is_complex():
+        raise RuntimeError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
+    return (input, dim, index, value), {}
+
+
+@implements(torch.index_fill, aten.index_fill, fits=("value",), prepare=_prepare_fill)
 def index_fill(input, dim, index, value):
     if np.ndim(value):
         raise RuntimeError(

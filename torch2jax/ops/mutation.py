@@ -7,14 +7,15 @@ from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
 from ..seams import runs_instead_of
 from ..tensors.derivatives import with_derivatives_of
+from ..tensors.dtypes import canonical
 from ..tensors.held import Held
 from ..tensors.history import Source
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, become, resize, strides_of_shape, swap, swap_with_meta
+from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape, swap, swap_with_meta
 from ..tensors.traced import is_traced
 from ..transforms.vmap import batch_of
 from ..translation import current
-from .creation import filled
+from .creation import filled, unwritten
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -92,9 +93,20 @@ def resize_(self, *size, memory_format=None):
         raise RuntimeError("cannot resize variables that require grad")
     if shape == tuple(self.shape) and memory_format is None:
         return self
+    before = self._node.storage.memory.size
     resize(self, shape, strides_of_shape(shape, memory_format or torch.contiguous_format))
     self.count_write()
+    _show_unwritten(self, before)
     return self
+
+
+def _show_unwritten(tensor: Torchish, before: int) -> None:
+    """Fills what memory has grown by with what shows that, where algorithms are deterministic."""
+    storage, value = tensor._node.storage, unwritten(tensor.dtype)
+    more = storage.memory.size - before
+    if value and more > 0 and storage.dtype == canonical(tensor.dtype):
+        with torch.no_grad():
+            make_region(tensor, (more,), (1,), before).fill_(value)
 
 
 @implements_tensors(Tensor.resize_as_, torch.resize_as_, aten.resize_as_.default)

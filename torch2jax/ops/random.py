@@ -408,11 +408,12 @@ def bernoulli_tensor(input, p, *, generator=None):
 
 
 @factory(torch.bernoulli, Tensor.bernoulli, aten.bernoulli.default)
-def bernoulli(input, p=None, *, generator=None):
+def bernoulli(input, p=None, *, generator=None, dtype=None):
     if p is not None:
         return bernoulli_p(input, p, generator=generator)
     expect("bernoulli", input.dtype, FLOATS)
-    return _drawn(input, _bernoulli, input, generator=generator)
+    drawn = _drawn(input, _bernoulli, input, generator=generator)
+    return drawn if dtype is None else drawn.to(dtype)  # that of `out`
 
 
 _OVERLOADS = ("Tensor_float", "float_Tensor", "Tensor_Tensor", "float_float")

@@ -207,6 +207,10 @@ class Place(NamedTuple):
 
     def write(self, values: torch.Tensor | None, frame: Frame, written: torch.Tensor) -> torch.Tensor:
         """What the memory has after a write to the tensor; None for what it had, where all is written."""
+        for dim, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            if size > 1 and stride == 0:  # one element, to which one number is written
+                shape = (*self.shape[:dim], 1, *self.shape[dim + 1 :])
+                return self._replace(shape=shape).write(values, frame, written.narrow(dim, 0, 1))
         if values is None:
             memory = torch.empty(math.prod(frame.shape), dtype=written.dtype)
         else:

@@ -167,3 +167,19 @@ def test_large_windows_have_small_graphs(count):
 def test_no_windows(name):
     pool, x = getattr(F, f"adaptive_{name}_pool2d"), torch.ones(1, 4, 10, 9)
     compare(t2j(pool)(t2j(x), (3, 0)), pool(x, (3, 0)))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_unpooling_says_that_it_is_not_deterministic(dims):
+    def unpool(x):
+        return getattr(torch.nn, f"MaxUnpool{dims}d")(2)(x, torch.zeros_like(x, dtype=torch.int64))
+
+    x, before = torch.ones((1, 1) + (2,) * dims), torch.are_deterministic_algorithms_enabled()
+    t2j(unpool)(x)
+    try:
+        torch.use_deterministic_algorithms(True)
+        for run in (unpool, t2j(unpool)):
+            with pytest.raises(RuntimeError, match=r"max_unpooling[23]d_forward_out does not have a deterministic"):
+                run(x)
+    finally:
+        torch.use_deterministic_algorithms(before)

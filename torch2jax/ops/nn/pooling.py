@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from torch._prims_common import alert_not_deterministic
 
 from ...rules.formats import as_input
 from ...rules.registry import implements, implements_tensors
@@ -638,12 +639,22 @@ def _(area, primals, tangents):
     return _put(values, indices, area), target.at[rows, indices].add(d_values)
 
 
-@implements(torch._C._nn.max_unpool2d, takes=FLOATS, strides=as_input)
+def _alerting(name: str):
+    """Lets PyTorch say that an operation may give different results, for who has asked to be told."""
+
+    def prepare(*args, **kwargs):
+        alert_not_deterministic(name)
+        return args, kwargs
+
+    return prepare
+
+
+@implements(torch._C._nn.max_unpool2d, takes=FLOATS, strides=as_input, prepare=_alerting("max_unpooling2d_forward_out"))
 def max_unpool2d(input, indices, output_size):
     return _unpool(input, indices, per_dimension(output_size, 2, "output_size"), 2)
 
 
-@implements(torch._C._nn.max_unpool3d, takes=FLOATS)
+@implements(torch._C._nn.max_unpool3d, takes=FLOATS, prepare=_alerting("max_unpooling3d_forward_out"))
 def max_unpool3d(input, indices, output_size, stride, padding):
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
 
