@@ -35,6 +35,7 @@ _COUNTS: dict[str, int] = {
     "prediction_length": 8,  # that a configuration may leave open
 }
 _MOST = {"context_length": 512}  # of a series
+_SMALL_IMAGES = {**_MOST, "image_size": 224}
 # Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.
 _WIDER: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "backbone_hidden_size", "d_model", "n_embd", "dim"), 512),
@@ -54,9 +55,13 @@ def small_configurations(config_class) -> Iterator[Any]:
         Exception: what the last of them raises, where there is none.
     """
     found, failure = 0, None
-    for sizes in ({**_COUNTS, **_WIDTHS}, {**_COUNTS, **_WIDER}, _COUNTS, {}):
+    narrow, wider, default = {**_COUNTS, **_WIDTHS}, {**_COUNTS, **_WIDER}, {}
+    for sizes, most in (
+        *((narrow, _MOST), (wider, _MOST), (_COUNTS, _MOST)),
+        *((default, _SMALL_IMAGES), (default, _MOST)),
+    ):
         try:
-            config = config_class(**_overrides(config_class(), {**sizes, **_TOKENS}))
+            config = config_class(**_overrides(config_class(), {**sizes, **_TOKENS}, most))
         except Exception as error:
             failure = error
             continue
@@ -69,8 +74,8 @@ def small_configurations(config_class) -> Iterator[Any]:
         raise failure
 
 
-def _overrides(default, sizes: dict[str, int]) -> dict[str, Any]:
-    """What makes a configuration of these sizes, and those within it likewise."""
+def _overrides(default, sizes: dict[str, int], limits: dict[str, int]) -> dict[str, Any]:
+    """What makes a configuration of these sizes, within these limits, and those within it likewise."""
     kind = type(default)
     pyramid = isinstance(getattr(default, "depths", None), (list, tuple))  # its sizes hang together, and are small
     if hasattr(default, "kv_lora_rank") and "num_attention_heads" in sizes:  # of latent attention all heads have keys
@@ -82,7 +87,7 @@ def _overrides(default, sizes: dict[str, int]) -> dict[str, Any]:
         if type(getattr(default, name, None)) is int or (name in _LEFT_OPEN and hasattr(default, name))
         if not isinstance(getattr(kind, name, None), property)
     }
-    for name, most in _MOST.items():
+    for name, most in limits.items():
         if type(given := getattr(default, name, None)) is int and given > most:
             overrides.setdefault(name, most)
     if "vocab_size" in overrides or default.sub_configs:
@@ -92,7 +97,7 @@ def _overrides(default, sizes: dict[str, int]) -> dict[str, Any]:
     for name in default.sub_configs:
         inner = getattr(default, name, None)
         if hasattr(inner, "model_type") and hasattr(inner, "sub_configs"):
-            overrides[name] = {**_kept(inner), **_overrides(inner, sizes)}
+            overrides[name] = {**_kept(inner), **_overrides(inner, sizes, limits)}
     return overrides
 
 
