@@ -104,9 +104,14 @@ APART = (
         calls=r"torch/autograd/anomaly_mode\.py:.*__init__",
     ),
     Apart(
+        "fused kernels of PyTorch",
+        "whether a module calls one, told by a mock in its place",
+        source=r"\bfastpath_mock\b",
+    ),
+    Apart(
         "threads",
-        "in and below PyTorch's autograd engine",
-        test=r"(?i)multithread",
+        "in and below PyTorch's autograd engine, which also calls within calls by others, so that no stack overflows",
+        test=r"(?i)multithread|test_deep_reentrant",
         calls=r"threading\.py:Thread\.start",
     ),
     Apart(

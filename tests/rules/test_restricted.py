@@ -86,6 +86,28 @@ def test_inference_tensors():
                 run(write)
 
 
+def test_inference_tensors_are_not_saved_for_backward():
+    def results():
+        with torch.inference_mode():
+            a, leaf, matrix = torch.ones(3), torch.ones(3, requires_grad=True), torch.ones(3, 3)
+        x = torch.full((3,), 2.0, requires_grad=True)
+        uses = (
+            *(lambda: a * x, lambda: x / a, lambda: a / x, lambda: leaf * x, lambda: matrix @ x),
+            *(lambda: x.clone().mul_(a), lambda: a + x, lambda: leaf + x, lambda: x.clone().add_(a), lambda: leaf / 2),
+        )
+        return [outcome(lambda use=use: str(use().requires_grad)) for use in uses]
+
+    def outcome(use):
+        try:
+            return use()
+        except RuntimeError as error:
+            return str(error)
+
+    found = []
+    t2j(lambda: found.extend(results()))()
+    assert found == results()
+
+
 def test_attributes_that_cannot_be_deleted():
     def function(name):
         try:

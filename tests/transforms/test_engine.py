@@ -135,7 +135,50 @@ def whether_the_graph_is_kept(x):
     return x.grad
 
 
+def hooks_on_gradients_of_zero(x):
+    x, w, seen, others = x.clone().requires_grad_(), x.clone().requires_grad_(), [], []
+    y, v = x * 2, w * 3
+    z = y.floor()
+    y.retain_grad(), z.retain_grad()
+    z.register_hook(lambda gradient: gradient * 2)
+    y.register_hook(lambda gradient: seen.append(gradient) or gradient + 1)
+    y.grad_fn.register_hook(lambda inputs, outputs: seen.extend([inputs[0], outputs[0]]))
+    v.register_hook(others.append)
+    (z * v).sum().backward(retain_graph=True)
+    count = len(seen)
+    torch.autograd.grad(z.sum(), z)
+    (only,) = torch.autograd.grad((z * v).sum(), w)
+    assert len(seen) == count
+    return x.grad, w.grad, y.grad, z.grad, only, seen, others
+
+
+def hooks_on_gradients_that_are_undefined(x):
+    x, seen = x.clone().requires_grad_(), []
+    a, b = x.sin(), x.cos()
+    a.retain_grad(), b.retain_grad()
+    a.register_hook(lambda gradient: seen.append(gradient is None))
+    b.register_hook(lambda gradient: seen.append(gradient is None))
+    OnlyOne.apply(a, b).sum().backward()
+    first = x.grad
+    torch._C._functions.UndefinedGrad()(x.exp()).sum().backward()
+    assert sorted(seen) == [False, True]
+    assert b.grad is None
+    return first, a.grad
+
+
+class OnlyOne(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        return a * b
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[override]
+        return gradient, None
+
+
 CASES = [
+    hooks_on_gradients_of_zero,
+    hooks_on_gradients_that_are_undefined,
     whether_the_graph_is_kept,
     hooks_on_operations,
     hooks_that_give_other_gradients,
@@ -163,11 +206,13 @@ def asked_at_random(x, seed):
     tensors = [x.clone().requires_grad_(), torch.tensor(3.0, requires_grad=True)]
     for _ in range(3):
         a, b = chosen.choice(tensors), chosen.choice(tensors)
-        made = chosen.choice([lambda a, b: a * b, lambda a, b: a + 2 * b, lambda a, b: a.sin() + 0 * b])(a, b)
+        made = chosen.choice(
+            [lambda a, b: a * b, lambda a, b: a + 2 * b, lambda a, b: a.sin() + 0 * b, lambda a, b: a.floor() * b]
+        )(a, b)
         if chosen.random() < 0.5:
             made.retain_grad()
         if chosen.random() < 0.25:
-            made.register_hook(lambda gradient: gradient * 2)
+            made.register_hook(lambda gradient: gradient * 2 + 1)
         if chosen.random() < 0.2:
             made.add_(b)
         tensors.append(made)
@@ -480,3 +525,59 @@ def test_second_derivatives_are_none_where_nothing_leads_there(function):
     found = []
     t2j(lambda: found.append(run()))()
     assert found[-1] == run()
+
+
+class Reentrant(Function):
+    """One less, down to zero, for whose gradient the rest of the way is differentiated."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_() - 1
+        return ctx.x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[override]
+        if ctx.x > 0:
+            with torch.enable_grad():
+                Reentrant.apply(ctx.x).backward()
+        return gradient
+
+
+def test_backward_passes_within_one_another():
+    def deep():
+        x = torch.tensor(26.0, requires_grad=True)
+        Reentrant.apply(x).backward()
+        return x.grad
+
+    assert t2j(deep)() == 1
+
+
+def test_hooks_are_called_in_pytorchs_order():
+    def order():
+        called = []
+        x, w = torch.tensor([1.5, 2.5], requires_grad=True), torch.tensor([0.5, 2.5], requires_grad=True)
+        a, b = x * 2, w.sin()
+        c, d = a.exp(), b * 3
+        for name, tensor in {"a": a, "b": b, "c": c, "d": d}.items():
+            tensor.register_hook(lambda _, name=name: called.append(name))
+        ((a + b) * c + d).sum().backward()
+        leaves = [torch.tensor(float(i), requires_grad=True) for i in range(8)]
+        for i, leaf in enumerate(leaves):
+            leaf.register_post_accumulate_grad_hook(lambda _, i=i: called.append(i))
+        total = torch.tensor(0.0)
+        for i in (3, 1, 0, 2, 7, 6, 4, 5):
+            total = total + leaves[i].sin()
+        total.backward()
+        x = torch.ones(3, requires_grad=True)
+        first, last = x.sin(), x.cos()
+        both = first + last
+        first.grad_fn._set_sequence_nr(1_000_000)
+        for name, tensor in {"both": both, "first": first, "last": last}.items():
+            tensor.register_hook(lambda _, name=name: called.append(name))
+        both.sum().backward()
+        return called
+
+    found = []
+    t2j(lambda: found.extend(order()))()
+    assert found == order()

@@ -143,3 +143,20 @@ def test_hooks_end_with_the_graph():
         return x.grad
 
     np.testing.assert_allclose(t2j(function)(t2j(X)), 2 * X.cos(), rtol=1e-6)
+
+
+def test_hooks_that_nobody_takes_back_end_with_the_pass_or_the_call():
+    seen = []
+
+    def leaving():
+        context = saved_tensors_hooks(
+            lambda x: x, lambda x: saved_tensors_hooks(seen.append, seen.append).__enter__() or x
+        )
+        x = X.clone().requires_grad_()
+        context.__enter__()
+        x.sin().sum().backward()
+        assert not seen
+        return x.grad
+
+    np.testing.assert_allclose(t2j(leaving)(), X.cos(), rtol=1e-6)
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None  # type: ignore[attr-defined]

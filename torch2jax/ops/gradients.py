@@ -178,7 +178,7 @@ def _hooked(tensor) -> Hooked:
     """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
     tape = current().tape
     if tape is None:
-        return Hooked(Form.of(tensor))
+        return Hooked(Form.of(tensor), lambda: None)
     history = tensor.history
     begins = is_source(tensor) and history.end is not None
     return tape.hooked(history.end if begins else tape.end_of(tensor), history)
@@ -219,9 +219,11 @@ def _set_grad_enabled(mode):
 @stands_in(torch._C._functions, "UndefinedGrad")
 def _undefined_grad():
     def without_gradient(tensor):
-        """The tensor, as if nothing were known of its gradient: zeros go back."""
+        """The tensor, with a gradient that is undefined."""
         result = tensor.detach().clone()
         result.descend((tensor,), "UndefinedGrad")
+        if result.history is not None and current().tape is not None:
+            result.history.undefined = {0}
         return result
 
     return without_gradient

@@ -441,6 +441,7 @@ def _data(self):
         raise RuntimeError("accessing `data` under vmap transform is not allowed")
     data = detach(self)
     data._writes = [0]
+    data._node.storage.is_data = data._node is not self._node
     return data
 
 

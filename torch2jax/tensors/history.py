@@ -17,6 +17,7 @@ from ..translation import current
 
 __all__ = [
     "UNRECORDED",
+    "NeedsClasses",
     "NeedsTape",
     "Node",
     "Saved",
@@ -25,10 +26,15 @@ __all__ = [
     "made_beside",
     "reaches",
     "refusal_between",
+    "saves",
     "sources_among",
     "used_beside",
     "used_in_derivatives",
 ]
+
+
+class NeedsClasses(BaseException):
+    """The code makes a tensor of a class of its own, for which something has to stand in that did not. See `calls`."""
 
 
 class NeedsTape(BaseException):
@@ -53,6 +59,18 @@ _LINEAR = frozenset(
     + ("index_select", "mean", "neg", "pad", "repeat", "roll", "rsub", "stack", "sub", "sum", "tril", "triu", "where")
 )
 _PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mul", "mv"))
+_OF_TWO = frozenset(("bmm", "div", "dot", "matmul", "mm", "mul", "mv"))
+
+
+def _uses(operation: str, place: int, other: int) -> bool:
+    if operation in _PRODUCTS or (operation == "div" and place == 0):
+        return place != other
+    return operation not in _LINEAR
+
+
+def saves(operation: str, other: int, places: Iterable[int]) -> bool:
+    """Whether PyTorch surely keeps an operand for the derivatives with respect to others."""
+    return operation in _OF_TWO and any(_uses(operation, place, other) for place in places)
 
 
 class Node(graph.Node):
@@ -87,9 +105,7 @@ class Node(graph.Node):
 
     def uses(self, place: int, other: int) -> bool:
         """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
-        if self._operation in _PRODUCTS or (self._operation == "div" and place == 0):
-            return place != other
-        return self._operation not in _LINEAR
+        return _uses(self._operation, place, other)
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -117,6 +133,8 @@ class Node(graph.Node):
 
     def _set_sequence_nr(self, number: int) -> None:
         self._number = number
+        if self.end is not None:
+            current().tape.renumber(self.end, number)
 
     @property
     def _input_metadata(self) -> list[Any]:

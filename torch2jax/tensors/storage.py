@@ -6,7 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -44,7 +44,7 @@ class Storage(Journaled):
 
     __slots__ = (
         *("_array", "_flat", "_held", "_known", "_larger", "_version"),
-        *("differentiable", "gaps", "history", "memory", "order"),
+        *("differentiable", "gaps", "history", "is_data", "memory", "order"),
     )
     changing = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "history")
 
@@ -62,6 +62,7 @@ class Storage(Journaled):
     ):
         self._begin()
         self.gaps = gaps
+        self.is_data = False  # whether it is that of `Tensor.data`
         self.history: Node | None = None  # how the values came about, if they require grad
         self._hold(held, known, touches=False)
         self.order = order
@@ -204,14 +205,18 @@ class Storage(Journaled):
             return self._larger.grafted(held)
         return Storage(held, self._known, self.order, self.memory, self.gaps)
 
-    def place(self) -> None:
-        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor)."""
+    def place(self, origins: Sequence = ()) -> None:
+        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
+
+        Args:
+            origins: the arrays that they were computed from.
+        """
         self._settle()
         if self._larger is not None:
-            self._larger.storage.place()
+            self._larger.storage.place(origins)
             return
         tape, (array, layout) = _tape(), self.held
-        placed = array if tape is None else tape.placed(array)
+        placed = array if tape is None else tape.placed(array, origins)
         if placed is not array:
             self._hold(Held(placed, layout), self._known, is_new=False)
             self.differentiable = True
@@ -285,11 +290,14 @@ class Storage(Journaled):
         tape = None if call is None else call.tape
         if call is not None and call.dual is not None:
             call.dual.note(self)
-        if is_traced(held.array):  # perhaps by a transformation that it does not depend on
-            held = Held(held.array.full_lower(), held.layout)
-        if not is_traced(held.array):
-            self._array = held.arranged(None)
-            known = self._array if known is None else known
+        traced = is_traced(held.array)
+        if traced:  # perhaps by a transformation that it does not depend on
+            lowered = held.array.full_lower()
+            if lowered is not held.array:
+                held, traced = Held(lowered, held.layout), is_traced(lowered)
+        if not traced:
+            if known is None:
+                known = self._array = held.arranged(None)
         elif tape is not None:
             values = tape.lowered(held.array)
             if not is_traced(values) and known is None:
@@ -303,7 +311,7 @@ class Storage(Journaled):
     def _may_differ(self) -> bool:
         call = current()
         if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
-            if isinstance(self._held, Lazy) or call is None:
+            if call is None or (call.tape is None and call.dual is None) or isinstance(self._held, Lazy):
                 return False
             return any(x is not None and x.has(self._held.array) for x in (call.tape, call.dual))
         return self._held.dtype.kind not in "biu"
@@ -316,6 +324,7 @@ class Storage(Journaled):
         if self.memory.is_shared:
             self.memory.latest = self
         self.memory.version += 1
+        self.memory.seen += not self.is_data
         self._version = self.memory.version
         for follower in self.memory.followers:
             follow = follower()
@@ -341,7 +350,8 @@ class Storage(Journaled):
             if array is self.held.array:  # another history has begun with these values, or ended
                 return
             if self.differentiable:
-                array = with_derivatives_of(self.held.arranged(layout), array)
+                array = with_derivatives_of(self.held.array, Held(array, layout).arranged(self.held.layout))
+                layout = self.held.layout
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
             self._hold(Held(array, layout), known, is_new=False)
@@ -364,10 +374,10 @@ class View(Journaled):
     """A node that reads its parent through a `ViewKind`; its root is a `Storage`."""
 
     __slots__ = (
-        *("_array", "_lazy", "_part", "_root", "_version", "bits", "covers", "is_chosen", "kind", "overlaps", "parent"),
-        *("place", "storage"),
+        *("_array", "_lazy", "_origin", "_part", "_root", "_version", "bits", "covers", "is_chosen", "kind"),
+        *("overlaps", "parent", "place", "storage"),
     )
-    changing = ("_array", "_lazy", "_root", "_version")
+    changing = ("_array", "_lazy", "_origin", "_root", "_version")
 
     def __init__(self, parent: "Storage | View", kind: ViewKind):
         self._begin()
@@ -381,11 +391,12 @@ class View(Journaled):
         self._array = None
         self._lazy: tuple[int, Lazy] | None = None  # of which version, where it is not in the graph yet
         self._root: Held | None = None  # what is held, where that has a place on a tape
+        self._origin: tuple | None = None  # the places on a tape of what it was read from, and after how many writes
         self._part: tuple[Any, torch.Tensor] | None = None  # what PyTorch has of known values, and of which: all stay
         self._version = -1
 
     def forget(self) -> None:
-        self._array, self._lazy, self._root, self._version = None, None, None, -1
+        self._array, self._lazy, self._origin, self._root, self._version = None, None, None, None, -1
 
     @property
     def layout(self) -> tuple[int, ...] | None:
@@ -404,8 +415,14 @@ class View(Journaled):
         tape = _tape()
         if tape is not None and is_traced(array):
             self._touch()
-            self._root = Held(tape.claimed(array), held.layout)
-            self._array, self._version = self._root.arranged(None), self.storage.memory.version
+            before = self._array
+            if self._is_as_it_was(tape) and self._root is not None and self._root.layout == held.layout:
+                self._root = Held(tape.with_values(self._root.array, tape.lowered(array)), held.layout)
+                self._array = tape.with_values(before, tape.lowered(self._root.arranged(None)))
+            else:
+                self._root = Held(tape.claimed(array), held.layout)
+                self._array = self._root.arranged(None)
+            self._version = self.storage.memory.version
             return self._root
         return held
 
@@ -414,12 +431,22 @@ class View(Journaled):
             self._touch()
             if self.kind.permutation is None:
                 tape = _tape()
-                self._array = self._number() if tape is None else tape.claimed(self._read())
+                if tape is None:
+                    self._array = self._number()
+                elif self._is_as_it_was(tape):
+                    self._array = tape.with_values(self._array, tape.lowered(self._read()))
+                else:
+                    self._array = tape.claimed(self._read())
             else:
-                self._root = None
                 self._array = self.held.arranged(None)
             self._version = self.storage.memory.version
         return self._array
+
+    def _is_as_it_was(self, tape) -> bool:
+        """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now."""
+        before = self._origin
+        self._origin = tape.variables(self.parent.held.array), self.storage.memory.seen
+        return self._array is not None and bool(self._origin[0]) and self._origin == before
 
     def _read(self) -> Any:
         return self.kind.read(self.parent.read())
@@ -487,10 +514,14 @@ class View(Journaled):
 
         Args:
             known: what is known of all values in memory after that.
+            in_place_of_itself: the new values have the derivatives of the old ones.
         """
-        del in_place_of_itself  # the parent gets other derivatives
         if isinstance(held, Lazy):
             self._write_lazily(held, known)
+            return
+        tape = _tape()
+        if in_place_of_itself and tape is not None and tape.has(self.parent.held.array):
+            self._write_values(tape, held.held, known)
             return
         if self.kind.permutation is not None:
             self.parent.write(self._permuted(held.held), known)
@@ -499,10 +530,21 @@ class View(Journaled):
         before = None if self.kind.covers else self.parent.read()
         self._touch()
         self.parent.write(Held(self.kind.write(before, array), None), known)
-        if _tape() is not None and is_traced(array):
+        if tape is not None and is_traced(array):
             self._version = -1  # to be read anew: a tape has the view behind what it is a view of
         else:
             self._array, self._version = array, self.storage.memory.version
+
+    def _write_values(self, tape, held: Held, known) -> None:
+        """Writes values alone, below derivatives that stay as they are."""
+        whole, held = self.parent.held, Held(tape.lowered(held.array), held.layout)
+        if self.kind.permutation is not None:
+            held = self._permuted(held)
+        else:
+            before = None if self.kind.covers else tape.lowered(self.parent.read())
+            held = Held(self.kind.write(before, held.arranged(None)), None)
+        values = tape.with_values(whole.array, held.arranged(whole.layout))
+        self.parent.write(Held(values, whole.layout), known, in_place_of_itself=True)
 
     def _write_lazily(self, held: Lazy, known) -> None:
         storage, kind = self.storage, self.kind

@@ -1,7 +1,7 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from ..translation import current
 from .derivatives import without_gradient
 from .dtypes import canonical
 from .held import Held, Lazy
-from .history import UNRECORDED, Node, Saved, Source
+from .history import UNRECORDED, Node, Saved, Source, saves
 from .journal import expect_contained, journal
 from .known import Place, evaluate, in_pytorch, real
 from .regions import region
@@ -46,6 +46,8 @@ __all__ = [
 
 _CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+_is_inference = torch.is_inference_mode_enabled
+_as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
 
@@ -92,7 +94,11 @@ class Torchish(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
             return NotImplemented  # what wraps others knows what to do
-        return _call(func).dispatch_aten(func, args, kwargs or {})
+        return _call(func).dispatch_past_overrides(func, args, kwargs or {})
+
+    def as_subclass(self, cls):
+        # PyTorch asks no override about it.
+        return _call(_as_subclass).dispatch(_as_subclass, (self, cls), {})
 
     def __repr__(self, *, tensor_contents=None) -> str:
         # Not through `__torch_function__`: PyTorch's own errors print arguments while that is switched off.
@@ -166,8 +172,13 @@ class Torchish(torch.Tensor):
         operands = tuple(operands)
         if current().dual is not None:
             current().dual.complete(self, operands)
+        if all(x._node.storage.history is None for x in operands):
+            return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
+            kinds = [x._node.storage.memory.is_inference for x in operands]
+            if any(kinds) and not all(kinds):
+                _expect_not_saved(operands, operation)
             tape = current().tape
             if tape is None:
                 self._node.storage.history = UNRECORDED
@@ -175,7 +186,7 @@ class Torchish(torch.Tensor):
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._begin_at(node)
+            self._begin_at(node, [x.held.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
         """Lets a backward pass that comes by the operation which gave this tensor be an error."""
@@ -194,10 +205,10 @@ class Torchish(torch.Tensor):
         else:
             self._begin_at(Saved("Saved"))
 
-    def _begin_at(self, node: Node) -> None:
+    def _begin_at(self, node: Node, origins: Sequence = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
-        self._node.storage.place()
+        self._node.storage.place(origins)
         node.end = current().tape.end_of(self)
 
     def start_history(self) -> None:
@@ -255,6 +266,22 @@ class Torchish(torch.Tensor):
         self._writes[0] += 1
 
 
+def _expect_not_saved(operands: tuple[Torchish, ...], operation: str) -> None:
+    """Refuses to compute with inference tensors what a backward pass would need them for.
+
+    Raises:
+        RuntimeError: it would.
+    """
+    places = [i for i, x in enumerate(operands) if x.history is not None]
+    for i, x in enumerate(operands):
+        if x._node.storage.memory.is_inference and saves(operation, i, places):
+            raise RuntimeError(
+                "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode "
+                "in computation tracked by autograd. To work around this, you can make a clone to get a normal tensor "
+                "and use it in autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
+            )
+
+
 Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name
 
 
@@ -309,7 +336,8 @@ def wrap_held(
     if known is not None and isinstance(held, Lazy) and not _has_strides(known, strides):
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
@@ -318,7 +346,8 @@ def wrap_spread(
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
     storage = Storage(held, gaps=Gaps(strides, offset))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, offset, device)
 
 

@@ -21,7 +21,8 @@ from ..translation import current
 from .form import Form, conjugate
 from .linearization import Var
 from .recorders import expect_unrecorded
-from .tape import Tape
+from .saved import set_within
+from .tape import Hooked, Tape
 
 __all__ = ["is_source", "retain", "run_backward"]
 
@@ -82,7 +83,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=2)
-    with _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with set_within(), _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -140,6 +141,14 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 def is_source(tensor: Torchish) -> bool:
     """Whether a tensor requires grad by itself."""
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
+
+
+def _form_of(tensor: Torchish) -> Form:
+    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    form, history = Form.of(tensor), tensor.history
+    if history is None or history.end is None or not is_source(tensor):
+        return form
+    return form._replace(layout=history.end.form.layout)
 
 
 def retain(tensor: Torchish) -> None:
@@ -221,7 +230,7 @@ class _Run:
                 cotangent = jnp.zeros_like(self.tape.lowered(tensor.held.array))
                 if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
                     self._retain(tensor, cotangent)
-            results.append(None if cotangent is None else self._tensor(cotangent, Form.of(tensor), origins))
+            results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
         return tuple(results)
 
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
@@ -297,8 +306,10 @@ class _Run:
         }
 
     def _visit(self, place: Var, retaining: Torchish | None, cotangent, goes_on: bool):
-        """Shows a gradient to the hooks on it, and to the tensor that retains it."""
+        """Shows a gradient, None for zeros, to the hooks on it, and to the tensor that retains it."""
         hooked = self.tape.hooks.get(place)
+        if cotangent is None:
+            return self._visit_zeros(place, retaining, hooked, goes_on)
         if hooked is not None:
             for hook in list(hooked.hooks.values()):
                 cotangent = self._shown(cotangent, hook, hooked.form)
@@ -311,6 +322,22 @@ class _Run:
             if goes_on and node.posthooks and node.operands is not None:
                 replaced = self._show_inputs(node, cotangent)
         return own, cotangent if replaced is None else replaced
+
+    def _visit_zeros(self, place: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
+        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
+        history = retaining.history if retaining is not None else hooked and hooked.history()
+        if history is not None and current().passes[-1].comes_by(history):
+            zeros = jnp.zeros(place.aval.shape, place.aval.dtype)
+            own, after = self._visit(place, retaining, zeros, goes_on)
+            return own, None if after is zeros else after
+        given = None
+        for hook in list(hooked.hooks.values()) if hooked is not None else []:
+            with torch.set_grad_enabled(self.create):
+                given = hook(given)
+        if hooked is None or given is None:
+            return None, None
+        cotangent = self._cotangent(lift(given), hooked.form.layout, place.aval.dtype)
+        return cotangent, cotangent
 
     def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
         """Calls the hooks on a node with the gradients that it gives its inputs.

@@ -6,6 +6,9 @@ leaves its linear part behind, and `pull_back` transposes as much of that as is 
 `marks.py` are those that know JAX's own tracers.
 """
 
+import heapq
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from jax.extend.core import Primitive
 from .marks import Sealed, is_sealed
 from .traces import is_zero
 
-__all__ = ["Level", "Reached", "Var", "keep_with"]
+__all__ = ["Level", "Reached", "Var", "keep_with", "renumber"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -27,10 +30,24 @@ _same_p.def_abstract_eval(lambda x: x)
 ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
 
 
-class _Inputs(list):
-    """The inputs of a step, with what is to live as long as they."""
+_none_p = Primitive("none")
+_none_p.def_abstract_eval(lambda *_, aval: aval)
+ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tangents)
 
+
+class _Inputs(list):
+    """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
+
+    number = 0
+    """The way back takes the step with the highest first: how many steps were made before."""
     kept: tuple = ()
+    """What is to live as long as the step."""
+
+
+def renumber(tangent, number: int) -> None:
+    """Lets the way back come to the step that gave a tangent as if so many others had been made before it."""
+    if tangent.parent is not None:
+        tangent.parent.in_tracers.number = number
 
 
 def keep_with(tangent, value) -> bool:
@@ -38,19 +55,18 @@ def keep_with(tangent, value) -> bool:
     step = tangent.parent
     if step is None:
         return False
-    if not isinstance(step.in_tracers, _Inputs):
-        step.in_tracers = _Inputs(step.in_tracers)
     step.in_tracers.kept = (*step.in_tracers.kept, value)
     return True
 
 
 class Reached(NamedTuple):
-    """What leads to some arrays: steps of the linear program, each behind those that it needs, and where it begins."""
+    """What leads to some arrays: steps of the linear program, each behind those that it needs, and its leaves."""
 
     steps: list
     linear: set[Var]
     """The variables that depend on leaves."""
-    leaves: set[Var]
+    leaves: list[Var]
+    """In the order in which the way back comes to their ends."""
 
 
 class _PackedConstant(pe.DynamicJaxprTracer):
@@ -67,6 +83,13 @@ class _LinearTrace(pe.DynamicJaxprTrace):
     def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
         super().__init__(None, auto_dce=True)
         self._below, self._pack = below, pack
+        self._numbers = itertools.count()
+
+    def make_eqn(self, *args, **kwargs):
+        step, tracers = super().make_eqn(*args, **kwargs)
+        step.in_tracers = _Inputs(step.in_tracers)
+        step.in_tracers.number = next(self._numbers)
+        return step, tracers
 
     def new_const(self, c, source_info, aval=None):
         with core.set_current_trace(self._below):
@@ -108,6 +131,15 @@ class Level:
         aval = core.typeof(array).to_tangent_aval()
         return ad.LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
+    def without_derivative(self, array, origins: Iterable):
+        """An array of the same values that leads back to what it came from, though its derivative there is zero."""
+        tangents = [x.tangent for x in origins if self.has(x)]
+        if not tangents:
+            return self.leaf(array)
+        aval = core.typeof(array).to_tangent_aval()
+        with core.set_current_trace(self._tangents):
+            return self.with_tangent(array, _none_p.bind(*tangents, aval=aval))
+
     def has(self, array) -> bool:
         return isinstance(array, ad.LinearizeTracer) and array._trace.tag is self.tag
 
@@ -146,25 +178,28 @@ class Level:
         """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
-        leaves: set[Var] = set()
+        leaves: dict[Var, float] = {}  # with the place of the first step that takes them
         seen: set[int] = set()
-        pending = [(tangent, False) for tangent in tangents]
+        pending = list(tangents)
         while pending:
-            tracer, is_left = pending.pop()
+            tracer = pending.pop()
             step = tracer.parent
             if step is None or _variable(tracer) in ends:
                 if isinstance(tracer.val, core.Var) and not self._is_constant(tracer):
-                    linear.add(tracer.val)
-                    leaves.add(tracer.val)
-            elif is_left:
-                steps.append(step)
-                if any(x.val in linear for x in step.in_tracers if isinstance(x.val, core.Var)):
-                    linear.update(step.outvars)
+                    leaves[tracer.val] = math.inf
             elif id(step) not in seen:
                 seen.add(id(step))
-                pending.append((tracer, True))
-                pending.extend((x, False) for x in step.in_tracers)
-        return Reached(steps, linear, leaves)
+                steps.append(step)
+                pending.extend(step.in_tracers)
+        steps = _in_order(steps)
+        linear.update(leaves)
+        for place, step in enumerate(steps):
+            uses = [x.val for x in step.in_tracers if isinstance(x.val, core.Var) and x.val in linear]
+            if uses:
+                linear.update(step.outvars)
+            for var in leaves.keys() & uses:
+                leaves[var] = min(leaves[var], place)
+        return Reached(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
 
     def _is_constant(self, tracer) -> bool:
         return tracer.val in self._tangents.frame.constvar_to_val
@@ -184,16 +219,16 @@ class Level:
             reached: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
-            visit: is called with the cotangent of a variable once it is complete, and whether the way goes on from
-                there, and gives the one that is its own and the one to go on with, or those of variables before
-                that take its place.
+            visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
+                goes on from there, and gives the one that is its own and the one to go on with, or those of variables
+                before that take its place.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
         Raises:
             Sealed: the way leads through what `sealed` gave.
         """
-        backward = _Backward(self, reached, targets, constant)
+        backward = _Backward(self, reached, targets, constant, bool(visit))
         use(backward.steps_with_constants())
         return backward.run(dict(cotangents), visit)
 
@@ -206,10 +241,12 @@ class Level:
 
 
 class _Backward:
-    def __init__(self, level: Level, reached: Reached, targets: set[Var], constant: Callable):
+    def __init__(self, level: Level, reached: Reached, targets: set[Var], constant: Callable, visits: bool):
         self._level, self._reached, self._targets, self._constant = level, reached, targets, constant
         self._leads = set(targets & reached.linear)
         for step in reached.steps:
+            if step.primitive is _none_p and not visits:
+                continue
             if any(_variable(x) in self._leads for x in step.in_tracers):
                 self._leads.update(step.outvars)
 
@@ -237,15 +274,19 @@ class _Backward:
             end = stop + 1
             at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._reached.leaves if var not in origin]
             for var in at_stop:
-                if var not in self._leads or is_zero(cotangents.get(var, _NOTHING)):
+                if var not in self._leads:
                     continue
-                own = before = cotangents[var]
+                own = before = after = cotangents.pop(var, None)
+                if is_zero(own):
+                    own = before = after = None
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
-                    own, cotangents[var] = visit[var](own, goes_on)
-                    if isinstance(cotangents[var], dict):
-                        self._add(cotangents, cotangents.pop(var))
-                if var in self._targets:
+                    own, after = visit[var](own, goes_on)
+                if isinstance(after, dict):
+                    self._add(cotangents, after)
+                elif after is not None:
+                    cotangents[var] = after
+                if var in self._targets and own is not None:
                     # As in PyTorch, hooks are not seen where the way goes on to other targets.
                     found[var] = before if goes_on else own
         return found
@@ -281,9 +322,10 @@ class _Backward:
         if any(equation.primitive in pe.dce_rules for equation in equations):
             # Of what has programs within, JAX transposes only what cotangents come to.
             program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
-        ad.backward_pass3(
-            program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
-        )
+        with source_info_util.reset_name_stack():  # the steps have theirs, from what is around this too
+            ad.backward_pass3(
+                program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
+            )
         for var, accumulator in inputs.items():
             if isinstance(accumulator, ad.ValAccum) and not is_zero(accumulator.freeze()):
                 cotangents[var] = accumulator.freeze()
@@ -300,7 +342,29 @@ class _Backward:
             beside.append(step)
 
 
-_NOTHING = ad.Zero(core.ShapedArray((), "float32"))
+def _in_order(steps: list) -> list:
+    """Steps such that the way back through them, from the last to the first, is that of PyTorch's engine."""
+    if all(a.in_tracers.number < b.in_tracers.number for b in steps for a in _needed_by(b)):
+        return sorted(steps, key=lambda step: step.in_tracers.number)
+    known = {id(step): step for step in steps}  # some have got other numbers
+    uses = dict.fromkeys(known, 0)
+    for step in steps:
+        for key in {id(x) for x in _needed_by(step)} & known.keys():
+            uses[key] += 1
+    ready = [(-known[key].in_tracers.number, key) for key, count in uses.items() if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        found.append(known[heapq.heappop(ready)[1]])
+        for key in {id(x) for x in _needed_by(found[-1])} & known.keys():
+            uses[key] -= 1
+            if not uses[key]:
+                heapq.heappush(ready, (-known[key].in_tracers.number, key))
+    return found[::-1]
+
+
+def _needed_by(step) -> list:
+    return [x.parent for x in step.in_tracers if x.parent is not None]
 
 
 def _variable(tracer) -> Var | None:

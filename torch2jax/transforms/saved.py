@@ -16,10 +16,23 @@ from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 
-__all__ = ["Packing"]
+__all__ = ["Packing", "set_within"]
 
 _autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
-_hooks, _push = _autograd._top_saved_tensors_default_hooks, _autograd._push_saved_tensors_default_hooks
+_hooks = _autograd._top_saved_tensors_default_hooks
+_push, _pop = _autograd._push_saved_tensors_default_hooks, _autograd._pop_saved_tensors_default_hooks
+
+
+class _Set:
+    """Hooks that a call has set: what undoes it."""
+
+    def __init__(self, changes: list):
+        self._changes = changes
+        changes.append(self)
+
+    def __call__(self) -> None:
+        self._changes.remove(self)
+        _pop()
 
 
 @stands_in(_autograd, "_push_saved_tensors_default_hooks")
@@ -27,6 +40,28 @@ def _push_hooks(pack_hook, unpack_hook) -> None:
     if current().attempt.depth == 0:
         raise NeedsTape(1)
     _push(pack_hook, unpack_hook)
+    _Set(current().settings.changes)
+
+
+@stands_in(_autograd, "_pop_saved_tensors_default_hooks")
+def _pop_hooks() -> None:
+    found = _set_ones()
+    (found[-1] if found else _pop)()
+
+
+def _set_ones() -> list[_Set]:
+    return [change for change in current().settings.changes if isinstance(change, _Set)]
+
+
+@contextlib.contextmanager
+def set_within():
+    """Hooks that are set within, as those of a backward pass, and are still there at the end, are no more."""
+    count = len(_set_ones())
+    try:
+        yield
+    finally:
+        for found in reversed(_set_ones()[count:]):
+            found()
 
 
 class Packing:

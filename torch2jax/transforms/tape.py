@@ -11,7 +11,7 @@ one level gives is `sealed` there: whoever is led back to it has to ask the next
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -20,13 +20,13 @@ import torch
 
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
-from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
+from ..tensors.history import NeedsClasses, NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..translation import current
 from .form import Form
-from .linearization import Level, Var, keep_with
+from .linearization import Level, Var, keep_with, renumber
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
 from .saved import Packing
@@ -122,6 +122,8 @@ class Runs:
                     pass
                 bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
+            except NeedsClasses:  # which from now on they do
+                pass
             except NeedsTape as need:
                 if need.depth <= self._depth:
                     raise
@@ -156,6 +158,8 @@ class Hooked:
     """Hooks on the gradient of a tensor."""
 
     form: Form
+    history: Callable[[], Node | None]
+    """Gives that of the tensor, as long as it lives."""
     hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     nodes: list[Node] = field(default_factory=list)
     """The operations that gave the tensor, whose hooks come after its own."""
@@ -269,16 +273,20 @@ class Tape:
             values = level.with_values(part, values)
         return values
 
-    def placed(self, array):
-        """The array with a place at every level, also where nothing that came before has a derivative there.
+    def placed(self, array, origins: Sequence = ()):
+        """The array with a place at every level, also where it has no derivative with respect to what it came from.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
         """
         if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
             return array
         values = self.lowered(array)
-        for level, part in reversed(list(self._parts(array))):
-            values = level.with_values(part, values) if level.has(part) else level.leaf(values)
+        before = [[part for _, part in self._parts(origin)] for origin in origins]
+        for place, (level, part) in reversed([*enumerate(self._parts(array))]):
+            if level.has(part):
+                values = level.with_values(part, values)
+            else:
+                values = level.without_derivative(values, [parts[place] for parts in before])
         return values
 
     def renewed(self, array):
@@ -341,12 +349,17 @@ class Tape:
         places = end.places
         hooked = next((self.hooks[place] for place in places if place in self.hooks), None)
         if hooked is None:
-            hooked = Hooked(end.form)
+            hooked = Hooked(end.form, (lambda: None) if history is None else weakref.ref(history))
             self.hooks.update(dict.fromkeys(places, hooked))
             for tangent in end.tangents:
                 if not keep_with(tangent, hooked) and history is not None:
                     history.hooked = hooked
         return hooked
+
+    def renumber(self, end: End, number: int) -> None:
+        """Gives the operation whose result is at an end another place in the order of a backward pass."""
+        for tangent in end.tangents:
+            renumber(tangent, number)
 
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""

@@ -59,3 +59,15 @@ def test_offsets_that_decrease():
 def test_indices_and_offsets_of_two_dtypes():
     got = jax.jit(t2j(F.embedding_bag))(t2j(INDEX.short()), t2j(WEIGHT), t2j(OFFSETS))
     compare(got, F.embedding_bag(INDEX.short(), WEIGHT, OFFSETS))
+
+
+@pytest.mark.parametrize("shapes", [((4, 3, 1), (2,), (2,)), ((4, 3), (2, 1, 1), (2,)), ((4, 3), (2,), (2, 1))])
+def test_dimensions_are_looked_at_before_values(shapes):
+    weight, index, offsets = (torch.full(shape, 7) for shape in shapes)
+
+    def refused(function):
+        with pytest.raises(RuntimeError) as error:
+            function(weight.float(), index, offsets)
+        return str(error.value).splitlines()[0]
+
+    assert refused(t2j(torch.embedding_bag)) == refused(torch.embedding_bag)

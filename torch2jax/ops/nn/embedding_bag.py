@@ -19,8 +19,10 @@ def _of_one_dtype(weight, indices, offsets, *args, per_sample_weights=None, **kw
     """The arguments with indices and offsets of one dtype.
 
     Raises:
-        RuntimeError: that is no integer dtype, or the weights are not of one floating dtype.
+        RuntimeError: that is no integer dtype, the weights are not of one floating dtype, or a tensor has another
+            number of dimensions.
     """
+    _expect_dimensions(weight, indices, offsets)
     common = torch.promote_types(indices.dtype, offsets.dtype)
     indices, offsets = (x if x.dtype == common else x.to(common) for x in (indices, offsets))
     _expect_kind(indices, "indices", _INTEGERS)
@@ -35,6 +37,17 @@ def _of_one_dtype(weight, indices, offsets, *args, per_sample_weights=None, **kw
     if per_sample_weights is not None:
         kwargs["per_sample_weights"] = per_sample_weights
     return (weight, indices, offsets, *args), kwargs
+
+
+def _expect_dimensions(weight, indices, offsets) -> None:
+    """Is asked before values are: PyTorch knows shapes first."""
+    for tensor, name, wanted, counts in (
+        (indices, "input", "a 1D or 2D", (1, 2)),
+        (offsets, "offsets", "a 1D", (1,)),
+        (weight, "weight", "a 2D", (2,)),
+    ):
+        if tensor.ndim not in counts:
+            raise RuntimeError(f"{name} has to be {wanted} Tensor, but got Tensor of dimension {tensor.ndim}")
 
 
 def _expect_kind(tensor, name: str, dtypes: dict[torch.dtype, str]) -> None:
