@@ -153,7 +153,7 @@ def _late(*_) -> None:
 
 def _outcome(test: str, case: type[unittest.TestCase], method: str, mode: Mode, timeout: float) -> Outcome:
     from scripts.suite import state
-    from scripts.suite.apart import Calls, apart, source_of
+    from scripts.suite.apart import SEEDS, Calls, apart, source_of
 
     begin, calls = time.process_time(), Calls()
     result, error, trace = "ok", "", ""
@@ -176,7 +176,29 @@ def _outcome(test: str, case: type[unittest.TestCase], method: str, mode: Mode, 
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
     kind = apart(test, source_of(function), calls.names()) if mode == "pytorch" and result == "ok" else None
+    if mode == "pytorch" and result == "ok" and kind is None and _passes_by_its_seed(case, method, timeout):
+        kind = SEEDS.name
     return Outcome(test, mode, result, error[:2000], trace, kind, round(time.process_time() - begin, 2))
+
+
+def _passes_by_its_seed(case: type[unittest.TestCase], method: str, timeout: float) -> bool:
+    from scripts.suite import state
+    from scripts.suite.seeds import passes_by_its_seed
+
+    def run() -> None:
+        again = case(method)
+        try:
+            _between(again, getattr(again, method))
+        finally:
+            again.doCleanups()
+
+    with state.kept(), contextlib.suppress(Late):
+        signal.setitimer(signal.ITIMER_PROF, timeout)
+        try:
+            return passes_by_its_seed(getattr(case, method), run)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    return False
 
 
 def _refuse(*marked) -> None:

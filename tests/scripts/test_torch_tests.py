@@ -6,10 +6,13 @@ import textwrap
 import unittest
 
 import pytest
+import torch
+from torch.testing._internal.common_utils import set_rng_seed
 
 from scripts.suite import apart as classes, loading, state, worker
 from scripts.suite.outcomes import Collected, Outcome, Results, describe, reason
 from scripts.suite.page import page, rows
+from scripts.suite.seeds import passes_by_its_seed
 from scripts.torch_tests import files_of, selected
 
 TESTS = """
@@ -365,3 +368,22 @@ def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
     assert "in test_c_ends" in outcomes[2].traceback
     assert outcomes[-1].error == "AssertionError:"
     assert "torch.rand(())" in outcomes[-1].traceback
+
+
+def _below(limit):
+    def sampled():
+        set_rng_seed(0)
+        assert torch.rand(100).mean() < limit
+
+    return sampled
+
+
+def _unseeded():
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("sampled", "expected"), [(_below(0.49), True), (_below(0.8), False), (_unseeded, False)])
+def test_passing_by_a_seed(sampled, expected):
+    before = set_rng_seed
+    assert passes_by_its_seed(sampled, sampled) == expected
+    assert set_rng_seed is before
