@@ -20,6 +20,7 @@ _ROUTED = "how many tokens an expert gets is a number that Python sees, decided 
 _BOXES = "how many boxes it gives is decided by values"
 _POINTS = "how many points it finds is decided by values"
 _DRAWN = "it draws which patches of the image it goes on with, and PyTorch draws others"
+_TIES = "it goes on with the 300 best of 1,029 scores, of which most are equal here, and PyTorch takes others of these"
 _PATCHES = "how many patches of the image are beside the words is decided by values"
 _REASONS = {
     "torchvision:fcos_resnet50_fpn": _BOXES,
@@ -28,10 +29,11 @@ _REASONS = {
     "transformers:jetmoe": _ROUTED,
     "transformers:longcat_flash": _ROUTED,
     "transformers:openai_privacy_filter": _ROUTED,
+    "transformers:pp_doclayout_v3": _TIES,
+    "transformers:pp_doclayout_v4": _TIES,
     "transformers:superpoint": _POINTS,
     "transformers:udop": _PATCHES,
     "transformers:vilt": _DRAWN,
-    "transformers:vit_mae": _DRAWN,
 }
 _LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 

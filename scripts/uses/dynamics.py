@@ -5,12 +5,7 @@ import torch
 from scripts.uses.use import On, use
 
 
-@use(
-    "torchdiffeq",
-    "differential equations",
-    "a neural ODE by fixed steps, with its adjoint",
-    fails="its backward finds parameters by itself, beside its inputs",
-)
+@use("torchdiffeq", "differential equations", "a neural ODE by fixed steps, with its adjoint")
 def neural_ode():
     from torchdiffeq import odeint_adjoint
 

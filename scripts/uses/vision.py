@@ -210,6 +210,20 @@ def boxes():
     return f, (torch.randn(5, 4), torch.randn(5, 4), torch.randn(5, 3), torch.rand(1, 3, 8, 8))
 
 
+@use("torchvision", "vision", "an image and its boxes, by transforms that know which is which")
+def annotated():
+    from torchvision.transforms import v2
+    from torchvision.tv_tensors import BoundingBoxes, Image
+
+    cut = v2.Compose([v2.Resize(24), v2.CenterCrop(16), v2.Normalize([0.5] * 3, [0.2] * 3)])
+
+    def f(image, boxes):
+        boxes = BoundingBoxes(boxes, format="XYXY", canvas_size=(32, 32))
+        return [v2.functional.horizontal_flip(x) for x in cut([Image(image), boxes])]
+
+    return f, (torch.rand(3, 32, 32), torch.tensor([[2.0, 3.0, 10.0, 12.0], [5.0, 6.0, 20.0, 30.0]]))
+
+
 @use("diffusers", "diffusion", "a step of a sampler from noise (DDIM)")
 def sampler():
     from diffusers import DDIMScheduler

@@ -25,6 +25,7 @@ GUESSED = {
     "whisper": {"input_features", "decoder_input_ids"},
     "audio-spectrogram-transformer": {"input_values"},
     "vivit": {"pixel_values"},
+    "vit_mae": {"pixel_values", "noise"},  # which would be drawn
     "autoformer": {"past_values", "past_time_features", "past_observed_mask"},
 }
 

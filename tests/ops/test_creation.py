@@ -394,3 +394,40 @@ def test_what_is_made_on_meta_takes_no_memory():
         return torch.empty(2 * 10**8, 3, 2 * 10**8, device="meta").shape[0]
 
     assert t2j(function)() == 2 * 10**8
+
+
+OF_THE_DEFAULT = {
+    "tensor of nothing": lambda: torch.tensor(()),
+    "tensor of nested nothing": lambda: torch.tensor([[], []]),
+    "tensor of an empty range": lambda: torch.tensor(range(0)),
+    "full": lambda: torch.full((2,), 1.0),
+    "full of a complex number": lambda: torch.full((2,), 1j),
+    "linspace": lambda: torch.linspace(0, 1, 3),
+}
+
+
+@pytest.mark.parametrize("function", OF_THE_DEFAULT.values(), ids=OF_THE_DEFAULT)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_dtypes_by_the_default(function, dtype):
+    before, found = torch.get_default_dtype(), []
+
+    def made():
+        torch.set_default_dtype(dtype)
+        found.append(function().dtype)
+
+    try:
+        made()
+    finally:
+        torch.set_default_dtype(before)
+    t2j(made)()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [torch.linspace, torch.logspace])
+@pytest.mark.parametrize("ends", [(0, 1j), (0j, 1), (0j, torch.tensor(1j))], ids=str)
+def test_ranges_refuse_a_dtype_that_does_not_hold_their_ends(make, ends):
+    with pytest.raises(RuntimeError) as expected:
+        make(*ends, 5, dtype=torch.float32)
+    with pytest.raises(RuntimeError) as got:
+        t2j(lambda: make(*ends, 5, dtype=torch.float32))()
+    assert str(got.value).startswith(str(expected.value))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import dlpack
+from torch.utils.dlpack import to_dlpack
 
 from torch2jax import TracedValueError, t2j
 
@@ -47,6 +48,36 @@ def test_what_dlpack_gives_shares_memory():
         return x
 
     np.testing.assert_array_equal(jax.jit(t2j(write))(jnp.zeros(2)), [1, 1])
+
+
+BY_NAME = {
+    "whole": lambda x: x,
+    "offset": lambda x: x[1:],
+    "transposed": lambda x: x.t(),
+    "of ones": lambda x: x[:, None],
+    "bfloat16": lambda x: x.bfloat16(),
+    "result": lambda x: x * 2,
+}
+
+
+@pytest.mark.parametrize("part", BY_NAME.values(), ids=BY_NAME)
+@pytest.mark.parametrize(
+    ("make", "read"), [(to_dlpack, torch.asarray), (torch._C._to_dlpack_versioned, torch.from_dlpack)]
+)
+def test_capsules_by_functions_that_were_imported_by_their_names(part, make, read):
+    def function(x):
+        capsule = make(part(x))
+        shared = read(capsule)
+        with pytest.raises(RuntimeError, match="consume"):
+            torch.from_dlpack(capsule)
+        return shared.mul_(3), x
+
+    x = torch.arange(6.0).reshape(3, 2)
+    expected = [t2j(y) for y in function(x.clone())]
+    for got in (t2j(function)(t2j(x)), jax.jit(t2j(function))(t2j(x))):
+        for a, b in zip(got, expected, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
 
 
 def test_gradients_do_not_leave_by_dlpack():

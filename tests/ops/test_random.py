@@ -1,5 +1,7 @@
 """Every distribution: shape, dtype, and the distribution itself, with fixed keys, so that no check can flake."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -235,6 +237,16 @@ def test_no_gradient_passes_through_a_draw():
         (lambda: torch.normal(0.0, -1.0, (2,)), RuntimeError, "std >= 0"),
         (lambda: torch.randint(3, 3, (2,)), RuntimeError, "less than"),
         (lambda: torch.randint(0, 2**40, (2,)), ValueError, "jax_enable_x64"),
+        (
+            lambda: torch.randint(0, 2**30, (2,), dtype=torch.float16),
+            RuntimeError,
+            "to - 1 is out of bounds for c10::H",
+        ),
+        (lambda: torch.empty(2, dtype=torch.bool).random_(-1, 2), RuntimeError, "from is out of bounds for bool"),
+        (lambda: torch.empty(2, dtype=torch.int8).random_(0, 200), RuntimeError, "to - 1 is out of bounds"),
+        (lambda: torch.empty(2).uniform_(-3e38, 3e38), RuntimeError, "expects to-from <="),
+        (lambda: torch.empty(2).uniform_(0, 1e39), RuntimeError, "to is out of bounds for float"),
+        (lambda: torch.empty(2).uniform_(math.nan, 1), RuntimeError, "from is out of bounds for float"),
         (lambda: torch.randperm(-1), RuntimeError, "negative"),
         (lambda: torch.multinomial(torch.ones(3), 5), RuntimeError, "without replacement"),
         (lambda: torch.multinomial(torch.ones(3), 0), RuntimeError, "n_sample <= 0"),
@@ -248,6 +260,11 @@ def test_no_gradient_passes_through_a_draw():
 def test_bad_arguments(function, error, message):
     with pytest.raises(error, match=message):
         t2j(function)(rng=KEY)
+
+
+def test_floats_warn_of_whole_numbers_that_they_do_not_hold():
+    with pytest.warns(UserWarning, match=r"to - 1 is out of bounds \[-\(2\^24\), 2\^24\]"):
+        t2j(lambda: torch.empty(2).random_(0, 2**24 + 3))(rng=KEY)
 
 
 def test_weights_of_a_multinomial_from_outside():

@@ -77,6 +77,8 @@ def error_of(function, *args):
         lambda x: x.repeat(2, -1),
         lambda x: x.repeat_interleave(-1),
         lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0),
+        lambda x: x.repeat_interleave(torch.ones(3), 1),
+        lambda x: torch.repeat_interleave(torch.ones(3, dtype=torch.int16)),
         lambda x: x.roll((1, 2), 0),
         lambda x: x.flip(0, 0),
         lambda x: x.flip(5),
@@ -87,6 +89,30 @@ def error_of(function, *args):
 def test_refusals_are_of_the_type_that_pytorch_raises(function):
     expected, actual = error_of(function, X), error_of(t2j(function), t2j(X))
     assert isinstance(actual, type(expected)), f"{actual!r}, but PyTorch: {expected!r}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.cat([torch.ones(0)] * 2, 1),
+        lambda: torch.cat([torch.ones(0), torch.ones(0, dtype=torch.int64)], -3),
+        lambda: torch.cat([torch.ones(0), torch.ones(2, 0)], 1),
+        lambda: torch.block_diag(),
+        lambda: torch.block_diag(torch.ones(2, 1), torch.ones(3), torch.tensor(2.0)),
+    ],
+)
+def test_joining_nothing(function):
+    compare(t2j(function)(), function())
+
+
+def test_meshgrid_warns_once_that_it_will_need_an_indexing():
+    before = torch.is_warn_always_enabled()
+    try:
+        torch.set_warn_always(True)
+        with pytest.warns(UserWarning, match="required to pass the indexing"):
+            t2j(torch.meshgrid)(t2j(X[0]))
+    finally:
+        torch.set_warn_always(before)
 
 
 def test_joining_keeps_channels_last():

@@ -1,5 +1,7 @@
 """Several views of a tensor at once."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -41,6 +43,19 @@ def test_tensor_split_refuses_what_pytorch_refuses(split):
     with pytest.raises(expected.type) as got:
         t2j(split)(X.numpy())
     assert str(expected.value).partition("(")[0] in str(got.value)
+
+
+def test_iterating_compiles_one_program_for_all_rows():
+    def total(x):
+        parts = [float(row) for row in x]
+        x.add_(1)
+        return parts, [float(row) for row in x.reshape(-1, 2).unbind(1)[0]]
+
+    x = torch.arange(2000.0)
+    begin = time.process_time()
+    for got, wanted in zip(t2j(total)(x.numpy()), total(x), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert time.process_time() - begin < 20  # as one program that gives all of them it took minutes
 
 
 @pytest.mark.parametrize("split", [lambda x: x.unsafe_split(1), lambda x: x.unsafe_split_with_sizes((1, 3))])

@@ -92,6 +92,14 @@ def test_printing_works_on_traced_tensors():
     )
 
 
+def test_complex_numbers_without_an_imaginary_part_are_real_ones():
+    assert t2j(lambda x: (float(x[1] + 0j), int(x[1] * (2 + 0j)), complex(x[1])))(X) == (
+        float(X[1]),
+        int(X[1] * 2),
+        complex(X[1]),
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
@@ -103,6 +111,9 @@ def test_printing_works_on_traced_tensors():
         (lambda x: [1, 2][x[0]], TypeError, "only integer tensors"),
         (lambda x: f"{x:.2f}", TypeError, "format string"),
         (lambda x: x.long().requires_grad_(), RuntimeError, "floating point"),
+        (lambda x: float(x[1] * 1j), RuntimeError, "converted to type double without overflow"),
+        (lambda x: int(x[0] + 1j), RuntimeError, "converted to type int64_t without overflow"),
+        (lambda x: float(x), ValueError, "only one element tensors"),
     ],
 )
 def test_bad_questions(function, error, message):

@@ -277,6 +277,34 @@ def test_several_duals_of_one_tensor():
         t2j(function)(t2j(x), t2j(v), of_dual=True)
 
 
+ZEROS = {
+    "floor": torch.floor,
+    "sign": torch.sign,
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
+    "poisson": lambda x: torch.poisson(x.abs()),
+    "uniform_": lambda x: x.uniform_(),
+    "zero_": lambda x: x.zero_(),
+    "copy_": lambda x: x.copy_(torch.ones(3)),
+    "none of comparisons": lambda x: (x > 0).float(),
+    "none of the shape": torch.zeros_like,
+    "none of indices": torch.argsort,
+}
+
+
+@pytest.mark.parametrize("function", ZEROS.values(), ids=ZEROS)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_derivative_of_zero_is_a_tangent(function, requires_grad):
+    def tangent(x, v):
+        x = x.clone().requires_grad_(requires_grad)
+        with fwAD.dual_level():
+            return fwAD.unpack_dual(function(fwAD.make_dual(x * 1, v))).tangent
+
+    expected, got = tangent(X, V), t2j(tangent)(t2j(X), t2j(V), rng=jax.random.key(0))
+    assert (got is None) == (expected is None)
+    if expected is not None:
+        np.testing.assert_array_equal(got, expected.detach())
+
+
 def test_detach_has_no_tangent():
     def function(x, v):
         with fwAD.dual_level():

@@ -627,3 +627,72 @@ def test_a_backward_that_computes_with_what_was_saved_itself_is_refused():
 
     with pytest.raises(RuntimeError, match="does not use it"):
         jax.grad(t2j(loss), (0, 1, 2))(jnp.ones((2, 3)), *t2j(tuple(layer.parameters())))
+
+
+class _OfModule(torch.autograd.Function):
+    """What a module computes, by a backward that comes by the module's own parameters."""
+
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x, *parameters)
+        return module.inner(x)
+
+
+class Differentiated(_OfModule):
+    """As adjoints of differential equations are: the parameters that were saved are those that the module has."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return None, *torch.autograd.grad(ctx.module.inner(x), (x, *parameters), gradient)
+
+
+class ByHand(_OfModule):
+    @staticmethod
+    def backward(ctx, gradient):
+        x, *_ = ctx.saved_tensors
+        return None, gradient @ ctx.module.inner.weight, gradient.T @ x, gradient.sum(0)
+
+
+class Given(_OfModule):
+    """Whose gradients are tensors that were saved."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, *ctx.saved_tensors
+
+
+class OfModule(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.inner = function, torch.nn.Linear(3, 2)
+        self.inner.weight = torch.nn.Parameter(torch.randn(3, 2).T)  # strides that a copy would not have
+
+    def forward(self, x):
+        assert self.inner.weight.stride() == (1, 2)
+        return self.function.apply(self, x, self.inner.weight, self.inner.bias)
+
+
+@pytest.mark.parametrize("function", [Differentiated, ByHand, Given])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_inputs_that_were_saved_are_what_the_module_has(function, compiled):
+    module, other, x = OfModule(function), OfModule(function), torch.randn(4, 3, requires_grad=True)
+    other(x).square().sum().backward()
+    expected = {name: t2j(p.grad) for name, p in other.named_parameters()}, t2j(x.grad)
+    state = t2j({name: p.detach() for name, p in other.named_parameters()})
+    gradients = jax.grad(lambda p, x: jnp.sum(t2j(module)(x, state_dict=p) ** 2), (0, 1))
+    found = (jax.jit(gradients) if compiled else gradients)(state, t2j(x.detach()))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
+
+    def inside(x):
+        x = x.clone().requires_grad_()
+        result = other(x).square().sum()
+        return (*torch.autograd.grad(result, (x, *other.parameters())), other.inner.weight)
+
+    found = (jax.jit(t2j(inside)) if compiled else t2j(inside))(t2j(x.detach()))
+    wanted = [t2j(y.detach()) for y in inside(x.detach())]
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -116,9 +116,9 @@ class Constants:
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):
             raise TracedValueError("what a boolean mask chose")
-        if tensor.is_meta:
-            raise OnMetaError
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            if tensor.is_meta:
+                raise OnMetaError
             _expect_data(tensor)
             if tensor.layout is not torch.strided:
                 lifted = self._constant(tensor)
@@ -150,7 +150,10 @@ class Constants:
     @property
     def stages(self) -> bool:
         """Whether what JAX traces is a graph, which may outlive the tensors' values."""
-        trace = current_trace()
+        return self.stages_in(current_trace())
+
+    def stages_in(self, trace) -> bool:
+        """As `stages`, of what JAX is tracing now."""
         if self._is_graph is None or self._is_graph[0] is not trace:
             self._is_graph = (trace, is_traced(lax.full((), 0.0)))
         return self._is_graph[1]

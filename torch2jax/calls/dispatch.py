@@ -29,6 +29,7 @@ from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
+from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
@@ -44,6 +45,7 @@ from ..transforms.tape import Attempt
 from ..transforms.traces import current_trace
 from ..translation import CallMode, current
 from .at_once import run_at_once
+from .classes import MAKERS, NeedsClasses, expect_classes, run_by_classes, run_past_classes
 from .dropped import DROPPED, with_dropped
 from .item import Item, taken
 from .kernels import has_kernel
@@ -116,6 +118,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         self._observer = _observer.get()
         self.on_result: Callable | None = None if outer is None else outer.on_result
         self._recording = contextlib.ExitStack()
+        self.heeds_classes = True
+        """Whether tensors of code's own classes are asked what becomes of a function; see `classes`."""
 
     def __enter__(self) -> "Translation":
         open_seams()
@@ -136,7 +140,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self._is_outermost and (exc_info[0] in (NeedsTape, Fork) or self.attempt.path.is_one_of_several):
+            if self._is_outermost and (
+                exc_info[0] in (NeedsTape, NeedsClasses, Fork) or self.attempt.path.is_one_of_several
+            ):
                 self._session.abandon()
         finally:
             self._leave(*exc_info)
@@ -169,6 +175,11 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             if any(issubclass(kind, Uninitialized) for kind in types):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
+        if types != _PLAIN and self.heeds_classes:
+            if not torch._C._is_torch_function_enabled():
+                return run_past_classes(self, func, args, kwargs or {})
+            if have_a_say(types):
+                return run_by_classes(self, func, args, kwargs or {})
         if self.lent.loans:
             self.lent.settle()
         around = self.constants.around
@@ -240,6 +251,12 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 raise
             with torch._C.DisableTorchFunction(), self._aten_mode:
                 return func(*args, **kwargs)
+
+    def dispatch_past_overrides(self, func, args: tuple, kwargs: dict) -> Any:
+        """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
+        if func in MAKERS:
+            expect_classes()
+        return self.dispatch_aten(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
         try:

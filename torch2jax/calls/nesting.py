@@ -80,14 +80,15 @@ class Nesting(Call):
 
     @property
     def stages(self) -> bool:
-        return current_trace() is self._staged or self.constants.stages
+        trace = current_trace()
+        return trace is self._staged or self.constants.stages_in(trace)
 
     @property
     def is_lazy(self) -> bool:
         if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
             return False
         trace = current_trace()
-        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages:
+        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages_in(trace):
             self._staged = trace
         return trace is self._staged
 

@@ -20,10 +20,8 @@ def run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
     """
     kinds = dict.fromkeys(type(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
     plain = (torch.Tensor, torch.nn.Parameter)
-    types = tuple(kind for kind in kinds if kind not in plain)
+    types = tuple(kind for kind in kinds if kind not in plain and not issubclass(kind, Torchish))
     for kind in types:
-        if issubclass(kind, Torchish):
-            continue
         rule = find_torch_dispatch_rule(operator, kind)
         if rule is not None:
             return rule(kind, operator, types, args, kwargs)

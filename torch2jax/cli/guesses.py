@@ -62,6 +62,7 @@ class _Guess:
             "input_values": self._sounds,
             "past_values": self._series,
             "noise_sequence": self._noise,
+            "noise": self._order,
         }
         found = {name: make() for name, make in makers.items() if name in self._parameters}
         if "input_ids" in self._parameters:
@@ -154,6 +155,11 @@ class _Guess:
     def _noise(self) -> list[torch.Tensor]:
         """What a vocoder otherwise draws for each frame."""
         return [self._random(1, _FRAMES, _number(self._config, "model_in_channels") or 1)]
+
+    def _order(self) -> list[torch.Tensor]:
+        """What orders the patches of which a masked autoencoder sees the first, which it otherwise draws."""
+        size, patch = _size(self._config), _number(self._config, "patch_size")
+        return [torch.rand(1, (size // patch) ** 2, generator=self._generator)] if type(size) is int and patch else []
 
     def _sounds(self) -> list[torch.Tensor]:
         samples = int(_SECONDS_OF_SOUND * _SAMPLES_PER_SECOND)

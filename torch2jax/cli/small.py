@@ -34,6 +34,7 @@ _COUNTS: dict[str, int] = {
     "linear_num_key_heads": 2,
     "prediction_length": 8,  # that a configuration may leave open
 }
+_MOST = {"context_length": 512}  # of a series
 # Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.
 _WIDER: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "backbone_hidden_size", "d_model", "n_embd", "dim"), 512),
@@ -81,6 +82,9 @@ def _overrides(default, sizes: dict[str, int]) -> dict[str, Any]:
         if type(getattr(default, name, None)) is int or (name in _LEFT_OPEN and hasattr(default, name))
         if not isinstance(getattr(kind, name, None), property)
     }
+    for name, most in _MOST.items():
+        if type(given := getattr(default, name, None)) is int and given > most:
+            overrides.setdefault(name, most)
     if "vocab_size" in overrides or default.sub_configs:
         special = (name for name, value in vars(default).items() if type(value) is int and name not in _TOKENS)
         tokens = sorted(name for name in special if re.search(r"_token_(id|index)$", name))

@@ -42,6 +42,7 @@ from . import (
     special as special,
     splits as splits,
     storages as storages,
+    subclasses as subclasses,
     subscript as subscript,
     values as values,
     view_copies as view_copies,

@@ -5,6 +5,7 @@ from jax import lax
 
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
+from ..tensors.known import in_pytorch
 from .arrays import is_complex
 
 aten = torch.ops.aten
@@ -22,4 +23,10 @@ def copy(self, src, non_blocking=False):
 
 @implements_tensors(aten.meshgrid.default)
 def meshgrid(tensors):
+    in_pytorch(aten.meshgrid.default, [torch.empty(0, device="meta")])  # warns, once, that it will need an indexing
     return aten.meshgrid.indexing(tensors, indexing="ij")  # for which PyTorch's decomposition has no default
+
+
+@implements_tensors(aten.block_diag.default)
+def block_diag(tensors):
+    return torch._refs.block_diag(*tensors) if tensors else torch.empty(1, 0)

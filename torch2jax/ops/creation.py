@@ -24,7 +24,7 @@ from ..errors import SparseLayoutError
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
 from ..seams import stands_in
-from ..tensors.dtypes import REALS, canonical, expect, is_integral, type_name
+from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
@@ -278,7 +278,7 @@ def _dtype_of_scalar(value) -> torch.dtype:
     if isinstance(value, (int, np.integer)):
         return torch.int64
     if isinstance(value, (complex, np.complexfloating)):
-        return torch.promote_types(torch.get_default_dtype(), torch.complex32).to_complex()
+        return torch.complex128 if torch.get_default_dtype() == torch.float64 else torch.complex64
     return torch.get_default_dtype()
 
 
@@ -396,8 +396,8 @@ def _from_data(data, dtype) -> Tensor:
 
 
 def _holds_float(data) -> bool:
-    if isinstance(data, (list, tuple)):
-        return any(_holds_float(item) for item in data)
+    if isinstance(data, (list, tuple, range)):
+        return not data or any(_holds_float(item) for item in data)
     return isinstance(data, (float, complex))
 
 
@@ -465,7 +465,7 @@ def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
     if copy is False:
         _expect_memory(obj, dtype)
     if type(obj).__name__ == "PyCapsule":
-        obj = on_memory(torch.utils.dlpack.from_dlpack, obj)
+        obj = torch.utils.dlpack.from_dlpack(obj)
     elif _is_buffer(obj):
         obj = frombuffer(obj, dtype=dtype or torch.get_default_dtype())
     result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
@@ -600,7 +600,7 @@ _LOGSPACES = [getattr(aten.logspace, name) for name in aten.logspace.overloads()
 @factory(torch.linspace, *_LINSPACES, counts=True)
 def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False):
     _expect_numbers("linspace", start, end)
-    dtype = dtype or _linspace_dtype(start, end)
+    dtype = _linspace_dtype("linspace", start, end, dtype)
     steps = _steps(steps)
     if any(isinstance(x, torch.Tensor) and not _is_known(x) for x in (start, end)):
         wide = _exact_dtype(dtype)
@@ -624,9 +624,15 @@ def _expect_numbers(name: str, start, end) -> None:
         )
 
 
-def _linspace_dtype(start, end) -> torch.dtype:
+def _linspace_dtype(name: str, start, end, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of a range: the one asked for, if it holds the ends."""
     is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (start, end))
-    return _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
+    own = _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
+    if dtype is not None and is_complex and not dtype.is_complex:
+        raise RuntimeError(
+            f"torch.{name}(): inferred dtype {cpp_name(own)} can't be safely cast to passed dtype {type_name(dtype)}"
+        )
+    return dtype or own
 
 
 def _exact_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -667,7 +673,7 @@ def _is_known(tensor: Tensor) -> bool:
 @factory(torch.logspace, *_LOGSPACES, counts=True)
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_grad=False):
     _expect_numbers("logspace", start, end)
-    dtype = dtype or _linspace_dtype(start, end)
+    dtype = _linspace_dtype("logspace", start, end, dtype)
     if not is_integral(dtype):
         if operator.index(steps) != 1:
             start, end = _end(start, dtype), _end(end, dtype)

@@ -5,6 +5,7 @@ import torch
 
 from ..rules.registry import implements_tensors
 from ..seams import runs_instead_of, stands_in
+from ..tensors.capsules import tensor_of
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -20,19 +21,13 @@ _to_dlpack = torch._C._to_dlpack
 def _from_dlpack(original, ext_tensor, **options):
     if isinstance(ext_tensor, (Tensor, jax.core.Tracer)):
         return _alias(ext_tensor, **options)
-    if type(ext_tensor).__name__ == "PyCapsule":  # perhaps of an array that stands for a tensor's memory
-        return on_memory(_checked, original, ext_tensor, **options)
-    return original(ext_tensor, **options)
-
-
-def _checked(original, capsule, **options):
-    tensor = original(capsule, **options)
-    if tensor.numel() and not tensor.data_ptr():
-        raise RuntimeError(
-            "from_dlpack got a capsule without memory: one of a tensor of a translated call, by a to_dlpack that was "
-            "imported by its name. Call torch.utils.dlpack.to_dlpack(tensor), or hand on the tensor itself"
-        )
-    return tensor
+    if type(ext_tensor).__name__ != "PyCapsule":
+        return original(ext_tensor, **options)
+    held = tensor_of(ext_tensor)
+    if held is None:  # perhaps of an array that stands for a tensor's memory
+        return on_memory(original, ext_tensor, **options)
+    original(ext_tensor)  # so that it is used up
+    return _alias(held, **options)
 
 
 def _alias(ext_tensor, *, device=None, copy=None):

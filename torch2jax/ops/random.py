@@ -5,6 +5,8 @@ code, from a ``torch.Generator``) is known itself.
 """
 
 import functools
+import types
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -23,6 +25,7 @@ from ..tensors.dtypes import (
     REALS_AND_BOOL,
     Takes,
     canonical,
+    cpp_name,
     expect,
     is_integral,
     type_name,
@@ -80,6 +83,8 @@ def sample(
     result = wrap(array, dtype, known, strides=strides, device=label)
     if differentiable and torch.is_grad_enabled():
         result.descend(tensors, "Sample")
+    elif call.dual is not None:
+        call.dual.complete(result, tensors)
     return set_requires_grad(result, True) if requires_grad else result
 
 
@@ -232,10 +237,7 @@ def randn_like(input, *, dtype=None, memory_format=None, device=None, **options)
 def _draw_integers(shape, dtype, low, high, **options) -> Tensor:
     expect("randint", dtype, REALS_AND_BOOL)
     low, high = int(low), int(high)
-    if dtype == torch.bool and not 0 <= low < high <= 2:
-        raise RuntimeError(f"randint expects bounds within 0 and 2 for torch.bool, got {low} and {high}")
-    if low >= high:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    _expect_range(dtype, low, high)
     return sample(_integers, shape, dtype, low, high, **options)
 
 
@@ -300,8 +302,15 @@ def _check(holds: bool, name: str, wanted: str, **got) -> None:
 
 @_fills(aten.uniform, aten.uniform_, INEXACT)
 def uniform(input, low=0.0, high=1.0, *, generator=None):
+    if not input.is_complex():
+        _expect_within(input.dtype, torch.finfo(input.dtype), low, high, "to")
     if low > high:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
+    if not input.is_complex() and high - low > torch.finfo(input.dtype).max:
+        raise RuntimeError(
+            f"uniform_ expects to-from <= std::numeric_limits<{type_name(input.dtype)}>::max(), but found to={high:g} "
+            f"and from={low:g} which result in to-from to exceed the limit"
+        )
     return _drawn(input, _uniform, low, high, generator=generator)
 
 
@@ -338,10 +347,41 @@ def cauchy(input, median=0.0, sigma=1.0, *, generator=None):
 @_fills(aten.random, aten.random_, REALS_AND_BOOL)
 def random(input, *bounds, generator=None):
     low, high = (0, *bounds) if len(bounds) == 1 else bounds or (0, None)
-    high = _limit(input.dtype) if high is None else high
+    if high is None:
+        high = _limit(input.dtype)
+    else:
+        _expect_range(input.dtype, low, high)
+    return _drawn(input, _integers, low, high, generator=generator)
+
+
+def _expect_range(dtype: torch.dtype, low: int, high: int) -> None:
+    """Refuses numbers from `low` up to, but without, `high` where `dtype` does not hold them, and warns of gaps."""
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    return _drawn(input, _integers, low, high, generator=generator)
+    if dtype == torch.bool:
+        _expect_within(dtype, _BOOLS, low, high - 1, "to - 1")
+    if not dtype.is_floating_point:
+        return  # the draw refuses them
+    _expect_within(dtype, torch.finfo(dtype), low, high - 1, "to - 1")
+    digits = jnp.finfo(canonical(dtype)).nmant + 1
+    for name, value in (("from", low), ("to - 1", high - 1)):
+        if abs(value) > 2**digits:
+            warnings.warn(
+                f"{name} is out of bounds [-(2^{digits}), 2^{digits}]. Due to precision limitations {cpp_name(dtype)} "
+                "can support discrete uniform distribution only within this range.",
+                stacklevel=2,
+            )
+
+
+_BOOLS = types.SimpleNamespace(min=0, max=1)
+
+
+def _expect_within(dtype: torch.dtype, limits, low, high, name_of_high: str) -> None:
+    for name, value in (("from", low), (name_of_high, high)):
+        if not limits.min <= value <= limits.max:
+            raise RuntimeError(
+                f"{name} is out of bounds for {cpp_name(dtype)}: got {value}; wanted {limits.min} to {limits.max}"
+            )
 
 
 def _limit(dtype: torch.dtype) -> int:

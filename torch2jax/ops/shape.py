@@ -13,7 +13,7 @@ from ..rules.inplace import write_out
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
-from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..translation import current
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .indexing import known_values
@@ -60,6 +60,8 @@ def cat(tensors, dim=0, *, channels_last=False):
         if array.ndim == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
     arrays = [array for array in arrays if array.shape != (0,)] or arrays[:1]  # PyTorch passes over these
+    if arrays[0].shape == (0,):
+        return arrays[0]  # whatever `dim` is
     dim = axis_of(arrays[0], dim)
     if channels_last:
         dim = (0, 3, 1, 2)[dim]
@@ -128,6 +130,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
         repeats = current().lift(repeats)
+        expect("repeat_interleave_cpu", repeats.dtype, frozenset({torch.int32, torch.int64}))
         values = known_values(repeats)
         if values is not None:
             repeats = [int(value) for value in values.reshape(-1)]

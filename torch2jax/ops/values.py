@@ -107,12 +107,21 @@ def is_nonzero(input):
 
 @implements_tensors(Tensor.__int__)
 def _int(self):
-    return int(_scalar(self, "int(tensor)"))
+    return int(_real(_scalar(self, "int(tensor)"), "int64_t"))
 
 
 @implements_tensors(Tensor.__float__)
 def _float(self):
-    return float(_scalar(self, "float(tensor)"))
+    return float(_real(_scalar(self, "float(tensor)"), "double"))
+
+
+def _real(value, kind: str):
+    """A number as one without an imaginary part, which is none to lose."""
+    if not isinstance(value, complex):
+        return value
+    if value.imag:
+        raise RuntimeError(f"value cannot be converted to type {kind} without overflow, got {value}")
+    return value.real
 
 
 @implements_tensors(Tensor.__complex__)

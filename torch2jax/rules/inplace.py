@@ -199,6 +199,9 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     array, layout = held.held
     if not torch._C._is_fwd_grad_enabled() and array.dtype.kind in "fcV":  # pyright: ignore
         array = with_tangents_of(tensor.held.arranged(layout), array)
+    dual = current().dual
+    if dual is not None and dual.has_tangent(tensor) and not dual.has(array) and array.dtype.kind in "fcV":
+        array, known = dual.with_zero_tangent(array), None
     if torch.is_grad_enabled():
         expect_writable(tensor, (value,))
         tensor.write(Held(array, layout), known)

@@ -17,6 +17,7 @@ from ..translation import current
 
 __all__ = [
     "UNRECORDED",
+    "NeedsClasses",
     "NeedsTape",
     "Node",
     "Saved",
@@ -30,6 +31,10 @@ __all__ = [
     "used_beside",
     "used_in_derivatives",
 ]
+
+
+class NeedsClasses(BaseException):
+    """The code makes a tensor of a class of its own, for which something has to stand in that did not. See `calls`."""
 
 
 class NeedsTape(BaseException):

@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .journal import Journaled
@@ -23,26 +23,24 @@ def next_number() -> int:
 class Memory(Journaled):
     """What a tensor and all its aliases share: which write was the last, and how much there is."""
 
-    __slots__ = (
-        *("followers", "foreign", "is_inference", "is_shared", "latest", "number", "place"),
-        *("seen", "size", "version"),
-    )
     changing = ("latest", "seen", "size", "version")
+
+    # What most have all their life is the class's: every operator makes a memory.
+    is_shared = False  # whether several storages are of this memory
+    latest: "Storage | None" = None  # the last written of several
+    version = 0
+    seen = 0  # how many writes autograd has seen: not those to `Tensor.data`
+    foreign = False  # whether it stands for memory from outside the call, where writes are not seen
+    place: Any = None  # what code tells it by from other memory, once it has asked
+    is_inference = False  # whether it was made in inference mode
+    followers: Sequence[weakref.WeakMethod] = ()
 
     def __init__(self, size: int):
         self._begin()
-        self.is_shared = False  # whether several storages are of this memory
-        self.latest: Storage | None = None  # the last written of several
         self.size = size
-        self.version = 0
-        self.seen = 0  # how many writes autograd has seen: not those to `Tensor.data`
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
-        self.foreign = False  # whether it stands for memory from outside the call, where writes are not seen
-        self.place: Any = None  # what code tells it by from other memory, once it has asked
-        self.is_inference = False  # whether it was made in inference mode
-        self.followers: list[weakref.WeakMethod] = []
 
     def follow(self, method: Callable[[], None]) -> None:
         """Lets a method be called after each write, for as long as its object lives."""
-        self.followers = [follower for follower in self.followers if follower() is not None]
-        self.followers.append(weakref.WeakMethod(method))
+        alive = [follower for follower in self.followers if follower() is not None]
+        self.followers = [*alive, weakref.WeakMethod(method)]

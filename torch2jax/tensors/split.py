@@ -6,8 +6,11 @@ from jax import lax
 
 from .journal import Journaled
 from .storage import Storage, View
+from .traced import is_at_once
 
 __all__ = ["Part", "Split"]
+
+_MANY = 16
 
 
 class Split(Journaled):
@@ -29,6 +32,11 @@ class Split(Journaled):
     def is_current(self) -> bool:
         """Whether nothing has been written since; after that, reading all parts anew for each would not pay."""
         return self._version == self._node.storage.memory.version
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each part is read by itself: XLA takes seconds to compile a program that gives very many."""
+        return len(self._sizes) > _MANY and is_at_once(self._node.read())
 
     def part(self, index: int) -> Any:
         """The array of one part."""
@@ -54,7 +62,7 @@ class Part(View):
         self._split, self._index, self._squeezed = split, index, squeezed
 
     def _read(self) -> Any:
-        if not self._split.is_current:
+        if not self._split.is_current or self._split.is_apart:
             return super()._read()
         part = self._split.part(self._index)
         return part if self._squeezed is None else lax.squeeze(part, (self._squeezed,))

@@ -290,11 +290,14 @@ class Storage(Journaled):
         tape = None if call is None else call.tape
         if call is not None and call.dual is not None:
             call.dual.note(self)
-        if is_traced(held.array):  # perhaps by a transformation that it does not depend on
-            held = Held(held.array.full_lower(), held.layout)
-        if not is_traced(held.array):
-            self._array = held.arranged(None)
-            known = self._array if known is None else known
+        traced = is_traced(held.array)
+        if traced:  # perhaps by a transformation that it does not depend on
+            lowered = held.array.full_lower()
+            if lowered is not held.array:
+                held, traced = Held(lowered, held.layout), is_traced(lowered)
+        if not traced:
+            if known is None:
+                known = self._array = held.arranged(None)
         elif tape is not None:
             values = tape.lowered(held.array)
             if not is_traced(values) and known is None:
@@ -308,7 +311,7 @@ class Storage(Journaled):
     def _may_differ(self) -> bool:
         call = current()
         if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
-            if isinstance(self._held, Lazy) or call is None:
+            if call is None or (call.tape is None and call.dual is None) or isinstance(self._held, Lazy):
                 return False
             return any(x is not None and x.has(self._held.array) for x in (call.tape, call.dual))
         return self._held.dtype.kind not in "biu"

@@ -46,6 +46,8 @@ __all__ = [
 
 _CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+_is_inference = torch.is_inference_mode_enabled
+_as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
 
@@ -92,7 +94,11 @@ class Torchish(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
             return NotImplemented  # what wraps others knows what to do
-        return _call(func).dispatch_aten(func, args, kwargs or {})
+        return _call(func).dispatch_past_overrides(func, args, kwargs or {})
+
+    def as_subclass(self, cls):
+        # PyTorch asks no override about it.
+        return _call(_as_subclass).dispatch(_as_subclass, (self, cls), {})
 
     def __repr__(self, *, tensor_contents=None) -> str:
         # Not through `__torch_function__`: PyTorch's own errors print arguments while that is switched off.
@@ -164,6 +170,10 @@ class Torchish(torch.Tensor):
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
         operands = tuple(operands)
+        if current().dual is not None:
+            current().dual.complete(self, operands)
+        if all(x._node.storage.history is None for x in operands):
+            return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
             kinds = [x._node.storage.memory.is_inference for x in operands]
@@ -326,7 +336,8 @@ def wrap_held(
     if known is not None and isinstance(held, Lazy) and not _has_strides(known, strides):
         known = in_pytorch(_with_strides, known, strides)
     storage = Storage(held, known, None if strides is None else _memory_order(strides))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
@@ -335,7 +346,8 @@ def wrap_spread(
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
     storage = Storage(held, gaps=Gaps(strides, offset))
-    storage.memory.is_inference = torch.is_inference_mode_enabled()
+    if _is_inference():
+        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, offset, device)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import weakref
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from jax import lax
 from torch._functorch import predispatch
@@ -141,6 +142,21 @@ class DualLevel:
     def tangent_of(self, tensor: Torchish) -> Any:
         """The array of the tangent as it is now, None for zero."""
         return self._tangents.tangent(self._lowered(tensor.held.array))
+
+    def complete(self, tensor: Torchish, operands) -> None:
+        """Gives what was computed from dual tensors a tangent of zero, if it has none."""
+        if not torch._C._is_fwd_grad_enabled():
+            return
+        if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
+            array, layout = tensor.held
+            if array.dtype.kind in "fcV":  # of numbers that have derivatives
+                tensor._node.write(Held(self.with_zero_tangent(array), layout), None)
+
+    def with_zero_tangent(self, array):
+        """An array that has no tangent with one of zero."""
+        lowered, tape = self._lowered(array), self._call.tape
+        dual = self._tangents.dual(lowered, jnp.zeros_like(lowered))
+        return dual if tape is None else tape.with_values(array, dual)
 
     def move(self, tensor: Torchish, tangent: Torchish) -> None:
         """Gives a dual tensor another tangent."""

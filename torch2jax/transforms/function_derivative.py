@@ -1,10 +1,11 @@
 """The derivative that an autograd function defines, as JAX's of what the function gave."""
 
+import contextlib
 import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node
+from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..translation import current
@@ -131,6 +133,8 @@ class Derivative:
             origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
         self._held: list[Torchish] = []
         self._origins: list[tuple[str, int] | None] = []
+        self._originals: dict[int, weakref.ref[Torchish]] = {}
+        """Inputs that were saved, by their places in `_held`: a backward may come by them elsewhere too."""
         self._known: list[torch.Tensor | None] = []
         attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
@@ -146,7 +150,10 @@ class Derivative:
             if id(value) not in places:
                 places[id(value)] = _Place(len(self._held))
                 self._held.append(current().lift(value))
-                self._origins.append(origins.get(id(value)))
+                origin = origins.get(id(value))
+                self._origins.append(origin)
+                if origin is not None and origin[0] == "input" and is_dense(value):
+                    self._originals[len(self._held) - 1] = weakref.ref(self._held[-1])
                 known = self._held[-1].known
                 self._known.append(self._held[-1].real_values if isinstance(known, torch.Tensor) else None)
             return places[id(value)]
@@ -211,14 +218,26 @@ class Derivative:
             for array, origin, known in zip(held, self._origins, self._known, strict=True)
         ]
 
-    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Context:
+    @contextlib.contextmanager
+    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Iterator[Context]:
+        """The context of the function, in which the inputs that were saved are again what they were.
+
+        So a backward may go through what they are part of, as the parameters of a module.
+        """
+        originals = {place: x for place, original in self._originals.items() if (x := original()) is not None}
         tensors = [
-            wrap(array, dtype) if known is None else current().lift(known)
-            for array, dtype, known in zip(held, self._dtypes, self._known, strict=True)
+            wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
+            if known is None
+            else current().lift(known)
+            for place, (array, dtype, known) in enumerate(zip(held, self._dtypes, self._known, strict=True))
         ]
         for tensor, origin, known in zip(tensors, self._origins, self._known, strict=True):
             if known is None and origin is not None and (origin[0] == "output" or needed[self._places[origin[1]]]):
                 tensor.descend_from_saved()
+        pairs = [(x, tensors[place]) for place, x in originals.items() if self._known[place] is None]
+        for place, original in originals.items():
+            if self._known[place] is None or self._is_at_home():
+                tensors[place] = original
 
         def put_back(tree):
             return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
@@ -230,7 +249,8 @@ class Derivative:
             ctx = Context(self._function, needed)
             vars(ctx).update(put_back(self._attributes))
         ctx.saved_tensors = put_back(saved)
-        return ctx
+        with _standing_for(pairs):
+            yield ctx
 
     def _is_at_home(self) -> bool:
         """Whether this is part of the call that has run the function, whose tensors live."""
@@ -254,15 +274,16 @@ class Derivative:
             for hook in list(self._node.prehooks.values()):
                 gradients = _replaced(hook(gradients), gradients)
             backward = self._function_of_gradients()
-            found = backward(self._context_with(held, needed, self._saved), *gradients)
-            found = self._checked(found if isinstance(found, tuple) else (found,))
-            self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
-            for hook in list(self._node.posthooks.values()):
-                found = _replaced(hook(found, gradients), found)
-            arrays = [
-                self._cotangent(call, found[place], place, dtype, shape)
-                for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
-            ]
+            with self._context_with(held, needed, self._saved) as ctx:
+                found = backward(ctx, *gradients)
+                found = self._checked(found if isinstance(found, tuple) else (found,))
+                self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
+                for hook in list(self._node.posthooks.values()):
+                    found = _replaced(hook(found, gradients), found)
+                arrays = [
+                    self._cotangent(call, found[place], place, dtype, shape)
+                    for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
+                ]
             if call.paths[-1].is_one_of_several:  # others may have a gradient there
                 arrays = [
                     jnp.zeros(shape, canonical(dtype)) if x is None else x
@@ -283,14 +304,15 @@ class Derivative:
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
             needed = tuple(x is not None for x in given)
-            found = self._function.jvp(self._context_with(held, needed, self._saved_for_forward), *given)
-            found = found if isinstance(found, tuple) else (found,)
-            self._check_tangents(found, given)
-            arrays = []
-            for place in self._outputs:
-                dtype, shape = self._result(place)
-                tangent = torch.zeros(shape, dtype=dtype) if found[place] is None else found[place]
-                arrays.append(call.array_of(call.lift(tangent.to(dtype))))
+            with self._context_with(held, needed, self._saved_for_forward) as ctx:
+                found = self._function.jvp(ctx, *given)
+                found = found if isinstance(found, tuple) else (found,)
+                self._check_tangents(found, given)
+                arrays = []
+                for place in self._outputs:
+                    dtype, shape = self._result(place)
+                    tangent = torch.zeros(shape, dtype=dtype) if found[place] is None else found[place]
+                    arrays.append(call.array_of(call.lift(tangent.to(dtype))))
             return arrays
 
         return self._running(run)
@@ -368,6 +390,19 @@ class Derivative:
                 )
             gradient = gradient.sum_to_size(shape)
         return conjugate(call.array_of(call.lift(gradient.to(dtype))))
+
+
+@contextlib.contextmanager
+def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
+    """Lets the first of each pair be the second meanwhile."""
+    before = [(tensor, vars(tensor)) for tensor, _ in pairs]
+    try:
+        for tensor, other in pairs:
+            tensor.__dict__ = dict(vars(other))  # pyright: ignore[reportAttributeAccessIssue]
+        yield
+    finally:
+        for tensor, own in before:
+            tensor.__dict__ = own  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _sums_to(shape, smaller) -> bool:

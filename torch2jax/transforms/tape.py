@@ -11,7 +11,7 @@ one level gives is `sealed` there: whoever is led back to it has to ask the next
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -20,7 +20,7 @@ import torch
 
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
-from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
+from ..tensors.history import NeedsClasses, NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -122,6 +122,8 @@ class Runs:
                     pass
                 bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
+            except NeedsClasses:  # which from now on they do
+                pass
             except NeedsTape as need:
                 if need.depth <= self._depth:
                     raise
@@ -271,7 +273,7 @@ class Tape:
             values = level.with_values(part, values)
         return values
 
-    def placed(self, array, origins: Iterable = ()):
+    def placed(self, array, origins: Sequence = ()):
         """The array with a place at every level, also where it has no derivative with respect to what it came from.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
@@ -279,12 +281,12 @@ class Tape:
         if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
             return array
         values = self.lowered(array)
-        each = zip(*map(self._parts, origins), strict=True) if origins else [()] * self.depth
-        for (level, part), before in reversed(list(zip(self._parts(array), each, strict=True))):
+        before = [[part for _, part in self._parts(origin)] for origin in origins]
+        for place, (level, part) in reversed([*enumerate(self._parts(array))]):
             if level.has(part):
                 values = level.with_values(part, values)
             else:
-                values = level.without_derivative(values, [origin for _, origin in before])
+                values = level.without_derivative(values, [parts[place] for parts in before])
         return values
 
     def renewed(self, array):

@@ -1,0 +1,12 @@
+"""Tensors of classes that code derives from `torch.Tensor`."""
+
+from torch import Tensor
+
+from ..rules.registry import implements_tensors
+from ..tensors.derived import as_class
+from ..translation import current
+
+
+@implements_tensors(Tensor.as_subclass)
+def as_subclass(input, cls):
+    return as_class(current().lift(input), cls)

@@ -1,0 +1,100 @@
+"""Tensors of a call that are of a class which code has derived from `torch.Tensor`."""
+
+import functools
+import types as python_types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._tensor import _convert  # pyright: ignore[reportAttributeAccessIssue]
+from torch.overrides import get_default_nowrap_functions
+
+from .tensor import Torchish, make_view
+
+__all__ = ["Derived", "as_class", "have_a_say", "in_call"]
+
+_OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
+    dir(torch.Tensor), ("__annotations__", "__copy__")
+)
+
+
+_NOTHING_TO_SAY: Any = torch._C._disabled_torch_function_impl
+_PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class Derived(Torchish):
+    """What code's own class has of PyTorch: functions give tensors of this class, unless it says otherwise."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if not all(issubclass(cls, kind) for kind in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            return result if func in get_default_nowrap_functions() else _convert(result, cls)
+
+
+def as_class(tensor: Torchish, cls: type) -> Torchish:
+    """Another tensor on the same memory, of a class that is `torch.Tensor` or derived from it.
+
+    Raises:
+        TypeError: it is no such class, or cannot be that of a tensor within a call.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
+        raise TypeError(f"as_subclass(): got {cls!r}; wanted torch.Tensor or a class derived from it")
+    view = make_view(tensor, tensor._node, tensor)
+    if cls is torch.Tensor:
+        return view
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        result = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+            cls if issubclass(cls, Torchish) else _joined(cls),
+            *(view.shape, view.stride(), view.storage_offset()),
+            dtype=view.dtype,
+        )
+    vars(result).update(vars(view))
+    return result
+
+
+@functools.lru_cache(maxsize=256)  # classes are made in functions too
+def _joined(cls: type) -> type:
+    """The class of tensors within calls that are of `cls`."""
+    taken = sorted(name for name in _OWN if hasattr(cls, name))
+    if taken:
+        raise TypeError(
+            f"tensors of class {cls.__qualname__} cannot be translated: it has {', '.join(map(repr, taken))}, which "
+            "translated tensors have for themselves; give these other names"
+        )
+    if not _computes(cls):
+        raise TypeError(
+            f"tensors of class {cls.__qualname__} cannot be translated by as_subclass: it has a __torch_dispatch__ of "
+            "its own; wanted one that wraps other tensors (torch.Tensor._make_wrapper_subclass), or none"
+        )
+    named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    above = [_joined(base) for base in cls.__bases__ if issubclass(base, torch.Tensor) and base not in _PYTORCHS]
+    return python_types.new_class(cls.__name__, (cls, *(above or [Derived])), exec_body=lambda body: body.update(named))
+
+
+def in_call(call, tensor: torch.Tensor) -> torch.Tensor:
+    """What stands within a call for a tensor from outside that is of a class with a say; any other as it is."""
+    if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
+        return tensor
+    result = as_class(call.lift(tensor), type(tensor))
+    vars(result).update(vars(tensor))
+    return result
+
+
+def have_a_say(kinds: Iterable[type]) -> bool:
+    """Whether there is a class of code's own among those of arguments, whose `__torch_function__` comes first."""
+    return any(map(_has_a_say, kinds))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_a_say(kind: type) -> bool:
+    if kind.__torch_function__ is _NOTHING_TO_SAY or issubclass(kind, Torchish):
+        return issubclass(kind, Derived)
+    return kind is not torch.Tensor and _computes(kind)
+
+
+def _computes(cls: type) -> bool:
+    """Whether it is PyTorch that computes with tensors of a class."""
+    return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
