@@ -573,6 +573,7 @@ def test_hooks_are_called_in_pytorchs_order():
         first, last = x.sin(), x.cos()
         both = first + last
         first.grad_fn._set_sequence_nr(1_000_000)
+        assert first.grad_fn._sequence_nr() == 1_000_000 != last.grad_fn._sequence_nr()
         for name, tensor in {"both": both, "first": first, "last": last}.items():
             tensor.register_hook(lambda _, name=name: called.append(name))
         both.sum().backward()

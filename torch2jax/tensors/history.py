@@ -249,6 +249,12 @@ class _Unrecorded(Node):
     def next_functions(self) -> tuple:
         raise NeedsTape(1)
 
+    def _sequence_nr(self) -> int:
+        raise NeedsTape(1)
+
+    def _set_sequence_nr(self, number: int) -> None:
+        raise NeedsTape(1)
+
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         raise NeedsTape(1)
 
