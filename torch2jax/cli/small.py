@@ -34,7 +34,7 @@ _COUNTS: dict[str, int] = {
     "linear_num_key_heads": 2,
     "prediction_length": 8,  # that a configuration may leave open
 }
-_MOST = {"context_length": 512}  # of a series
+_MOST = {"context_length": 512, "depth_coefficient": 1.0}  # of a series; of EfficientNets
 _SMALL_IMAGES = {**_MOST, "image_size": 224}
 # Heads of a usual size, whose parts a configuration may count: they make up what positions are told by.
 _WIDER: dict[str, int] = {
@@ -74,7 +74,7 @@ def small_configurations(config_class) -> Iterator[Any]:
         raise failure
 
 
-def _overrides(default, sizes: dict[str, int], limits: dict[str, int]) -> dict[str, Any]:
+def _overrides(default, sizes: dict[str, int], limits: dict[str, float]) -> dict[str, Any]:
     """What makes a configuration of these sizes, within these limits, and those within it likewise."""
     kind = type(default)
     pyramid = isinstance(getattr(default, "depths", None), (list, tuple))  # its sizes hang together, and are small
@@ -88,7 +88,7 @@ def _overrides(default, sizes: dict[str, int], limits: dict[str, int]) -> dict[s
         if not isinstance(getattr(kind, name, None), property)
     }
     for name, most in limits.items():
-        if type(given := getattr(default, name, None)) is int and given > most:
+        if isinstance(given := getattr(default, name, None), int | float) and given > most:
             overrides.setdefault(name, most)
     if "vocab_size" in overrides or default.sub_configs:
         special = (name for name, value in vars(default).items() if type(value) is int and name not in _TOKENS)
