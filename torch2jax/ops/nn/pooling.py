@@ -47,6 +47,17 @@ class _Span(NamedTuple):
         places = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
         return np.clip(places, 0, self.size - 1)
 
+    def within(self) -> "_Span":
+        """The windows without the places that lie outside of the input in all of them: a window may be far larger."""
+        reach = (self.count - 1) * self.stride
+        last = min(self.window - 1, (self.size - 1 + self.low) // self.dilation)
+        first = min(max(0, -((reach - self.low) // self.dilation)), last)
+        if (first, last) == (0, self.window - 1):
+            return self
+        window, low = last - first + 1, self.low - first * self.dilation
+        high = reach + self.dilation * (window - 1) + 1 - self.size - low
+        return self._replace(window=window, low=low, high=high)
+
 
 def _spans(sizes, kernel_size, stride, padding, dilation, ceil_mode: bool) -> list[_Span]:
     count = len(sizes)
@@ -172,6 +183,7 @@ def _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, r
     axes = _axes(input, count, channels_last)
     _expect_elements(input, count)
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, dilation, ceil_mode)
+    spans = [span.within() for span in spans]
     padded = _padded(input, axes, spans, lowest(input))
     output = _folded(padded, axes, spans, _first_largest)
     if not return_indices:
@@ -286,7 +298,8 @@ def _avg_pool(
     spans = _spans(_sizes(input, axes), kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
-    total = _folded(_padded(widened(input), axes, spans, 0), axes, spans, _sum_of_places)
+    summed = [span.within() for span in spans]
+    total = _folded(_padded(widened(input), axes, summed, 0), axes, summed, _sum_of_places)
     if divisor_override is not None:
         mean = _divided(total, [divisor_override])
     else:
