@@ -183,3 +183,17 @@ def test_unpooling_says_that_it_is_not_deterministic(dims):
                 run(x)
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+WIDE = {
+    "mean of all": (lambda x: F.avg_pool2d(x, 2560, ceil_mode=True), 40),
+    "means": (lambda x: F.avg_pool1d(x[0], 2560, 2, 1280), 40),
+    "largest of all": (lambda x: F.max_pool2d(x, 900, padding=450), 40),
+}
+
+
+@pytest.mark.parametrize(("pool", "most"), WIDE.values(), ids=WIDE)
+def test_windows_wider_than_the_input_take_what_is_there(pool, most):
+    x = torch.arange(2 * 3 * 7 * 7.0).reshape(2, 3, 7, 7).sin()
+    np.testing.assert_allclose(jax.jit(t2j(pool))(t2j(x)), pool(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert len(jax.make_jaxpr(t2j(pool))(t2j(x)).eqns) < most
