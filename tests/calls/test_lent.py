@@ -123,13 +123,3 @@ def test_a_lent_array_is_where_its_tensor_is():
         return array.__array_interface__["data"][0] - x.data_ptr()
 
     assert t2j(offset)() == offset() == 0
-
-
-def test_a_capsule_without_memory_is_refused():
-    bound = torch.utils.dlpack.to_dlpack
-
-    def passed(x):
-        return torch.from_dlpack(bound(x))
-
-    with pytest.raises(RuntimeError, match="a capsule without memory"):
-        t2j(passed)(jnp.ones(3))
