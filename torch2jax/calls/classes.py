@@ -15,12 +15,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..seams import exchange
-from ..tensors.derived import as_class, in_call
-from ..tensors.history import NeedsClasses
+from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish
 from ..translation import current
 
-__all__ = ["MAKERS", "NeedsClasses", "expect_classes", "run_by_classes", "run_past_classes"]
+__all__ = ["MAKERS", "expect_classes", "run_by_classes", "run_past_classes"]
 
 # What the makers call of the tensor that they are given.
 MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))

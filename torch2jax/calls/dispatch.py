@@ -29,7 +29,7 @@ from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
 from ..seams import close_seams, open_seams
-from ..tensors.derived import have_a_say
+from ..tensors.derived import NeedsClasses, have_a_say
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
@@ -45,7 +45,7 @@ from ..transforms.tape import Attempt
 from ..transforms.traces import current_trace
 from ..translation import CallMode, current
 from .at_once import run_at_once
-from .classes import MAKERS, NeedsClasses, expect_classes, run_by_classes, run_past_classes
+from .classes import MAKERS, expect_classes, run_by_classes, run_past_classes
 from .dropped import DROPPED, with_dropped
 from .item import Item, taken
 from .kernels import has_kernel

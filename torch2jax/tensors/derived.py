@@ -11,7 +11,7 @@ from torch.overrides import get_default_nowrap_functions
 
 from .tensor import Torchish, make_view
 
-__all__ = ["Derived", "as_class", "have_a_say", "in_call"]
+__all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
 
 _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
     dir(torch.Tensor), ("__annotations__", "__copy__")
@@ -20,6 +20,13 @@ _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
 
 _NOTHING_TO_SAY: Any = torch._C._disabled_torch_function_impl
 _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class NeedsClasses(BaseException):
+    """The code makes a tensor of a class of its own past every override: something stands in for the maker from now on.
+
+    No `Exception`, as code that handles these must not take it for one. See `calls.classes`.
+    """
 
 
 class Derived(Torchish):

@@ -17,7 +17,6 @@ from ..translation import current
 
 __all__ = [
     "UNRECORDED",
-    "NeedsClasses",
     "NeedsTape",
     "Node",
     "Saved",
@@ -31,10 +30,6 @@ __all__ = [
     "used_beside",
     "used_in_derivatives",
 ]
-
-
-class NeedsClasses(BaseException):
-    """The code makes a tensor of a class of its own, for which something has to stand in that did not. See `calls`."""
 
 
 class NeedsTape(BaseException):

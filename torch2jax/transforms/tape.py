@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 import torch
 
+from ..tensors.derived import NeedsClasses
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
-from ..tensors.history import NeedsClasses, NeedsTape, Node, Source, made_beside, sources_among, used_beside
+from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
