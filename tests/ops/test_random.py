@@ -55,6 +55,24 @@ def test_continuous(name):
     assert scipy.stats.kstest(sample, distribution.cdf).pvalue > 0.001
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "name", sorted(CONTINUOUS.keys() - {"Laplace"})
+)  # which PyTorch itself computes of coarse uniforms
+def test_half_precision_rounds_a_finer_draw(name, dtype):
+    def in_half_precision():
+        torch.set_default_dtype(dtype)
+        try:
+            return CONTINUOUS[name][0]()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    sample, finer = draw(in_half_precision), draw(CONTINUOUS[name][0])
+    assert sample.dtype == canonical(dtype)
+    rounded = np.unique(finer.astype(sample.dtype))
+    assert len(np.unique(sample)) > 0.8 * len(rounded)
+
+
 DISCRETE = {
     "randint": (lambda: torch.randint(2, 7, (COUNT,)), scipy.stats.randint(2, 7), np.int32),
     "randint_high": (lambda: torch.randint(5, size=(COUNT,)), scipy.stats.randint(0, 5), np.int32),
@@ -183,6 +201,15 @@ def test_other_float_dtypes(dtype):
     assert sample.min() >= 0
     assert sample.max() < 1
     assert abs(sample.astype(np.float32).mean() - 0.5) < 0.02
+
+
+def test_normal_of_tensors_warns_where_out_has_another_shape():
+    def f(mean):
+        return torch.normal(mean, 1.0, out=torch.zeros(3))
+
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        assert draw(f, jnp.zeros((2, 3))).shape == (2, 3)
+    assert draw(lambda: torch.normal(0.0, 1.0, (2, 3), out=torch.zeros(3))).shape == (2, 3)  # in silence, as PyTorch
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

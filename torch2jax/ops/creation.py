@@ -120,7 +120,9 @@ _PLACEMENT = ("device", "requires_grad")
 _MEANINGLESS = ("layout", "pin_memory", "names")
 
 
-def factory(*functions, counts: bool = False, warns: bool = False) -> Callable[[Callable], Callable]:
+def factory(
+    *functions, counts: bool = False, warns: bool = False, operates: bool = False
+) -> Callable[[Callable], Callable]:
     """Declares a body to make new tensors: it need not know of ``out``, layouts and pinned memory.
 
     It is called with PyTorch's arguments; ``device`` and ``requires_grad`` it hands on as `options`.
@@ -128,6 +130,7 @@ def factory(*functions, counts: bool = False, warns: bool = False) -> Callable[[
     Args:
         counts: what is asked for is a number of elements: an ``out`` that has as many keeps its shape.
         warns: PyTorch warns where an ``out`` with elements has another number of them.
+        operates: given tensors, it is an operator: PyTorch warns where an ``out`` with elements has another shape.
     """
 
     def register(body: Callable) -> Callable:
@@ -143,7 +146,11 @@ def factory(*functions, counts: bool = False, warns: bool = False) -> Callable[[
             if out is not None and kwargs.get("dtype") is None and "dtype" in known:
                 kwargs["dtype"] = out.dtype
             result = body(*args, **kwargs)
-            return result if out is None else _write_new(result, out, counts, warns)
+            if out is None:
+                return result
+            if operates and any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
+                return write_out(result, out)
+            return _write_new(result, out, counts, warns)
 
         implements_tensors(*functions)(rule)
         return body

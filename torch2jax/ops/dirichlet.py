@@ -14,7 +14,7 @@ from ..rules.registry import implements
 from ..tensors.dtypes import FLOATS
 from .arrays import where
 from .creation import factory
-from .random import sample
+from .random import drawn_in, sample
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ def _sample_dirichlet(input, generator=None):
 
 
 def _draw(key, shape, dtype, concentration):
-    draw = jax.random.dirichlet(key, lax.stop_gradient(concentration), shape[:-1], dtype)
+    draw = jax.random.dirichlet(key, lax.stop_gradient(concentration), shape[:-1], drawn_in(dtype)).astype(dtype)
     least, most = jnp.finfo(dtype).tiny, np.nextafter(np.ones((), dtype), np.zeros((), dtype))  # of finite logarithms
     return _with_derivative(lax.clamp(np.asarray(least, dtype), draw, most), concentration)
 

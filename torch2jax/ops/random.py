@@ -91,6 +91,23 @@ def sample(
 # Distributions, as functions of a key. Those of floating-point type also take the integer dtypes that PyTorch allows.
 
 
+def drawn_in(dtype):
+    """The dtype to draw in, for results of `dtype`: in half precision JAX makes no more than 128 or 1024 numbers."""
+    return np.dtype(np.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else dtype
+
+
+def _rounded(body: Callable) -> Callable:
+    """`body`, drawn in no less than single precision."""
+
+    @functools.wraps(body)
+    def draw(key, shape, dtype, *operands):
+        wide = drawn_in(dtype)
+        drawn = body(key, shape, wide, *operands)
+        return drawn if wide == dtype else lax.convert_element_type(drawn, dtype)
+
+    return draw
+
+
 def coin(key, shape, probability: float):
     """True with a probability: the cheapest form of it, one comparison of random bits."""
     if probability >= 1:
@@ -103,9 +120,14 @@ def _uniform(key, shape, dtype, low=0.0, high=1.0):
     if jnp.issubdtype(dtype, jnp.complexfloating):
         parts = jax.random.uniform(key, (2, *shape), np.finfo(dtype).dtype)
         return lax.complex(parts[0], parts[1])
-    return jax.random.uniform(key, shape, dtype, low, high)
+    drawn = jax.random.uniform(key, shape, drawn_in(dtype), low, high)
+    if drawn.dtype == dtype:
+        return drawn
+    below = np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype))  # what is next to `high` would round to it
+    return lax.min(lax.convert_element_type(drawn, dtype), below)
 
 
+@_rounded
 def _normal(key, shape, dtype, mean=0.0, std=1.0):
     draw = jax.random.normal(key, shape, dtype)
     if isinstance(std, jax.Array) or std != 1:
@@ -148,6 +170,7 @@ def _bernoulli(key, shape, dtype, probability):
     return lax.lt(jax.random.uniform(key, shape, wide), jnp.broadcast_to(probability, shape).astype(wide)).astype(dtype)
 
 
+@_rounded
 def _exponential(key, shape, dtype, rate=1.0):
     return lax.div(jax.random.exponential(key, shape, dtype), np.asarray(rate).astype(dtype))
 
@@ -157,10 +180,12 @@ def _geometric(key, shape, dtype, probability):
     return jax.random.geometric(key, probability, shape, np.int32).astype(wide).astype(dtype)
 
 
+@_rounded
 def _log_normal(key, shape, dtype, mean=1.0, std=2.0):
     return lax.exp(_normal(key, shape, dtype, mean, std))
 
 
+@_rounded
 def _cauchy(key, shape, dtype, median=0.0, sigma=1.0):
     draw = lax.mul(jax.random.cauchy(key, shape, dtype), np.asarray(sigma).astype(dtype))
     return lax.add(draw, np.asarray(median).astype(dtype))
@@ -181,7 +206,7 @@ def _binomial(key, shape, dtype, count, probability):
 
 
 def _gamma(key, shape, dtype, concentration):
-    draw = jax.random.gamma(key, concentration, shape, dtype)
+    draw = jax.random.gamma(key, concentration, shape, drawn_in(dtype)).astype(dtype)
     return lax.max(draw, like(draw, jnp.finfo(dtype).tiny))  # so that its logarithm is finite
 
 
@@ -419,7 +444,7 @@ def bernoulli(input, p=None, *, generator=None, dtype=None):
 _OVERLOADS = ("Tensor_float", "float_Tensor", "Tensor_Tensor", "float_float")
 
 
-@factory(torch.normal, *(getattr(aten.normal, name) for name in _OVERLOADS))
+@factory(torch.normal, *(getattr(aten.normal, name) for name in _OVERLOADS), operates=True)
 def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
     if not isinstance(std, torch.Tensor):
         _check(std >= 0.0, "normal", "std >= 0.0", std=std)
