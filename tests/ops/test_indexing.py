@@ -207,3 +207,28 @@ def test_index_fill_refuses_complex_numbers_as_pytorch(value):
     for run in (fill, t2j(fill)):
         with pytest.raises(RuntimeError, match="Converting complex Scalar to non-complex type"):
             run(torch.ones(2))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dim", "index"),
+    [
+        ((0, 3), 1, [0, 5]),
+        ((0, 3), 0, [0]),
+        ((2, 3), 1, [0, 5]),
+        ((2, 3), 0, [0, -1]),
+        ((2, 3, 4), 2, [4]),
+        ((6,), 0, [7, 0]),
+        ((), 0, [7]),
+        ((), 0, [0, 0]),
+    ],
+)
+def test_rows_that_are_not_there(shape, dim, index, jit):
+    def select(x):
+        return torch.index_select(x, dim, torch.tensor(index))
+
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        select(torch.zeros(shape))
+    with pytest.raises(expected.type) as got:
+        (jax.jit if jit else lambda f: f)(t2j(select))(jnp.zeros(shape))
+    assert str(expected.value) in str(got.value)

@@ -151,6 +151,11 @@ def _contents() -> list:
     found.append(x.tolist())
     copied = copy.deepcopy(storage)
     found += [copied.tolist() == storage.tolist(), copied._cdata == storage._cdata]
+    of_type, (same,) = copy.deepcopy([typed, [storage]])
+    found += [of_type.tolist(), of_type.dtype, of_type._cdata == same._cdata, of_type._cdata == storage._cdata]
+    for dtype in (torch.int8, torch.int16, torch.float32, torch.float64):
+        copied.byteswap(dtype)
+        found.append(copied.tolist())
     storage.fill_(0)
     found += [x.tolist(), sum(copied.tolist()) == 0]
     storage.copy_(torch.ones(6).untyped_storage())

@@ -464,6 +464,20 @@ class _Rows:
         return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
 
 
+def _expect_rows(shape, dim: int, values) -> None:
+    """Raises what PyTorch's index_select raises where there are no such rows: its ways to take them differ in that."""
+    size = shape[dim] if shape else 1
+    if values.size and size == 0:
+        raise RuntimeError("index_select(): self indexing axis dim should be positive")
+    if not shape and values.size != 1:
+        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {values.size} value(s)")
+    bad = values[(values < 0) | (values >= size)]
+    if bad.size and (dim == 1 or 0 in shape):
+        raise RuntimeError(f"INDICES element is out of DATA bounds, id={bad[0]} axis_dim={size}")
+    if bad.size:
+        raise IndexError(f"index out of range in self: {bad[0]} for dimension {dim} with size {size}")
+
+
 def _slice_where_known(input, dim, index, *source):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
@@ -471,7 +485,10 @@ def _slice_where_known(input, dim, index, *source):
     if (is_traced(input.held.array) or is_traced(index.held.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:
-            check_bounds(values, input.shape[dim] if input.ndim else 1, dim)
+            if source:
+                check_bounds(values, input.shape[dim] if input.ndim else 1, dim)
+            else:
+                _expect_rows(input.shape, axis_of(input, dim), values)
             index = progression(values) or index
     return (input, dim, index, *source), {}
 
@@ -487,6 +504,8 @@ def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
     _expect_index(index, "index_select")
+    if not is_traced(index) and index.ndim < 2:
+        _expect_rows(input.shape, axis_of(input, dim), np.ravel(index))
     rows = _Rows(input, dim, index)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())

@@ -152,6 +152,9 @@ class TensorStorage(torch.UntypedStorage):
     def clone(self) -> "TensorStorage":
         return TensorStorage.of(self.region(self._tensor.dtype, 0, (self.nbytes() // self._tensor.itemsize,)).clone())
 
+    def _byteswap(self, size: int) -> None:
+        self._bytes.copy_(self._bytes.view(-1, size).flip(1).view(-1))
+
     def __deepcopy__(self, memo) -> "TensorStorage":
         copies = memo.setdefault("torch", {})
         if self._cdata not in copies:
@@ -191,6 +194,16 @@ _ANSWERED_BY_PYTORCH = ("_free_weak_ref", "_expired", "element_size")
 for _name in vars(torch._C.StorageBase):
     if not _name.startswith("__") and _name not in (*vars(TensorStorage), *_ANSWERED_BY_PYTORCH):
         setattr(TensorStorage, _name, _refused(_name))
+
+
+_wrap = torch.TypedStorage._new_wrapped_storage
+
+
+@stands_in(torch.TypedStorage, "_new_wrapped_storage")
+def _new_wrapped_storage(self, untyped_storage):
+    if isinstance(untyped_storage, TensorStorage):
+        return torch.TypedStorage(wrap_storage=untyped_storage, dtype=self.dtype, _internal=True)
+    return _wrap(self, untyped_storage)
 
 
 def storage_of(source) -> TensorStorage:
