@@ -37,7 +37,7 @@ class Apart:
 
 SEEDS = Apart(
     "chosen seeds",
-    "PyTorch itself fails them with one of eight other seeds (`scripts/suite/seeds.py`): they are of one sample of "
+    "PyTorch itself fails them with one of 32 other seeds (`scripts/suite/seeds.py`): they are of one sample of "
     "random numbers, which happens to be near its expectation",
 )
 
