@@ -153,6 +153,9 @@ def _contents() -> list:
     found += [copied.tolist() == storage.tolist(), copied._cdata == storage._cdata]
     of_type, (same,) = copy.deepcopy([typed, [storage]])
     found += [of_type.tolist(), of_type.dtype, of_type._cdata == same._cdata, of_type._cdata == storage._cdata]
+    shared = copy.deepcopy([x, typed, x[1]])
+    shared[0].add_(1)
+    found += [shared[1].tolist(), shared[2].tolist(), x.tolist()]
     for dtype in (torch.int8, torch.int16, torch.float32, torch.float64):
         copied.byteswap(dtype)
         found.append(copied.tolist())

@@ -41,6 +41,7 @@ from . import (
     sparse as sparse,
     special as special,
     splits as splits,
+    stft as stft,
     storages as storages,
     subclasses as subclasses,
     subscript as subscript,

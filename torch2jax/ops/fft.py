@@ -1,4 +1,4 @@
-"""Fourier transforms. PyTorch's C++ parses ``torch.fft.*`` and ``stft``, and reaches the three operators below."""
+"""Fourier transforms. PyTorch's C++ parses ``torch.fft.*`` and reaches the three operators below."""
 
 import math
 
@@ -8,14 +8,11 @@ from jax import lax
 from jax.lax import FftType
 from torch._prims_common import corresponding_complex_dtype, corresponding_real_dtype
 
-from ..rules.registry import implements, limit_decomposed
-from ..tensors.dtypes import COMPLEX
+from ..rules.registry import implements
 from .arrays import like
 from .creation import factory, literal
 
 aten = torch.ops.aten
-
-limit_decomposed(aten.istft.default, takes=COMPLEX)
 
 _BY_ROOT_N, _BY_N = 1, 2  # the values of `normalization`
 _MOST_DIMS = 3  # that one lax.fft transforms

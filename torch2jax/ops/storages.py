@@ -20,6 +20,8 @@ Tensor = torch.Tensor
 
 _addresses = itertools.count(1 << 48, 1 << 40)  # above those of the process, and far apart: memory may grow
 
+_COPIES = "torch2jax"  # among what `copy.deepcopy` has copied
+
 
 class _Place(torch.UntypedStorage):
     """What PyTorch can tell memory of other memory by: a storage without bytes, which lives as long as the memory."""
@@ -156,10 +158,7 @@ class TensorStorage(torch.UntypedStorage):
         self._bytes.copy_(self._bytes.view(-1, size).flip(1).view(-1))
 
     def __deepcopy__(self, memo) -> "TensorStorage":
-        copies = memo.setdefault("torch", {})
-        if self._cdata not in copies:
-            copies[self._cdata] = self.clone()
-        return copies[self._cdata]
+        return TensorStorage.of(copy_of_memory(self._tensor, memo))
 
     def cpu(self) -> "TensorStorage":
         return self
@@ -217,6 +216,20 @@ def storage_of(source) -> TensorStorage:
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         real = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source)
     return TensorStorage.of(current().lift_own(real))
+
+
+def is_copied(tensor: Torchish, memo: dict) -> bool:
+    """Whether a deep copy has copied the memory of a tensor."""
+    return id(tensor._node.storage.memory) in memo.get(_COPIES, ())
+
+
+def copy_of_memory(tensor: Torchish, memo: dict) -> Torchish:
+    """What a tensor, or the one that it is a view of, becomes in a deep copy: one for all that share its memory."""
+    root = tensor if tensor._viewed is None else tensor._viewed
+    memory, copies = root._node.storage.memory, memo.setdefault(_COPIES, {})
+    if id(memory) not in copies:
+        copies[id(memory)] = (memory, root.clone())
+    return copies[id(memory)][1]
 
 
 @implements_tensors(Tensor.untyped_storage)

@@ -25,6 +25,7 @@ from ..tensors.traced import is_traced
 from ..transforms.paths import answer
 from ..transforms.vmap import of_all_examples
 from ..translation import current
+from .storages import copy_of_memory, is_copied
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -241,14 +242,11 @@ def _deepcopy(self, memo):
 
 def _copied_with_its_memory(tensor: Torchish, memo) -> Torchish:
     """A copy that shares memory with the copies of what `tensor` shares it with."""
-    copies = memo.setdefault("torch2jax", {})
-    root = tensor if tensor._viewed is None else tensor._viewed
-    memory = root._node.storage.memory
-    if id(memory) not in copies:
-        copies[id(memory)] = (memory, root.clone())
-        if root is tensor:
-            return copies[id(memory)][1]
-    return make_region(copies[id(memory)][1], tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    is_known = is_copied(tensor, memo)
+    copy_of_root = copy_of_memory(tensor, memo)
+    if tensor._viewed is None and not is_known:
+        return copy_of_root
+    return make_region(copy_of_root, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
 @implements_tensors(torch.equal, Tensor.equal, aten.equal.default)
