@@ -105,8 +105,8 @@ APART = (
     ),
     Apart(
         "fused kernels of PyTorch",
-        "whether a module calls one, told by a mock in its place",
-        source=r"\bfastpath_mock\b",
+        "whether a module calls one, told by a mock in its place, and which one would be called",
+        source=r"\bfastpath_mock\b|\b_fused_sdp_choice\(",
     ),
     Apart(
         "threads",

@@ -171,3 +171,14 @@ def test_losses_and_activations_of_scripts():
     x, y = torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, -1.0, 4.0])
     for actual, each in zip(t2j(function)(x.numpy(), y.numpy()), function(x, y), strict=True):
         np.testing.assert_allclose(actual, each, rtol=1e-6)
+
+
+def test_modules_that_are_scripted_within_the_call():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)  # its functions warn: scripts know `warnings.warn`
+    x = torch.ones(2, 3, 4)
+
+    def function(x):
+        return torch.jit.script(layer)(x)
+
+    np.testing.assert_allclose(t2j(function)(t2j(x)), layer(x).detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(t2j(function))(t2j(x)), layer(x).detach(), rtol=1e-4, atol=1e-5)

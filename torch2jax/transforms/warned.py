@@ -1,5 +1,6 @@
 """Warnings of code that runs several times: each is given once, if it comes on every way through the code."""
 
+import functools
 import sys
 import warnings
 from collections.abc import Iterable
@@ -46,6 +47,7 @@ def _note(warning: Warned) -> bool:
 _warn = warnings.warn
 
 
+@functools.wraps(_warn)
 def _note_or_warn(message, category=None, stacklevel=1, source=None, **options):
     stacklevel = max(stacklevel, 1)
     if current() is not None and _note(_warned(message, category, stacklevel + 1)):

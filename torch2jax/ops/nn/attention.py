@@ -192,6 +192,11 @@ def _weigh(query, key, value, mask, dropout_p: float):
     return torch.matmul(weights, value), weights
 
 
+@implements_tensors(torch._fused_sdp_choice, torch.ops.aten._fused_sdp_choice.default)
+def _fused_sdp_choice(*args, **kwargs) -> int:
+    return torch.nn.attention.SDPBackend.MATH.value  # none of PyTorch's fused kernels runs
+
+
 @implements_tensors(torch._native_multi_head_attention, torch.ops.aten._native_multi_head_attention.default)
 def _native_multi_head_attention(
     query,
