@@ -138,7 +138,7 @@ def _normal(key, shape, dtype, mean=0.0, std=1.0):
 def _integers(key, shape, dtype, low: int, high: int):
     """Whole numbers from `low` up to, but without, `high`, in any dtype."""
     if np.issubdtype(dtype, np.bool_):
-        return jax.random.randint(key, shape, low, high, np.int32).astype(bool)
+        return coin(key, shape, 0.5) if (low, high) == (0, 2) else lax.full(shape, low != 0)
     drawn = dtype if jnp.issubdtype(dtype, jnp.integer) else jax.dtypes.canonicalize_dtype(np.int64)
     limits = jnp.iinfo(drawn)
     if low < limits.min or high - 1 > limits.max:
