@@ -18,7 +18,7 @@ def install() -> None:
         from torch2jax.translation import current
 
         call = current()
-        if call is None or torch.device(kwargs.get("device", "cpu")).type != "cpu":
+        if call is None or torch.device(kwargs.get("device") or torch.get_default_device()).type != "cpu":
             return original(*args, **kwargs)
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.item, (args, kwargs))  # sizes that a test has drawn
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
