@@ -78,7 +78,11 @@ def _make_subclass(cls, data, require_grad=False, *args, **kwargs):
     if current() is None or not isinstance(data, Torchish):
         return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
     with torch._C.DisableTorchFunctionSubclass():
-        return as_class(current().lift(data.detach()), cls).requires_grad_(require_grad)
+        leaf = current().lift(data.detach()).requires_grad_(require_grad)
+        result = as_class(leaf, cls)  # whose properties may need what its __init__ will set
+    if require_grad:
+        leaf.history.variable = result
+    return result
 
 
 def _new(cls, *args, **kwargs):

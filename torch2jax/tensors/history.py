@@ -98,6 +98,11 @@ class Node(graph.Node):
     def name(self) -> str:
         return f"{self._operation}Backward0"
 
+    def begins_at(self, part: Any) -> bool:
+        """Whether it is the history of the tensor on that part of memory, which requires grad by itself."""
+        del part
+        return False
+
     def uses(self, place: int, other: int) -> bool:
         """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
         return _uses(self._operation, place, other)
@@ -223,6 +228,9 @@ class Source(Node):
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
+
+    def begins_at(self, part: Any) -> bool:
+        return self.variable is not None and self.variable._node is part
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""

@@ -538,6 +538,7 @@ class View(Journaled):
     def _write_values(self, tape, held: Held, known) -> None:
         """Writes values alone, below derivatives that stay as they are."""
         whole, held = self.parent.held, Held(tape.lowered(held.array), held.layout)
+        mine = self._with_values(tape, held)
         if self.kind.permutation is not None:
             held = self._permuted(held)
         else:
@@ -545,6 +546,23 @@ class View(Journaled):
             held = Held(self.kind.write(before, held.arranged(None)), None)
         values = tape.with_values(whole.array, held.arranged(whole.layout))
         self.parent.write(Held(values, whole.layout), known, in_place_of_itself=True)
+        if mine is not None:
+            self._take(mine)
+            self._is_as_it_was(tape)
+
+    def _with_values(self, tape, values: Held) -> Held | None:
+        """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
+        history = self.storage.history
+        if self._version != self.storage.memory.version or history is None or not history.begins_at(self):
+            return None
+        array, layout = Held(self._array, None) if self._root is None else self._root
+        return Held(tape.with_values(array, values.arranged(layout)), layout)
+
+    def _take(self, held: Held) -> None:
+        """Lets what is held be what was read."""
+        self._touch()
+        self._root = None if self.kind.permutation is None else held
+        self._array, self._version = held.arranged(None), self.storage.memory.version
 
     def _write_lazily(self, held: Lazy, known) -> None:
         storage, kind = self.storage, self.kind
@@ -585,9 +603,11 @@ class View(Journaled):
     def grafted(self, held: Held) -> "View":
         """The same view of memory with a history of its own, which begins with `held`: the same values."""
         if self.kind.permutation is not None:
-            return self._again(self.parent.grafted(self._permuted(held)))
-        array = held.arranged(None)
-        before = None if self.kind.covers else self.parent.read()
-        view = self._again(self.parent.grafted(Held(self.kind.write(before, array), None)))
-        view._array, view._version = array, view.storage.memory.version
+            view = self._again(self.parent.grafted(self._permuted(held)))
+        else:
+            held = Held(held.arranged(None), None)
+            before = None if self.kind.covers else self.parent.read()
+            view = self._again(self.parent.grafted(Held(self.kind.write(before, held.array), None)))
+        if self.kind.permutation is None or _tape() is not None:
+            view._take(held)
         return view

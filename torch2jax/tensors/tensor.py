@@ -225,7 +225,7 @@ class Torchish(torch.Tensor):
         current().attempt.begun.add(source)
         if tape is not None:
             held = Held(tape.leaf(held.array, source), held.layout)
-        self.change("_node", self._node.grafted(held))
+        self.change("_node", self._writable().grafted(held))
         self._node.storage.history = source
         source.end = None if tape is None else tape.end_of(self)
 
@@ -235,7 +235,14 @@ class Torchish(torch.Tensor):
         held, tape = self.held, current().tape
         if tape is not None:
             held = Held(tape.lowered(held.array), held.layout)
-        self.change("_node", self._node.grafted(held))
+        self.change("_node", self._writable().grafted(held))
+
+    def _writable(self):
+        """The node; as a region of memory where elements of it are the same memory."""
+        if not self._node.overlaps:
+            return self._node
+        with torch._C.DisableTorchFunction():
+            return region(self._node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
 
     def write(self, held: Held | Lazy, known=None, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
@@ -253,9 +260,7 @@ class Torchish(torch.Tensor):
             with torch._C.DisableTorchFunction():
                 place = Place(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
             known = node.known_after(known, place)
-        if node.overlaps:
-            with torch._C.DisableTorchFunction():
-                node = region(node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
+        node = self._writable()
         if isinstance(held, Lazy) and not isinstance(known, torch.Tensor):
             held = held.held
         node.write(held, known, in_place_of_itself=in_place_of_itself)

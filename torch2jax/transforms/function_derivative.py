@@ -224,6 +224,13 @@ class Derivative:
 
         So a backward may go through what they are part of, as the parameters of a module.
         """
+        with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
+            ctx, pairs = self._context_and_originals(held, needed, saved)
+        with _standing_for(pairs):
+            yield ctx
+
+    def _context_and_originals(self, held: list, needed: tuple[bool, ...], saved) -> tuple[Context, list]:
+        """The context, and the inputs that were saved with what stands for each."""
         originals = {place: x for place, original in self._originals.items() if (x := original()) is not None}
         tensors = [
             wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
@@ -249,8 +256,7 @@ class Derivative:
             ctx = Context(self._function, needed)
             vars(ctx).update(put_back(self._attributes))
         ctx.saved_tensors = put_back(saved)
-        with _standing_for(pairs):
-            yield ctx
+        return ctx, pairs
 
     def _is_at_home(self) -> bool:
         """Whether this is part of the call that has run the function, whose tensors live."""
@@ -398,10 +404,11 @@ def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
     before = [(tensor, vars(tensor)) for tensor, _ in pairs]
     try:
         for tensor, other in pairs:
-            tensor.__dict__ = dict(vars(other))  # pyright: ignore[reportAttributeAccessIssue]
+            tensor.__dict__ = {**vars(other), **tensor.attributes}  # pyright: ignore[reportAttributeAccessIssue]
         yield
     finally:
         for tensor, own in before:
+            own.update(tensor.attributes)  # that the backward has set
             tensor.__dict__ = own  # pyright: ignore[reportAttributeAccessIssue]
 
 
