@@ -1,9 +1,11 @@
 """Linear algebra: values, gradients, and what happens where a factorisation fails."""
 
+import itertools
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
@@ -181,3 +183,19 @@ def test_ormqr_reads_as_many_reflectors_as_there_are_factors():
     reflectors, factors = torch.geqrf(torch.randn(3, 5))
     other = torch.randn(3, 2)
     compare(t2j(torch.ormqr)(t2j(reflectors), t2j(factors), t2j(other)), torch.ormqr(reflectors, factors, other))
+
+
+@pytest.mark.parametrize(
+    ("driver", "rcond"),
+    [("gelsy", None), ("gelsy", -1), *itertools.product(("gelsd", "gelss"), (None, -1, 0.0, 0.5, 1.0))],
+)
+def test_singular_values_that_count_as_zero(driver, rcond):
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 3), torch.randn(4, 2)
+
+    def solve(a, b):
+        found = torch.linalg.lstsq(a, b, rcond=rcond, driver=driver)
+        return found.solution, found.rank, found.singular_values
+
+    for got, expected in zip(t2j(solve)(t2j(a), t2j(b)), solve(a, b), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -173,9 +173,13 @@ def test_losses_and_activations_of_scripts():
         np.testing.assert_allclose(actual, each, rtol=1e-6)
 
 
-def test_modules_that_are_scripted_within_the_call():
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)  # its functions warn: scripts know `warnings.warn`
-    x = torch.ones(2, 3, 4)
+@pytest.mark.parametrize(("activation", "norm_first"), [("relu", False), ("gelu", True)])
+@pytest.mark.parametrize("training", [False, True])
+def test_modules_that_are_scripted_within_the_call(training, activation, norm_first):
+    options = {"dropout": 0.0, "batch_first": True, "activation": activation, "norm_first": norm_first}
+    layer = nn.TransformerEncoderLayer(4, 2, 8, **options)  # its functions warn: scripts know `warnings.warn`
+    layer.train(training).requires_grad_(training)  # evaluated without gradients, it is one operator of PyTorch
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
 
     def function(x):
         return torch.jit.script(layer)(x)

@@ -60,6 +60,8 @@ for _owner, _name in (
 
 @implements_tensors(Tensor.__dlpack__)
 def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    if stream is not None and not isinstance(stream, int):
+        raise TypeError(f"stream must be ``int`` or ``none``, got {stream!r}")
     return _capsule(self)
 
 

@@ -586,6 +586,15 @@ def _tolerances(array, atol, rtol):
     return 0.0 if atol is None else atol, rtol
 
 
+def _cutoff(a, rcond: float | None, driver: str) -> float:
+    """Up to which part of the largest a singular value counts as zero: as LAPACK's drivers take `rcond`."""
+    eps = float(jnp.finfo(a.dtype).eps)
+    if rcond is None:
+        return eps * max(a.shape[-2:])
+    is_taken = 0 < rcond < 1 if driver == "gelsd" else rcond >= 0 or driver == "gelsy"
+    return rcond if is_taken else eps
+
+
 @factored(
     torch.linalg.lstsq,
     dtype=lambda input, *args, **kwargs: (input.dtype, input.dtype.to_real(), torch.int64, input.dtype.to_real()),
@@ -606,7 +615,7 @@ def linalg_lstsq(input, b, rcond=None, *, driver=None):
     is_vector = b.ndim == 1 or (input.ndim == b.ndim + 1 and input.shape[:-1] == b.shape)
     a, right = broadcast_matrices("torch.linalg.lstsq", input, b[..., None] if is_vector else b)
     singular = lax.linalg.svd(lax.stop_gradient(a), compute_uv=False)
-    rtol = float(jnp.finfo(a.dtype).eps) * max(a.shape[-2:]) if rcond is None else rcond
+    rtol = _cutoff(a, rcond, driver)
     solution = _pseudo_inverse(a, 0.0, rtol, False) @ right
     nothing = _nothing(singular.dtype)
     residuals = nothing

@@ -241,6 +241,60 @@ def _native_multi_head_attention(
     return output.transpose(0, 1), weights
 
 
+@implements_tensors(torch._transform_bias_rescale_qkv, torch.ops.aten._transform_bias_rescale_qkv.default)
+def _transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
+    """Queries, which are scaled, keys and values by heads: ``(batch, num_heads, time, features)``."""
+    query, key, value = (qkv + qkv_bias).unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    return query / math.sqrt(query.shape[-1]), key, value
+
+
+@implements_tensors(torch._transformer_encoder_layer_fwd, torch.ops.aten._transformer_encoder_layer_fwd.default)
+def _transformer_encoder_layer_fwd(
+    src,
+    embed_dim,
+    num_heads,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    use_gelu,
+    norm_first,
+    eps,
+    norm_weight_1,
+    norm_bias_1,
+    norm_weight_2,
+    norm_bias_2,
+    ffn_weight_1,
+    ffn_bias_1,
+    ffn_weight_2,
+    ffn_bias_2,
+    mask=None,
+    mask_type=None,
+):
+    """What a script of ``nn.TransformerEncoderLayer`` calls in evaluation, on ``(batch, time, features)``."""
+    functional = torch.nn.functional
+    activation = functional.gelu if use_gelu else functional.relu
+
+    def attend(x):
+        weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        return _native_multi_head_attention(
+            *(x, x, x, embed_dim, num_heads, *weights, mask), need_weights=False, mask_type=mask_type
+        )[0]
+
+    def feed_forward(x):
+        return functional.linear(activation(functional.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
+
+    for block, weight, bias in (
+        (attend, norm_weight_1, norm_bias_1),
+        (feed_forward, norm_weight_2, norm_bias_2),
+    ):
+        norm = functools.partial(
+            functional.layer_norm, normalized_shape=(embed_dim,), weight=weight, bias=bias, eps=eps
+        )
+        src = src + block(norm(src)) if norm_first else norm(src + block(src))
+    return src
+
+
 @implements_tensors(torch._nested_tensor_from_mask_left_aligned)
 def _nested_tensor_from_mask_left_aligned(t, mask):
     return False  # so that a TransformerEncoder keeps to dense tensors
