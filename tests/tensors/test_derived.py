@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 from torch2jax import t2j
 
@@ -176,3 +177,20 @@ def test_names_that_translated_tensors_have_for_themselves():
 def test_what_is_no_class_of_tensors():
     with pytest.raises(TypeError, match=r"wanted torch\.Tensor or a class derived from it"):
         t2j(lambda x: x.as_subclass(int))(jnp.ones(3))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradients_of_each_sample(jit):
+    """PyTorch's weights for them have properties that need what their `__init__` sets, and handle few functions."""
+
+    def gradients(x, weight, bias):
+        layer = torch.nn.Linear(3, 2)
+        layer.weight, layer.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+        call_for_per_sample_grads(layer)(x).square().sum().backward()
+        return layer.weight.grad_sample, layer.bias.grad_sample
+
+    given = torch.randn(5, 3), torch.randn(2, 3), torch.randn(2)
+    translated = t2j(gradients)
+    got = (jax.jit(translated) if jit else translated)(*t2j(given), rng=jax.random.key(0))
+    for a, b in zip(got, gradients(*given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

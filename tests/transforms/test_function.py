@@ -696,3 +696,27 @@ def test_inputs_that_were_saved_are_what_the_module_has(function, compiled):
     wanted = [t2j(y.detach()) for y in inside(x.detach())]
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_backward_sets_on_an_input_that_was_saved():
+    class Noting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            assert x.note == "mine"
+            x.seen = True
+            return gradient * 2 * x
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        x.note = "mine"
+        Noting.apply(x).sum().backward()
+        assert x.seen
+        return x.grad
+
+    np.testing.assert_array_equal(t2j(gradient)(jnp.ones(3)), [2, 2, 2])
