@@ -31,6 +31,8 @@ class Call(ABC):
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
     paths: list
     """The ways through code that runs again for each answer to a question, the innermost last; see `paths.Path`."""
+    is_backward = False
+    """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
     passes: list
     """The backward passes under way, the innermost last; see `transforms.engine`."""
     scalars: dict | None = None

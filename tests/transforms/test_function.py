@@ -720,3 +720,17 @@ def test_what_a_backward_sets_on_an_input_that_was_saved():
         return x.grad
 
     np.testing.assert_array_equal(t2j(gradient)(jnp.ones(3)), [2, 2, 2])
+
+
+def test_a_backward_that_writes_to_out():
+    layer, x = torch.nn.CrossMapLRN2d(3), torch.rand(1, 5, 4, 4)
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        layer(x).square().sum().backward()
+        return x.grad
+
+    expected = gradient(x).numpy()
+    np.testing.assert_allclose(t2j(gradient)(t2j(x)), expected, rtol=1e-6)
+    outside = jax.jit(jax.grad(lambda x: (t2j(layer)(x) ** 2).sum()))
+    np.testing.assert_allclose(outside(t2j(x)), expected, rtol=1e-6)

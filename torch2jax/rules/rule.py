@@ -216,7 +216,8 @@ class ArrayRule:
     def _expect_no_gradients(self, result, out) -> None:
         """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
-        if torch.is_grad_enabled() and any(lift(x).history is not None for x in tensors):
+        is_recorded = torch.is_grad_enabled() and not current().is_backward
+        if is_recorded and any(lift(x).history is not None for x in tensors):
             raise RuntimeError(
                 f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                 "the arguments requires grad."

@@ -267,6 +267,7 @@ class Derivative:
         def run(attempt: Attempt):
             new_call: Any = self._call_type
             with new_call(attempt=attempt) as call, torch.enable_grad():
+                call.is_backward = True
                 return body(call)
 
         return self._runs.run(run)

@@ -52,23 +52,6 @@ def test_binary_cross_entropy_at_the_ends():
     compare(jax.grad(lambda x: call(x).sum())(t2j(x.detach())), gradient)
 
 
-@pytest.mark.parametrize("concatenated", [False, True])
-def test_ctc_loss(concatenated):
-    torch.manual_seed(0)
-    logits = torch.randn(12, 3, 5, requires_grad=True)
-    targets, lengths = torch.randint(1, 5, (3, 4)), torch.tensor([4, 0, 2])
-    if concatenated:
-        targets = torch.cat([row[:length] for row, length in zip(targets, lengths, strict=True)])
-
-    def loss(logits):
-        return F.ctc_loss(logits.log_softmax(-1), targets, torch.tensor([12, 9, 1]), lengths, zero_infinity=True)
-
-    expected = loss(logits)
-    expected.backward()
-    compare(jax.jit(t2j(loss))(t2j(logits.detach())), expected)
-    compare(jax.grad(t2j(loss))(t2j(logits.detach())), logits.grad)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -104,3 +104,27 @@ def test_bad_lengths_are_refused(lengths):
 
     with pytest.raises(RuntimeError):
         t2j(pack)(jnp.ones((5, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "states"),
+    [
+        (torch.nn.RNNCell, [(1, 4)]),
+        (torch.nn.GRUCell, [(1, 4)]),
+        (torch.nn.GRUCell, [(2, 5)]),
+        (torch.nn.LSTMCell, [(1, 4), (2, 4)]),
+        (torch.nn.LSTMCell, [(2, 4), (1, 4)]),
+        (torch.nn.LSTMCell, [(2, 4), (2, 5)]),
+    ],
+)
+def test_states_of_cells_do_not_broadcast(cell, states):
+    layer = cell(3, 4)
+    states = tuple(torch.zeros(state) for state in states)
+
+    def step(x):
+        return layer(x, states if cell is torch.nn.LSTMCell else states[0])
+
+    with pytest.raises(RuntimeError) as expected:
+        step(torch.zeros(2, 3))
+    with pytest.raises(RuntimeError, match=str(expected.value)):
+        t2j(step)(jnp.zeros((2, 3)))

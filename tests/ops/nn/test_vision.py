@@ -1,5 +1,7 @@
 """Interpolation, grids, padding and pixel shuffling."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -97,3 +99,23 @@ def test_affine_grid(align_corners):
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         t2j(call)(jnp.ones((2, 3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [
+        ((1, 2, 2), (1, 1, 1, 2)),
+        ((1, 1, 2, 2), (1, 1, 1, 1, 3)),
+        ((1, 1, 2, 2), (2, 1, 1, 2)),
+        ((1, 1, 2, 2), (1, 1, 1, 3)),
+        ((1, 1, 0, 2), (1, 1, 1, 2)),
+    ],
+)
+def test_grids_that_do_not_fit(size, grid):
+    def sample(x):
+        return torch.nn.functional.grid_sample(x, torch.zeros(grid), align_corners=False)
+
+    with pytest.raises(RuntimeError) as expected:
+        sample(torch.zeros(size))
+    with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+        t2j(sample)(jnp.zeros(size))

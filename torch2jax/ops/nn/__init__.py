@@ -4,6 +4,7 @@ from . import (
     activation as activation,
     attention as attention,
     convolution as convolution,
+    ctc as ctc,
     detection as detection,
     distance as distance,
     dropout as dropout,

@@ -8,7 +8,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jax import lax
@@ -24,15 +23,15 @@ from .activation import log_softmax_over, logsigmoid, shifted
 aten = torch.ops.aten
 _nn = torch._C._nn
 
-_NONE, _MEAN, _SUM = 0, 1, 2  # torch.nn._reduction.get_enum
+NONE, MEAN, SUM = 0, 1, 2  # torch.nn._reduction.get_enum
 
 
 def reduce(loss, reduction: int):
     """The losses of all elements, their mean or their sum."""
-    if reduction == _NONE:
+    if reduction == NONE:
         return loss
     total = lax.reduce_sum(loss, tuple(range(loss.ndim)))
-    return lax.div(total, like(total, loss.size)) if reduction == _MEAN else total
+    return lax.div(total, like(total, loss.size)) if reduction == MEAN else total
 
 
 # Differences.
@@ -41,7 +40,7 @@ def reduce(loss, reduction: int):
 def _elementwise(function):
     """A rule that reduces a function of two tensors of one dtype, computed in float32 for half precision."""
 
-    def body(input, target, reduction=_MEAN, *parameters, **named_parameters):
+    def body(input, target, reduction=MEAN, *parameters, **named_parameters):
         dtype = jnp.promote_types(input.dtype, target.dtype)
         operands = jnp.broadcast_arrays(widened(cast(input, dtype)), widened(cast(target, dtype)))
         loss = reduce(function(*operands, *parameters, **named_parameters), reduction)
@@ -50,7 +49,7 @@ def _elementwise(function):
     return body
 
 
-def _real_dtype(input, target, reduction=_MEAN, *parameters, **named_parameters) -> torch.dtype:
+def _real_dtype(input, target, reduction=MEAN, *parameters, **named_parameters) -> torch.dtype:
     return torch.promote_types(input.dtype, target.dtype).to_real()
 
 
@@ -81,8 +80,8 @@ def _huber(input, target, delta=1.0):
     return where(lax.le(distance, like(input, delta)), square, line)
 
 
-def _absolute_dtypes(input, target, reduction=_MEAN):
-    return INEXACT if reduction == _MEAN else NUMBERS
+def _absolute_dtypes(input, target, reduction=MEAN):
+    return INEXACT if reduction == MEAN else NUMBERS
 
 
 for _name, _function, _takes in (
@@ -121,27 +120,27 @@ limit_decomposed(aten.soft_margin_loss.default, takes=FLOATS)
 
 
 def _reduce_tensor(loss, reduction: int):
-    return loss if reduction == _NONE else loss.mean() if reduction == _MEAN else loss.sum()
+    return loss if reduction == NONE else loss.mean() if reduction == MEAN else loss.sum()
 
 
 @implements_tensors(torch.margin_ranking_loss, aten.margin_ranking_loss.default)
-def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=_MEAN):
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=MEAN):
     return _reduce_tensor((-target * (input1 - input2) + float(margin)).clamp_min(0), reduction)
 
 
 @implements_tensors(_nn.soft_margin_loss, aten.soft_margin_loss.default, takes=FLOATS)
-def soft_margin_loss(input, target, reduction=_MEAN):
+def soft_margin_loss(input, target, reduction=MEAN):
     return _reduce_tensor(-F.logsigmoid(input * target), reduction)
 
 
 @implements_tensors(torch.hinge_embedding_loss, aten.hinge_embedding_loss.default)
-def hinge_embedding_loss(input, target, margin=1.0, reduction=_MEAN):
+def hinge_embedding_loss(input, target, margin=1.0, reduction=MEAN):
     apart = torch.where(target != 1, (margin - input).clamp_min(0), 0)
     return _reduce_tensor(apart + torch.where(target != -1, input, 0), reduction)
 
 
 @implements_tensors(_nn.multi_margin_loss, aten.multi_margin_loss.default, takes=FLOATS)
-def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=_MEAN):
+def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=MEAN):
     rows, index = torch.atleast_2d(input), target.reshape(-1, 1)
     batch, classes = rows.shape[0], rows.shape[-1]
     if rows.ndim != 2 or classes == 0:
@@ -155,11 +154,11 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=_ME
         distances = distances * weight.reshape(-1)[index]
     others = torch.arange(classes) != index
     loss = torch.where(others, distances, 0).sum(1) / classes
-    return loss.reshape(target.shape) if reduction == _NONE else _reduce_tensor(loss, reduction)
+    return loss.reshape(target.shape) if reduction == NONE else _reduce_tensor(loss, reduction)
 
 
 @implements_tensors(_nn.multilabel_margin_loss, aten.multilabel_margin_loss.default, takes=FLOATS)
-def multilabel_margin_loss(input, target, reduction=_MEAN):
+def multilabel_margin_loss(input, target, reduction=MEAN):
     rows, labels = torch.atleast_2d(input), torch.atleast_2d(target)
     classes = rows.shape[-1]
     if rows.ndim != 2 or classes == 0:
@@ -175,7 +174,7 @@ def multilabel_margin_loss(input, target, reduction=_MEAN):
     distances = F.relu(1 - rows.gather(1, index).unsqueeze(2) + rows.unsqueeze(1))
     counted = listed.unsqueeze(2) & ~is_target.unsqueeze(1)
     loss = torch.where(counted, distances, 0).sum((1, 2)) / classes
-    return loss.reshape(input.shape[:-1]) if reduction == _NONE else _reduce_tensor(loss, reduction)
+    return loss.reshape(input.shape[:-1]) if reduction == NONE else _reduce_tensor(loss, reduction)
 
 
 # Probabilities of two classes.
@@ -198,7 +197,7 @@ def _(primals, tangents):
 
 
 @implements(_nn.binary_cross_entropy, takes=FLOATS)
-def binary_cross_entropy(input, target, weight=None, reduction=_MEAN):
+def binary_cross_entropy(input, target, weight=None, reduction=MEAN):
     loss = _cross_entropy_of_two(widened(input), cast(widened(target), widened(input).dtype))
     return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
 
@@ -208,7 +207,7 @@ def _weighted(loss, weight):
 
 
 @implements(torch.binary_cross_entropy_with_logits, takes=FLOATS)
-def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None, reduction=_MEAN):
+def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None, reduction=MEAN):
     x = widened(input)
     target = cast(target, x.dtype)
     log_likelihood = logsigmoid(x)
@@ -280,14 +279,14 @@ def _negative_likelihood(log_likelihood, target, weight, reduction, ignore_index
     """Reduces the log-likelihoods of the targets' classes; the mean is weighted."""
     valid = lax.ne(target, like(target, ignore_index))
     loss = where(valid, lax.neg(log_likelihood), like(log_likelihood, 0))
-    weights = _class_weights(weight, target, valid, loss.dtype) if weight is not None or reduction == _MEAN else None
+    weights = _class_weights(weight, target, valid, loss.dtype) if weight is not None or reduction == MEAN else None
     if weight is not None:
         loss = lax.mul(loss, weights)
-    return lax.div(reduce(loss, _SUM), reduce(weights, _SUM)) if reduction == _MEAN else reduce(loss, reduction)
+    return lax.div(reduce(loss, SUM), reduce(weights, SUM)) if reduction == MEAN else reduce(loss, reduction)
 
 
 @implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d, takes=FLOATS)
-def nll_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100):
+def nll_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100):
     if input.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {input.ndim})")
     axis = _class_axis(input, target, weight)
@@ -298,7 +297,7 @@ def nll_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100):
 
 
 @implements(_nn.cross_entropy_loss, takes=FLOATS)
-def cross_entropy_loss(input, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
+def cross_entropy_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100, label_smoothing=0.0):
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if input.shape == target.shape and jnp.issubdtype(target.dtype, jnp.floating):
@@ -322,9 +321,9 @@ def _smoothing_loss(x, log_sum, target, axis, weight, reduction, ignore_index):
         losses = losses * _along(weight, axis, losses)
     valid = lax.ne(target, like(target, ignore_index))
     losses = where(valid, lax.reduce_sum(losses, (axis,)), like(losses, 0))
-    if reduction != _MEAN:
+    if reduction != MEAN:
         return reduce(losses, reduction)
-    return lax.div(reduce(losses, _SUM), reduce(_class_weights(weight, target, valid, losses.dtype), _SUM))
+    return lax.div(reduce(losses, SUM), reduce(_class_weights(weight, target, valid, losses.dtype), SUM))
 
 
 def _along(weight, axis, x):
@@ -361,69 +360,3 @@ def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, 
 @implements_tensors("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction")
 def _linear_cross_entropy_each(input, weight, target, bias, class_weight, ignore_index, *_how):
     return _linear_cross_entropy(input, weight, target, bias, class_weight, "none", ignore_index, 0.0)[0]
-
-
-# Connectionist temporal classification.
-
-
-@implements(torch.ctc_loss, takes=FLOATS)
-def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=_MEAN, zero_infinity=False):
-    batched = log_probs.ndim == 3
-    x = widened(log_probs if batched else lax.expand_dims(log_probs, (1,)))
-    input_lengths, target_lengths = (
-        jnp.asarray(lengths, np.int32).reshape(-1) for lengths in (input_lengths, target_lengths)
-    )
-    labels = _label_rows(jnp.asarray(targets, np.int32), target_lengths, x.shape[1])
-    loss = _ctc_forward(x, labels, input_lengths, target_lengths, blank)
-    if zero_infinity:
-        loss = where(jnp.isinf(loss), like(loss, 0), loss)
-    if reduction == _MEAN:
-        loss = reduce(lax.div(loss, cast(lax.max(target_lengths, np.int32(1)), loss.dtype)), _MEAN)
-    elif reduction == _SUM:
-        loss = reduce(loss, _SUM)
-    return cast(loss if batched or reduction else lax.squeeze(loss, (0,)), log_probs.dtype)
-
-
-def _label_rows(targets, lengths, batch: int):
-    """The labels of each sequence in a row, also where the targets are given end to end."""
-    if targets.ndim == 2:
-        return targets
-    if batch == 1:
-        return lax.expand_dims(targets, (0,))
-    start = lax.cumsum(lengths) - lengths
-    return targets.at[start[:, None] + np.arange(targets.size)].get(mode="clip")
-
-
-_IMPOSSIBLE = -1e30  # stands for log(0): finite, so that its derivatives are
-
-
-def _ctc_forward(log_probs, labels, input_lengths, target_lengths, blank: int):
-    """The forward variables of Graves et al. (2006), eq. 6 and 7, for each sequence; the loss is their last sum."""
-    batch, states = labels.shape[0], 2 * labels.shape[1] + 1
-    states_of = jnp.full((batch, states), blank, np.int32).at[:, 1::2].set(labels)
-    emitted = jnp.take_along_axis(log_probs, states_of[None], axis=2)  # time, batch, state
-    skips = (
-        jnp.zeros((batch, states), bool)
-        .at[:, 2:]
-        .set((states_of[:, 2:] != blank) & (states_of[:, 2:] != states_of[:, :-2]))
-    )
-
-    def delayed(alpha, by):
-        return jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=_IMPOSSIBLE)[:, :states]
-
-    def step(alpha, at):
-        time, emission = at
-        arrivals = [alpha, delayed(alpha, 1), jnp.where(skips, delayed(alpha, 2), _IMPOSSIBLE)]
-        after = lax.max(jax.nn.logsumexp(jnp.stack(arrivals), axis=0) + emission, like(alpha, _IMPOSSIBLE))
-        return jnp.where((time < input_lengths)[:, None], after, alpha), None
-
-    first = jnp.where(np.arange(states) < 2, emitted[0], _IMPOSSIBLE)
-    alpha, _ = lax.scan(step, first, (np.arange(1, len(emitted), dtype=np.int32), emitted[1:]))
-    ends = jnp.stack([2 * target_lengths, jnp.maximum(2 * target_lengths - 1, 0)], axis=1)
-    ending = jnp.take_along_axis(alpha, ends, axis=1)
-    ending = jnp.where((np.arange(2) == 1) & (target_lengths == 0)[:, None], _IMPOSSIBLE, ending)
-    loss = lax.neg(jax.nn.logsumexp(ending, axis=1))
-    # PyTorch's derivative is that of inputs which are normalised, that is, with the one of log_softmax in it.
-    total = jnp.where(np.arange(len(emitted))[:, None] < input_lengths, jnp.exp(log_probs).sum(2), 0).sum(0)
-    loss += total - lax.stop_gradient(total)
-    return jnp.where(loss > -_IMPOSSIBLE / 2, jnp.inf, loss)

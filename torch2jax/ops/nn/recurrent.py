@@ -169,6 +169,13 @@ def _one_step(kind: str, input, states, w_ih, w_hh, b_ih, b_hh):
     cell = _CELLS[kind]
     if input.shape[-1] != w_ih.shape[1]:
         raise RuntimeError(f"input has inconsistent input_size: got {input.shape[-1]} expected {w_ih.shape[1]}")
+    for i, state in enumerate(states):
+        if state.shape[0] != input.shape[0]:
+            raise RuntimeError(f"Input batch size {input.shape[0]} doesn't match hidden{i} batch size {state.shape[0]}")
+        if state.shape[-1] != w_hh.shape[1]:
+            raise RuntimeError(
+                f"hidden{i} has inconsistent hidden_size: got {state.shape[-1]}, expected {w_hh.shape[1]}"
+            )
     projected, b_hh = _project(cell, input, w_ih, b_ih, b_hh)
     return cell.step(projected, tuple(states), w_hh, b_hh)
 

@@ -331,8 +331,28 @@ _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # the values of `interpolation_mode`
 _ZEROS, _BORDER, _REFLECTION = 0, 1, 2  # and of `padding_mode`
 
 
-@implements(aten.grid_sampler_2d, aten.grid_sampler_3d, takes=FLOATS)
+def _expect_grid(input, grid) -> None:
+    sizes = f"input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
+    if input.shape[0] != grid.shape[0]:
+        raise RuntimeError(f"grid_sampler(): expected grid and input to have same batch size, but got {sizes}")
+    if grid.shape[-1] != input.ndim - 2:
+        raise RuntimeError(
+            f"grid_sampler(): expected grid to have size {input.ndim - 2} in last dimension, but got grid with sizes "
+            f"{list(grid.shape)}"
+        )
+    if input.ndim != grid.ndim:
+        raise RuntimeError(f"grid_sampler(): expected input and grid with same number of dimensions, but got {sizes}")
+    if input.dtype != grid.dtype:
+        raise RuntimeError(f"grid_sampler(): expected grid of the dtype of the input, {input.dtype}, got {grid.dtype}")
+
+
+@implements(
+    *(aten.grid_sampler_2d, aten.grid_sampler_3d, aten._grid_sampler_2d_cpu_fallback),
+    torch._grid_sampler_2d_cpu_fallback,
+    takes=FLOATS,
+)
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
+    _expect_grid(input, grid)
     x, points = widened(input), widened(grid)
     sizes = x.shape[2:]
     # The last dimension of a grid counts the input's dimensions from the innermost one.
