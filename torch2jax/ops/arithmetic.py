@@ -149,14 +149,14 @@ def rfloordiv(input, other):
     return floor_divide(other, input)
 
 
-@default(torch.remainder, takes=REALS)
+@exact(torch.remainder, takes=REALS)  # PyTorch rounds a number, of which the rest depends
 def remainder(input, other):
     _check_divisor(other)
     rest = lax.rem(input, other)
     return rest if is_unsigned(rest) else where(_disagree(rest, other), lax.add(rest, other), rest)
 
 
-@default_once(torch.fmod, takes=REALS)
+@exact(torch.fmod, takes=REALS)
 def fmod(input, other):
     _check_divisor(other)
     return lax.rem(input, other)

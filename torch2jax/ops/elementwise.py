@@ -8,7 +8,7 @@ from jax import lax
 
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
-from .arrays import has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where
+from .arrays import cast, has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where, widened
 from .comparison import at_least, at_most
 from .complex import direction, magnitude
 from .families import exact, floating, floating_once, floating_real, floating_real_once, predicate, unary
@@ -90,10 +90,11 @@ def round(input, *, decimals=0):
         return input
     if decimals == 0:
         return lax.round(input, lax.RoundingMethod.TO_NEAREST_EVEN)
-    scale = like(input, 10.0 ** abs(decimals))
-    scaled = lax.mul(input, scale) if decimals > 0 else lax.div(input, scale)
+    wide = widened(input)
+    scale = like(wide, 10.0 ** abs(decimals))
+    scaled = lax.mul(wide, scale) if decimals > 0 else lax.div(wide, scale)
     rounded = lax.round(scaled, lax.RoundingMethod.TO_NEAREST_EVEN)
-    return lax.div(rounded, scale) if decimals > 0 else lax.mul(rounded, scale)
+    return cast(lax.div(rounded, scale) if decimals > 0 else lax.mul(rounded, scale), input.dtype)
 
 
 @exact(torch.frac, takes=FLOATS)

@@ -28,7 +28,7 @@ class Promotion(enum.Enum):
     BOOL_TO_LONG = KIND.BOOL_TO_LONG
     """As DEFAULT, but bool becomes int64."""
     ALWAYS_BOOL = KIND.ALWAYS_BOOL
-    """Common dtype; the result is bool."""
+    """Common dtype, and computed in it: numbers are rounded before they are compared; the result is bool."""
     COMPLEX_TO_FLOAT = KIND.COMPLEX_TO_FLOAT
     """As DEFAULT, but the result of complex operands is real."""
     DEFAULT_ONCE = "DEFAULT_ONCE"
@@ -83,4 +83,7 @@ def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torc
             of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
             for of, is_scalar in kinds
         ]
-        return elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]
+        compute, result = elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]
+        if kind is Promotion.ALWAYS_BOOL:
+            compute, _ = elementwise_dtypes(*examples, type_promotion_kind=KIND.NO_OPMATH)
+        return compute, result
