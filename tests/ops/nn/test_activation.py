@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.database import compare
+from tests.ops.database import compare, compare_trees
 from torch2jax import t2j
 
 POINTWISE = [
@@ -149,3 +149,13 @@ def test_glu_of_half_precision_rounds_once():
     compare(found, wide[0].bfloat16())
     (gradient,) = backward(jnp.ones_like(found))
     compare(gradient, wide[1](torch.ones(64, 32))[0].bfloat16())
+
+
+def test_a_sum_is_rectified():
+    def both(x, y):
+        z = x.clone()
+        torch._VF._add_relu_(z, y, alpha=2)
+        return torch._VF._add_relu(x, y, alpha=2), torch._VF._add_relu(x, 0.5), z
+
+    x, y = torch.tensor([-1.0, 2.0]), torch.tensor([0.25, -2.0])
+    compare_trees(t2j(both)(t2j(x), t2j(y)), both(x, y))

@@ -108,3 +108,19 @@ def test_kernels_by_their_own_names(kernel, shape, weight, args):
     compare(t2j(kernel)(*t2j((x, weight)), *args), kernel(x, weight, *args))
     with pytest.raises(RuntimeError, match="kernel_size"):
         t2j(kernel)(*t2j((x, weight)), [2] * (len(shape) - 1), *args[1:])
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.nn.functional.unfold(x, 2), (3, 0, 3, 4)),
+        (lambda x: torch.nn.functional.unfold(x, 2), (0, 3, 4)),
+        (lambda x: torch.nn.functional.fold(x, (2, 2), 2), (3, 0, 4)),
+    ],
+)
+def test_blocks_of_nothing(function, shape):
+    with pytest.raises(RuntimeError) as expected:
+        function(torch.zeros(shape))
+    with pytest.raises(RuntimeError, match="possibly 0 batch size") as got:
+        t2j(function)(jnp.zeros(shape))
+    assert str(expected.value) in str(got.value)

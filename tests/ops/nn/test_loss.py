@@ -59,6 +59,9 @@ def test_binary_cross_entropy_at_the_ends():
         (lambda x: F.cross_entropy(x, torch.zeros(2)), RuntimeError, "expected scalar type Long"),
         (lambda x: F.cross_entropy(x, x, label_smoothing=2.0), RuntimeError, "between 0.0 and 1.0"),
         (lambda x: F.huber_loss(x, x, delta=0.0), RuntimeError, "non-positive"),
+        (lambda x: F.binary_cross_entropy(x * 2, x), RuntimeError, "elements of input should be between 0 and 1"),
+        (lambda x: F.binary_cross_entropy(x, x - 2), RuntimeError, "elements of target should be between 0 and 1"),
+        (lambda x: F.binary_cross_entropy(x / 0 * 0, x), RuntimeError, "elements of input should be"),
         (lambda x: F.mse_loss(x, x, reduction="average"), ValueError, "not a valid value for reduction"),
     ],
 )

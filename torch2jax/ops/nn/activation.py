@@ -40,6 +40,16 @@ def relu(input):
     return _relu(input)
 
 
+@implements_tensors(aten._add_relu.Tensor, aten._add_relu.Scalar)
+def _add_relu(self, other, alpha=1):
+    return torch.add(self, other, alpha=alpha).relu()
+
+
+@implements_tensors(aten._add_relu_.Tensor, aten._add_relu_.Scalar)
+def _add_relu_(self, other, alpha=1):
+    return self.add_(other, alpha=alpha).relu_()
+
+
 def _clamp(x, low, high):
     # The derivative of lax.clamp is zero at both bounds.
     return lax.clamp(like(x, low), x, like(x, high))

@@ -351,6 +351,11 @@ def _pairs(kernel_size, dilation, padding, stride):
 def im2col(input, kernel_size, dilation=1, padding=0, stride=1):
     if input.ndim not in (3, 4):
         raise RuntimeError(f"expected 3D (unbatched) or 4D (batched) input to unfold, but got shape {input.shape}")
+    if 0 in input.shape[input.ndim - 3 :]:
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, "
+            f"but got: {list(input.shape)}"
+        )
     images = input if input.ndim == 4 else lax.expand_dims(input, (0,))
     columns = _unfold(images, *_pairs(kernel_size, dilation, padding, stride))
     return columns if input.ndim == 4 else lax.squeeze(columns, (0,))
@@ -360,6 +365,11 @@ def im2col(input, kernel_size, dilation=1, padding=0, stride=1):
 def col2im(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     if input.ndim not in (2, 3):
         raise RuntimeError(f"expected 2D (unbatched) or 3D (batched) input to fold, but got shape {input.shape}")
+    if 0 in input.shape[input.ndim - 2 :]:
+        raise RuntimeError(
+            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
+            f"input, but got: {list(input.shape)}"
+        )
     columns = input if input.ndim == 3 else lax.expand_dims(input, (0,))
     arguments = _pairs(kernel_size, dilation, padding, stride)
     height, width = per_dimension(output_size, 2, "output_size")

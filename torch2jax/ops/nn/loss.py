@@ -15,6 +15,7 @@ from torch.nn import _reduction as _Reduction
 
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
+from ...tensors.traced import is_traced
 from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
 from ..indexing import known_values
@@ -198,8 +199,16 @@ def _(primals, tangents):
 
 @implements(_nn.binary_cross_entropy, takes=FLOATS)
 def binary_cross_entropy(input, target, weight=None, reduction=MEAN):
+    _expect_probabilities(input, "input")
+    _expect_probabilities(target, "target")
     loss = _cross_entropy_of_two(widened(input), cast(widened(target), widened(input).dtype))
     return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
+
+
+def _expect_probabilities(values, name: str) -> None:
+    """Refuses others where they are known; traced ones are taken at their word."""
+    if not is_traced(values) and not ((values >= 0) & (values <= 1)).all():
+        raise RuntimeError(f"all elements of {name} should be between 0 and 1")
 
 
 def _weighted(loss, weight):
