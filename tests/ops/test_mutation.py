@@ -314,3 +314,31 @@ def test_what_memory_grows_by_shows_where_algorithms_are_deterministic(dtype, st
         return x
 
     np.testing.assert_array_equal(t2j(function)(), function())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_out_from_outside_is_returned_itself(jit):
+    """So that code which keeps what was returned, as `spectral_norm` does, keeps what it has had."""
+    outside = torch.zeros(3, 4)
+
+    def function(x):
+        assert torch.add(x, 1, out=outside) is outside
+        assert torch.nn.functional.normalize(x, out=outside) is outside
+        return outside * 1
+
+    with pytest.warns(UserWarning, match="writes in place to a tensor from outside"):
+        got = (jax.jit if jit else lambda f: f)(t2j(function))(t2j(X))
+    np.testing.assert_allclose(got, torch.nn.functional.normalize(X), rtol=1e-6)
+    assert not outside.any()
+
+
+@pytest.mark.filterwarnings("ignore:translated code writes in place")
+def test_a_module_closed_over_is_left_as_it_was():
+    layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 4))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    for translated in (t2j(lambda x: layer(x)), jax.jit(t2j(lambda x: layer(x)))):
+        translated(jnp.ones((2, 3)))
+    assert all(type(buffer) is torch.Tensor for buffer in layer.buffers())
+    for name, value in layer.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    layer(torch.ones(2, 3))

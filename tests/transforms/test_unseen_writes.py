@@ -94,3 +94,24 @@ def test_a_leaf_that_overlaps_itself(jit):
     translated = t2j(gradient)
     for a, b in zip((jax.jit(translated) if jit else translated)(t2j(x)), gradient(x), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_leaves_on_one_memory_are_trained(jit):
+    def train(x):
+        flat = torch.linspace(-1, 1, 15)
+        parameters = [torch.nn.Parameter(flat[:9].view(3, 3)), torch.nn.Parameter(flat[9:].view(2, 3).t())]
+        optimizer, losses = torch.optim.SGD(parameters, lr=0.1, momentum=0.9), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = (torch.tanh(x @ parameters[0]) @ parameters[1]).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses, flat
+
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    translated = t2j(train)
+    (losses, flat), (expected, expected_flat) = (jax.jit(translated) if jit else translated)(t2j(x)), train(x)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(flat, expected_flat, rtol=1e-5, atol=1e-6)

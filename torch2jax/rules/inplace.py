@@ -356,7 +356,7 @@ def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool, b
     if target.shape != result.shape:
         _resize_out(target, result, operands)
     _store(target, result)
-    return target
+    return out  # itself, as in-place forms
 
 
 def _resize_out(target: Torchish, result: Torchish, operands) -> None:

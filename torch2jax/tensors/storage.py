@@ -416,8 +416,9 @@ class View(Journaled):
         if tape is not None and is_traced(array):
             self._touch()
             before = self._array
-            if self._is_as_it_was(tape) and self._root is not None and self._root.layout == held.layout:
-                self._root = Held(tape.with_values(self._root.array, tape.lowered(array)), held.layout)
+            if self._is_as_it_was(tape) and self._root is not None:
+                values = Held(tape.lowered(array), held.layout).arranged(self._root.layout)
+                self._root = Held(tape.with_values(self._root.array, values), self._root.layout)
                 self._array = tape.with_values(before, tape.lowered(self._root.arranged(None)))
             else:
                 self._root = Held(tape.claimed(array), held.layout)
@@ -443,10 +444,16 @@ class View(Journaled):
         return self._array
 
     def _is_as_it_was(self, tape) -> bool:
-        """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now."""
+        """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now.
+
+        A leaf is written to unseen alone, perhaps as another one on the same memory.
+        """
         before = self._origin
         self._origin = tape.variables(self.parent.held.array), self.storage.memory.seen
-        return self._array is not None and bool(self._origin[0]) and self._origin == before
+        return self._array is not None and bool(self._origin[0]) and (self._origin == before or self._is_leaf())
+
+    def _is_leaf(self) -> bool:
+        return self.storage.history is not None and self.storage.history.begins_at(self)
 
     def _read(self) -> Any:
         return self.kind.read(self.parent.read())
@@ -552,8 +559,7 @@ class View(Journaled):
 
     def _with_values(self, tape, values: Held) -> Held | None:
         """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
-        history = self.storage.history
-        if self._version != self.storage.memory.version or history is None or not history.begins_at(self):
+        if self._version != self.storage.memory.version or not self._is_leaf():
             return None
         array, layout = Held(self._array, None) if self._root is None else self._root
         return Held(tape.with_values(array, values.arranged(layout)), layout)
