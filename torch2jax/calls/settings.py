@@ -6,6 +6,7 @@ the whole process, which other threads share: a call keeps its own.
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,9 @@ class Settings:
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
         self.changes: list[Callable[[], None]] = []
-        """What undoes each change of a tensor of PyTorch's own, and takes itself from here."""
+        """What undoes each change of an object from outside the call, and takes itself from here."""
+        self.made: dict[int, weakref.ref[torch.nn.Module]] = {}
+        """The modules that the call has made, by their ids."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
 
@@ -61,7 +64,7 @@ class Settings:
                 torch._C.autocast_increment_nesting()
 
     def undo_changes(self) -> None:
-        """Puts back what PyTorch's own tensors were, the last change first."""
+        """Puts back what objects from outside were, the last change first."""
         while self.changes:
             self.changes[-1]()
 

@@ -20,7 +20,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments, map_results
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
-from . import optimizers as optimizers  # registers what stands in for PyTorch's
+from . import attributes as attributes, optimizers as optimizers  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
 

@@ -207,7 +207,10 @@ def binary_cross_entropy(input, target, weight=None, reduction=MEAN):
 
 def _expect_probabilities(values, name: str) -> None:
     """Refuses others where they are known; traced ones are taken at their word."""
-    if not is_traced(values) and not ((values >= 0) & (values <= 1)).all():
+    if is_traced(values):
+        return
+    values = np.asarray(values)
+    if not ((values >= 0) & (values <= 1)).all():
         raise RuntimeError(f"all elements of {name} should be between 0 and 1")
 
 
