@@ -186,3 +186,11 @@ def test_modules_that_are_scripted_within_the_call(training, activation, norm_fi
 
     np.testing.assert_allclose(t2j(function)(t2j(x)), layer(x).detach(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(jax.jit(t2j(function))(t2j(x)), layer(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_encoders_that_are_scripted_within_the_call():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 2).eval()
+    encoder.requires_grad_(False)
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    scripted = t2j(lambda x: torch.jit.script(encoder)(x))
+    np.testing.assert_allclose(scripted(t2j(x)), encoder(x), rtol=1e-4, atol=1e-5)
