@@ -191,3 +191,16 @@ def test_half_precision_is_rounded_once(function, shapes, dtype):
     for gradient, tensor, expected in zip(gradients(*map(t2j, tensors)), tensors, wanted, strict=True):
         assert gradient.dtype == t2j(tensor).dtype
         np.testing.assert_allclose(gradient.astype(jnp.float32), expected.numpy(), rtol=0.05, atol=0.1)
+
+
+def test_dots_of_an_ellipsis_stand_together():
+    with pytest.raises(RuntimeError, match=r"found '\.' for operand 1 that is not part of any ellipsis"):
+        t2j(lambda x: torch.einsum("i, . ..", x, x))(jnp.ones(2))
+
+
+def test_sums_of_rows():
+    x, coefficients = torch.randn(3, 2, 4), torch.randn(5, 3)
+    compare(
+        t2j(torch._compute_linear_combination)(t2j(x), t2j(coefficients)),
+        torch._compute_linear_combination(x, coefficients),
+    )

@@ -336,3 +336,17 @@ def test_threads_do_not_meet():
     for thread in threads:
         thread.join()
     assert results == {n: 1225.0 * n for n in range(4)}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_memory_that_a_view_has_grown(jit):
+    def function(x):
+        small = x.clone()
+        part = small[0]
+        part.resize_(4, 3).zero_()
+        small.add_(1)
+        return part, small, part.data_ptr() * 0
+
+    translated = jax.jit(t2j(function)) if jit else t2j(function)
+    for got, expected in zip(translated(jnp.ones(3)), function(torch.ones(3)), strict=True):
+        np.testing.assert_array_equal(got, expected)

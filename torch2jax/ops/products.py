@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -327,6 +328,9 @@ def einsum(equation, *operands, path=None):
         return _einsum((equation, *operands), (equation, *operands)[::2])
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
+    if parted := re.search(r"\.\s+\.", equation):
+        operand = equation[: parted.start()].count(",")
+        raise RuntimeError(f"einsum(): found '.' for operand {operand} that is not part of any ellipsis")
     return _einsum((equation.replace(" ", ""), *operands), operands)
 
 
@@ -336,6 +340,12 @@ def _einsum(arguments, operands):
     except (ValueError, TypeError, AssertionError) as error:
         shapes = ", ".join(str(list(np.shape(operand))) for operand in operands)
         raise RuntimeError(f"einsum(): operands of shapes {shapes} do not fit {arguments[0]!r}: {error}") from None
+
+
+@multiplied(torch._compute_linear_combination)
+def _compute_linear_combination(input, coefficients):
+    """Sums of the rows of `input`, one for each row of `coefficients`."""
+    return jnp.tensordot(coefficients, input, 1)
 
 
 @multiplied(torch.tensordot)

@@ -145,6 +145,17 @@ class Storage(Journaled):
             self.differentiable = self.differentiable or self._may_differ()
             self._publish()
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether the memory is larger than it was."""
+        return self._larger is not None or self.memory.size > self._reach
+
+    def known_after(self, written, place: "Place"):
+        """What is known of all memory after these values, the storage's own, are replaced by known ones."""
+        del place
+        self._settle()
+        return written if self._larger is None else self._larger.known_after(written, self._larger.place)
+
     def replace(self, held: Held, known, *, is_written: bool) -> None:
         """Holds the same values as they are outside the trace that has ended.
 
@@ -505,11 +516,12 @@ class View(Journaled):
 
     def known_after(self, written, place: Place):
         """What is known of all memory after the values of a tensor there are replaced by known ones."""
-        if self.is_chosen or self.storage.gaps is not None or (self.storage.known is None and not self.covers):
-            return None
         storage, place = self.storage.root, place._replace(bits=self.bits)
-        before = None if self.covers else storage.known
-        if before is None and place.dtype is not None and canonical(place.dtype) != storage.dtype:
+        covers = self.covers and storage is self.storage  # memory may have grown since
+        before = None if covers else storage.known
+        if self.is_chosen or self.storage.gaps is not None or (before is None and not covers):
+            return None
+        if covers and place.dtype is not None and canonical(place.dtype) != storage.dtype:
             return None
         is_there = isinstance(written, torch.Tensor) and (before is None or isinstance(before, torch.Tensor))
         if is_there and is_small(storage.memory.size):

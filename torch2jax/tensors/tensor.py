@@ -256,7 +256,7 @@ class Torchish(torch.Tensor):
             for level in reversed(levels):
                 level.check_write(self, held.array)
         node = self._node
-        if known is not None and isinstance(node, View):
+        if known is not None and (isinstance(node, View) or node.has_grown):
             with torch._C.DisableTorchFunction():
                 place = Place(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
             known = node.known_after(known, place)
