@@ -328,10 +328,20 @@ def einsum(equation, *operands, path=None):
         return _einsum((equation, *operands), (equation, *operands)[::2])
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
+    _check_equation(equation)
+    return _einsum((equation.replace(" ", ""), *operands), operands)
+
+
+def _check_equation(equation: str) -> None:
+    """Refuses what PyTorch does and jnp.einsum does not: dots that stand apart, and subscripts that are no letters."""
     if parted := re.search(r"\.\s+\.", equation):
         operand = equation[: parted.start()].count(",")
         raise RuntimeError(f"einsum(): found '.' for operand {operand} that is not part of any ellipsis")
-    return _einsum((equation.replace(" ", ""), *operands), operands)
+    if other := re.search(r"[^A-Za-z.,\s>-]", equation):
+        raise RuntimeError(
+            f"einsum(): invalid subscript given at index {other.start()} in the equation string, subscripts must be in "
+            "[a-zA-Z]"
+        )
 
 
 def _einsum(arguments, operands):
@@ -342,10 +352,15 @@ def _einsum(arguments, operands):
         raise RuntimeError(f"einsum(): operands of shapes {shapes} do not fit {arguments[0]!r}: {error}") from None
 
 
-@multiplied(torch._compute_linear_combination)
-def _compute_linear_combination(input, coefficients):
-    """Sums of the rows of `input`, one for each row of `coefficients`."""
-    return jnp.tensordot(coefficients, input, 1)
+@implements_tensors(
+    torch._compute_linear_combination,
+    torch.ops.aten._compute_linear_combination.default,
+    torch.ops.aten._compute_linear_combination.out,
+)
+def _compute_linear_combination(input, coefficients, *, out=None):
+    """Sums of the rows of `input`, one for each row of `coefficients`; they are added to `out`."""
+    sums = torch.tensordot(coefficients.to(input.dtype), input, 1)
+    return sums if out is None else out.add_(sums)
 
 
 @multiplied(torch.tensordot)
