@@ -154,7 +154,10 @@ class Storage(Journaled):
         """What is known of all memory after these values, the storage's own, are replaced by known ones."""
         del place
         self._settle()
-        return written if self._larger is None else self._larger.known_after(written, self._larger.place)
+        larger = self._larger
+        if larger is None:
+            return written
+        return None if larger.place is None else larger.known_after(written, larger.place)
 
     def replace(self, held: Held, known, *, is_written: bool) -> None:
         """Holds the same values as they are outside the trace that has ended.
