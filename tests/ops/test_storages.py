@@ -256,6 +256,25 @@ def test_set_without_gradients_keeps_what_requires_grad():
             np.testing.assert_allclose(got, want.detach().numpy())
 
 
+def test_set_to_what_requires_grad_has_no_derivative():
+    def f(x):
+        leaf, tensor = x.clone().requires_grad_(), torch.zeros(3)
+        tensor.set_(leaf)
+        assert (tensor.requires_grad, tensor.is_leaf, leaf.is_leaf) == (True, False, True)
+        loss = (tensor * tensor).sum()
+        with pytest.raises(RuntimeError, match="derivative for set_ is not implemented"):
+            torch.autograd.grad(loss, leaf, retain_graph=True)
+        found = torch.autograd.grad(loss, tensor)[0]
+        with torch.no_grad():
+            leaf.add_(1)
+        return found, tensor
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for translated in (t2j(f), jax.jit(t2j(f))):
+        for got, want in zip(translated(t2j(x)), f(x), strict=True):
+            np.testing.assert_allclose(got, want.detach().numpy())
+
+
 def test_a_tensor_of_a_storage_shares_it():
     def function(x):
         x = x * 1

@@ -22,10 +22,10 @@ def _begin(original, self, *args, **kwargs):
 
 @runs_instead_of(_Module.__setattr__, with_original=True)
 def _set(original, self, name, value):
-    if isinstance(value, Torchish):
+    if isinstance(value, Torchish) and not _is_made_here(self):
         place = next((part for part in _parts_of(self) if name in part), vars(self))
         before = place.get(name, _ABSENT)
-        if not isinstance(before, Torchish) and not _is_made_here(self):
+        if not isinstance(before, Torchish):
             _put_back_later(self, place, name, before)
     original(self, name, value)
 

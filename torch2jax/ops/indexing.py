@@ -432,12 +432,15 @@ def _without(shape, dim: int) -> tuple[int, ...]:
 class _Rows:
     """One call of an operator that takes a list of rows along a dimension, checked."""
 
-    def __init__(self, input, dim: int, index, *, negative: bool = False):
+    def __init__(self, input, dim: int, index, *, negative: bool = False, selects: bool = False):
         if index.ndim > 1:
             raise IndexError(f"Index is supposed to be a vector, but got {index.ndim} dimensions")
         self.dim, self.input_shape = axis_of(input, dim), input.shape
         self.input = at_least_1d(input)
-        check_bounds(index, self.input.shape[self.dim], self.dim, negative=negative)
+        if selects:
+            _expect_rows(self.input_shape, self.dim, index)
+        else:
+            check_bounds(index, self.input.shape[self.dim], self.dim, negative=negative)
         if negative:
             index = from_front(index, self.input.shape[self.dim])
         self.count = index.size
@@ -466,7 +469,9 @@ class _Rows:
 
 def _expect_rows(shape, dim: int, values) -> None:
     """Raises what PyTorch's index_select raises where there are no such rows: its ways to take them differ in that."""
-    size = shape[dim] if shape else 1
+    if is_traced(values):
+        return
+    values, size = np.ravel(values), shape[dim] if shape else 1
     if values.size and size == 0:
         raise RuntimeError("index_select(): self indexing axis dim should be positive")
     if not shape and values.size != 1:
@@ -504,9 +509,7 @@ def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
     _expect_index(index, "index_select")
-    if not is_traced(index) and index.ndim < 2:
-        _expect_rows(input.shape, axis_of(input, dim), np.ravel(index))
-    rows = _Rows(input, dim, index)
+    rows = _Rows(input, dim, index, selects=True)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())
 
