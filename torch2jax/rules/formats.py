@@ -9,7 +9,7 @@ import torch
 
 from ..tensors.tensor import strides_of_copy, strides_of_shape
 
-__all__ = ["as_convolved", "as_input", "as_joined", "like_input"]
+__all__ = ["as_convolved", "as_input", "as_joined", "as_volume", "like_input"]
 
 Strides = tuple[int, ...] | None
 
@@ -17,6 +17,14 @@ Strides = tuple[int, ...] | None
 def as_input(shape, input, *_args, **_options) -> Strides:
     """Channels last if the input seems to be."""
     return _formatted(shape, _is_channels_last(input))
+
+
+def as_volume(shape, input, *args, **options) -> Strides:
+    """As `as_input`, of volumes; channels of one without a batch are last if there are no gaps."""
+    if input.ndim == 5:
+        return as_input(shape, input, *args, **options)
+    is_last = not input.is_contiguous() and input[None].is_contiguous(memory_format=torch.channels_last_3d)
+    return strides_of_shape((1, *shape), torch.channels_last_3d)[1:] if is_last else None
 
 
 def as_convolved(shape, input, weight, *_args, **_options) -> Strides:

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 from torch._prims_common import alert_not_deterministic
 
-from ...rules.formats import as_input
+from ...rules.formats import as_input, as_volume
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, REALS
 from ...tensors.traced import is_traced
@@ -252,7 +252,7 @@ def max_pool2d(
 
 
 @implements(
-    F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5), strides=as_input
+    F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5), strides=as_volume
 )
 def max_pool3d(
     input,
@@ -278,7 +278,7 @@ def max_pool2d_with_indices(input, kernel_size, stride=None, padding=0, dilation
     return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
-@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_input)
+@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_volume)
 def max_pool3d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
     return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, True)
 
