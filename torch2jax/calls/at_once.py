@@ -13,13 +13,14 @@ from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.old_orders import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
+from ..tensors.known import Literal
 from ..tensors.storage import Storage
-from ..tensors.tensor import Torchish, make_tensor
-from .known import is_free_number, literal, results_of
+from ..tensors.tensor import CPU, Torchish, make_tensor
+from .known import is_free_number, results_of
 
 __all__ = ["run_at_once"]
 
-_CPU = torch.device("cpu")
+_Tensor = torch.Tensor
 _NUMBERS = frozenset((int, float, bool))
 _SMALL = 256
 _READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
@@ -27,10 +28,9 @@ _TO = torch.Tensor.to
 _LOOK = _READERS | {_TO}
 
 
-def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
+def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
-    rule: Any = registry.lookup(function)
-    if rule is None or (type(rule) is TensorRule and function not in _LOOK):
+    if type(rule) is TensorRule and function not in _LOOK:
         return None
     tensors: list[Torchish] = []
     knowns: list[torch.Tensor] = []
@@ -40,7 +40,9 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
         if kind is Torchish:
             node = value._node
             known = node.known
-            if type(known) is not torch.Tensor or node.storage.history is not None or value._label.type != "cpu":
+            if type(known) is not _Tensor or node.storage.history is not None:
+                return None
+            if (value._label is not CPU and value._label.type != "cpu") or (known.ndim and known.numel() > _SMALL):
                 return None
             tensors.append(value)
             knowns.append(known)
@@ -55,7 +57,7 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
     if type(rule) is OverloadedRule:
         rule = rule.find(rule.choose(*args))
     writes = type(rule) is InPlace
-    if not _is_pytorchs(rule.rule if writes else rule) or not _are_small(rule, knowns, args):
+    if not _is_pytorchs(rule.rule if writes else rule) or not (rule.elementwise or _are_small(args)):
         return None
     try:
         with torch._C.DisableTorchFunction():
@@ -64,7 +66,7 @@ def run_at_once(call: Any, function: Callable, args: tuple) -> Any:
             made = function(*reals)
     except Exception:  # with the words of the rule
         return None
-    if type(made) is not torch.Tensor:
+    if type(made) is not _Tensor:
         return None
     if made.ndim == 0:
         return _number(made)
@@ -85,11 +87,9 @@ def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
         return tensor if made is real else _number(made)
 
 
-def _are_small(rule, knowns: list[torch.Tensor], args: tuple) -> bool:
-    for known in knowns:
-        if known.ndim and known.numel() > _SMALL:
-            return False
-    return rule.elementwise or not any(type(x) is int and abs(x) > _SMALL for x in args)
+def _are_small(args: tuple) -> bool:
+    """Whether no number may stand for a large size."""
+    return all(type(value) is not int or abs(value) <= _SMALL for value in args)
 
 
 def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
@@ -98,16 +98,16 @@ def _written(function: Callable, target: Torchish, reals: list) -> Torchish | No
         return None
     made = reals[0].clone()
     function(made, *reals[1:])
-    target.write(literal(made), made)
+    target.write(Literal(made), made)
     return target
 
 
 def _number(made: torch.Tensor) -> Torchish:
     """The tensor of this call with a number that PyTorch has just made."""
-    storage = Storage(literal(made), made)
+    storage = Storage.waiting(Literal(made), made)
     if torch.is_inference_mode_enabled():
         storage.memory.is_inference = True
-    return make_tensor(storage, (), made.dtype, None, None, _CPU)
+    return make_tensor(storage, (), made.dtype, None, None, CPU)
 
 
 def _is_pytorchs(rule) -> bool:
@@ -118,8 +118,8 @@ def _is_pytorchs(rule) -> bool:
 def _is_plain(call) -> bool:
     """Whether nobody looks on, changes or records what is computed."""
     return (
-        call.is_unobserved
-        and call.is_lazy
+        call.is_lazy
+        and call.is_unobserved
         and call.settings.default_dtype is None
         and not torch._C._is_any_autocast_enabled()
         and not torch._C._len_torch_dispatch_stack()

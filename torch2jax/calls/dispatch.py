@@ -28,6 +28,7 @@ from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_ou
 from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
+from ..rules.recurring import run_recurring
 from ..seams import close_seams, open_seams
 from ..tensors.derived import NeedsClasses, have_a_say
 from ..tensors.dtypes import dtype_of_type
@@ -186,9 +187,13 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         if around is not None and around.is_active:
             return around.dispatch(self, func, args, kwargs or {})
         if not kwargs:
-            known = run_at_once(self, func, args)
-            if known is not None:
-                return known
+            rule = registry.lookup(func)
+            if rule is not None:
+                result = run_at_once(self, func, rule, args)
+                if result is None:
+                    result = run_recurring(self, func, rule, args)
+                if result is not None:
+                    return result
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch_selected(self, func, args: tuple, kwargs: dict):

@@ -21,6 +21,7 @@ from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
 from ..tensors.known import (
     Deferred,
+    Literal,
     are_for_all_sizes,
     defer,
     defer_body,
@@ -31,15 +32,14 @@ from ..tensors.known import (
     real,
 )
 from ..tensors.storage import Storage
-from ..tensors.tensor import Torchish, wrap, wrap_held
+from ..tensors.tensor import CPU, Torchish, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..translation import current
 
-__all__ = ["constant", "is_free", "is_free_number", "lazily", "literal", "results_of", "run_known", "write_known"]
+__all__ = ["constant", "is_free", "is_free_number", "lazily", "results_of", "run_known", "write_known"]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
-_CPU = torch.device("cpu")
 
 
 class _Unknown(Exception):
@@ -167,7 +167,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
     except Exception:  # with the words of the rule
         return False
-    target.write(literal(made), made)
+    target.write(Literal(made), made)
     return True
 
 
@@ -254,7 +254,7 @@ def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
     return found
 
 
-def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, device: torch.device = _CPU) -> Torchish:
+def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, device: torch.device = CPU) -> Torchish:
     """The tensor of this call with the values of one that PyTorch has just made, and that nobody else will write to.
 
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
@@ -268,16 +268,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
-    return wrap_held(literal(made), made.dtype, made, strides, device)
-
-
-def literal(made: torch.Tensor) -> Lazy:
-    """A known value that the graph gets as it is, once it asks."""
-    return Lazy(functools.partial(_emit, made), made.shape, canonical(made.dtype))
-
-
-def _emit(made: torch.Tensor) -> Held:
-    return Held(evaluate(made), None)
+    return wrap_held(Literal(made), made.dtype, made, strides, device)
 
 
 def _strides(made: torch.Tensor) -> tuple[int, ...] | None:
@@ -296,9 +287,9 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
     known: Any = operand.known
     kept = _Kept(operand.lazy if made.ndim else None, known)
     operation = _Operation(changed, [kept], (operand,), {})
-    emit = functools.partial(operation.result, 0, made) if made.ndim else functools.partial(_emit, made)
+    emit = functools.partial(operation.result, 0, made) if made.ndim else lambda: Literal(made).held
     lazy = Lazy(emit, tuple(made.shape), canonical(made.dtype), operation.depth, (operation, 0))
-    return literal(made) if lazy.is_long else lazy
+    return Literal(made) if lazy.is_long else lazy
 
 
 class _Kept(NamedTuple):
@@ -310,7 +301,7 @@ class _Kept(NamedTuple):
 
     @property
     def depth(self) -> int:
-        return self.lazy.depth if type(self.lazy) is Lazy else 0
+        return self.lazy.depth if isinstance(self.lazy, Lazy) else 0
 
     @property
     def is_narrowed(self) -> bool:
@@ -319,7 +310,7 @@ class _Kept(NamedTuple):
     @property
     def source(self) -> tuple["_Operation", int] | None:
         """What gives the array, where its values are not those that are known."""
-        return self.lazy.source if type(self.lazy) is Lazy and self.is_narrowed else None
+        return self.lazy.source if isinstance(self.lazy, Lazy) and self.is_narrowed else None
 
     def tensor(self) -> Torchish:
         """A tensor of its own with the operand's values, or, if these do not fit, with what the rules make of them."""
@@ -354,7 +345,7 @@ class _Operation:
     def result(self, index: int, known: torch.Tensor) -> Held:
         """One of its results, in the graph."""
         if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
-            return _emit(known)
+            return Held(evaluate(known), None)
         held, dtype = self.emitted(index), canonical(known.dtype)
         return held if held.dtype == dtype else Held(lax.convert_element_type(held.array, dtype), held.layout)
 

@@ -88,9 +88,12 @@ class Nesting(Call):
         if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
             return False
         trace = current_trace()
-        if trace is not self._staged and trace is self.outermost[0] and self.constants.stages_in(trace):
-            self._staged = trace
-        return trace is self._staged
+        if trace is self._staged:
+            return True
+        if trace is not self.outermost[0] or not self.constants.stages_in(trace):
+            return False
+        self._staged = trace
+        return True
 
     def outside(self):
         return outside()

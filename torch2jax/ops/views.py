@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.known import is_free, literal
+from ..calls.known import is_free
 from ..errors import TracedValueError
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.known import Place, in_pytorch
+from ..tensors.known import Literal, Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
@@ -194,7 +194,7 @@ def write_known_element(self: Torchish, index, value: float) -> bool:
         known = view.known_after(made, Place((), (), found[1], dtype))
         if not isinstance(known, torch.Tensor):
             return False
-        view.write(literal(made), known)
+        view.write(Literal(made), known)
         self.count_write()
         return True
 

@@ -19,7 +19,7 @@ from ..tensors.dtypes import default_dtype
 from ..tensors.traced import is_staged, is_traced, noting_questions
 from ..translation import current
 
-__all__ = ["INLINED", "call_inlined"]
+__all__ = ["INLINED", "Inlined", "call_inlined", "prepared", "run_inlined"]
 
 # How jax.jit is asked to leave no nested call in a graph: since JAX 0.11, True leaves one until the graph is compiled.
 INLINED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # pyright: ignore[reportAttributeAccessIssue]
@@ -107,6 +107,26 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     return result
 
 
+def prepared(body: Callable, args) -> "Inlined":
+    """What `run_inlined` takes for a body and its arguments, whatever values their arrays have.
+
+    Raises:
+        TypeError: a constant among them cannot be hashed.
+    """
+    arrays: list = []
+    return _inlined(_Call(body, tuple([_template(item, arrays) for item in args]), None), default_dtype())
+
+
+def run_inlined(inlined: "Inlined", arrays: list, name: str):
+    """As `call_inlined`, where no tape is kept."""
+    traced = sum([is_traced(array) for array in arrays])
+    if not traced:
+        return inlined.eager(*arrays)
+    with jax.named_scope(name):
+        # where some are not traced, their values may decide what the body does
+        return inlined.traced(*arrays) if traced == len(arrays) else inlined.run(*arrays)
+
+
 def _scalars() -> dict | None:
     """What has been computed of scalars alone, where the same is computed for every parameter."""
     call = current()
@@ -153,9 +173,9 @@ def _fill(template, arrays) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _inlined(call: _Call, default_dtype: torch.dtype) -> "_Inlined":
+def _inlined(call: _Call, default_dtype: torch.dtype) -> "Inlined":
     del default_dtype  # part of the key: bodies may ask for it
-    return _Inlined(call)
+    return Inlined(call)
 
 
 class _AsksForValues(Exception):
@@ -172,7 +192,7 @@ def _is_short(program) -> bool:
     )
 
 
-class _Inlined:
+class Inlined:
     """One call but for its arrays."""
 
     def __init__(self, call: _Call):
@@ -183,18 +203,19 @@ class _Inlined:
 
     @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
     def _program(self) -> Callable:
-        return jax.jit(self._run, inline=INLINED)
+        return jax.jit(self.run, inline=INLINED)
 
     @functools.cached_property
     def _compiled(self) -> Callable:
         return jax.jit(self._run_without_values, inline=INLINED)
 
-    def _run(self, *arrays):
+    def run(self, *arrays):
+        """Runs as it is."""
         return self._call.run(arrays)
 
     def _run_without_values(self, *arrays):
         try:
-            result, asked = noting_questions(self._run, *arrays)
+            result, asked = noting_questions(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
             raise _AsksForValues from error
         if asked:
@@ -211,15 +232,15 @@ class _Inlined:
             self._pasted_in = program
             if self._pastes > _SELDOM:
                 self._is_short = _is_short(self._program.trace(*arrays).jaxpr)
-        return self._program(*arrays) if self._is_short is False else self._run(*arrays)
+        return self._program(*arrays) if self._is_short is False else self.run(*arrays)
 
     def eager(self, *arrays):
         """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""
         self._calls += 1
         if self._asks or self._calls <= _SELDOM:
-            return self._run(*arrays)
+            return self.run(*arrays)
         try:
             return self._compiled(*arrays)
         except _AsksForValues:
             self._asks = True
-            return self._run(*arrays)
+            return self.run(*arrays)

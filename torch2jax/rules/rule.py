@@ -180,6 +180,7 @@ class ArrayRule:
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         self.elementwise = promote is not None
+        self.recurs = self.elementwise and not (concrete or random or prepare)  # as `recurring` serves
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
         self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
@@ -237,7 +238,8 @@ class ArrayRule:
                 kwargs.pop(key, None)
         return kwargs, out, None if device is None else torch.device(device)
 
-    def _expect(self, dtype: torch.dtype, args, kwargs) -> None:
+    def expect(self, dtype: torch.dtype, args, kwargs) -> None:
+        """Refuses a dtype, and numbers, that the function is not defined for."""
         takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
         if takes is not None:
             expect(self.name, dtype, takes)
@@ -256,7 +258,7 @@ class ArrayRule:
 
     def _apply(self, args, kwargs, device):
         if self.takes is not None or self.fits:
-            self._expect(self._examined(args, kwargs), args, kwargs)
+            self.expect(self._examined(args, kwargs), args, kwargs)
         tensors: list[Torchish] = []
         layout = self._layout(args) if self.channels_last else None
         if layout is None:
@@ -277,7 +279,7 @@ class ArrayRule:
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
         known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
         strides = self.strides and functools.partial(self._strides_of, args[1:] if self.random else args, kwargs)
-        return self._wrap_all(result, dtype, known, tensors, device, layout, strides)
+        return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
 
     def _strides_of(self, args, kwargs, shape) -> tuple[int, ...] | None:
         return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
@@ -323,7 +325,7 @@ class ArrayRule:
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
         if self.takes is not None or self.fits:
-            self._expect(plan.compute, operands, kwargs)
+            self.expect(plan.compute, operands, kwargs)
         result_dtype = plan.result
         if self.dtype is not None:
             result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
@@ -332,7 +334,7 @@ class ArrayRule:
         held_shape = shape if layout is None else tuple(shape[dim] for dim in layout)
         run = self._pointwise(held_shape, dtypes, kwargs)
         result = call_inlined(run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
-        return self._wrap_all(result, result_dtype, None, tensors, layout=layout, strides=plan.strides)
+        return self.wrap_all(result, result_dtype, None, tensors, layout=layout, strides=plan.strides)
 
     def _number(self, name: str, tensor: Torchish, factors: list):
         """The number that a tensor holds, or its array where that is a factor, which may be traced."""
@@ -345,7 +347,8 @@ class ArrayRule:
         run = Pointwise(self.body, shape, self.unpromoted, *dtypes)
         return functools.partial(run, **kwargs) if kwargs else run
 
-    def _wrap_all(self, result, dtype, known, tensors, device=None, layout=None, strides=None):
+    def wrap_all(self, result, dtype, known, tensors, device=None, layout=None, strides=None):
+        """The tensors of the arrays that the body has given; see `as_result`."""
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [

@@ -14,7 +14,9 @@ import jax
 import numpy as np
 import torch
 
+from ..translation import current
 from .dtypes import canonical
+from .held import Held, Lazy
 from .interop import array_to_tensor, to_numpy, values_of
 from .scalars import held_values
 from .traced import evaluating
@@ -22,6 +24,7 @@ from .traced import evaluating
 __all__ = [
     "Deferred",
     "Frame",
+    "Literal",
     "Place",
     "are_for_all_sizes",
     "defer",
@@ -164,6 +167,35 @@ def evaluate(known) -> jax.Array:
 
 
 _taken = jax.jit(lambda number: number)
+
+
+class Literal(Lazy):
+    """What holds a value that PyTorch has made, and that the graph gets as it is, once it asks."""
+
+    __slots__ = ("_made",)
+    depth, source = 1, None
+
+    def __init__(self, made: torch.Tensor):
+        self._made, self._held = made, None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._made.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return canonical(self._made.dtype)
+
+    @property
+    def size(self) -> int:
+        return self._made.numel()
+
+    @property
+    def held(self) -> Held:
+        if self._held is None:
+            with current().outside():
+                self._held = Held(evaluate(self._made), None)
+        return self._held
 
 
 def value_of_body(body: Callable, *args, **kwargs) -> Any:

@@ -20,7 +20,7 @@ from .dtypes import canonical
 from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
-from .known import Deferred, Frame, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
+from .known import Deferred, Frame, Literal, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
 from .memory import Memory
 from .traced import is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
@@ -76,6 +76,38 @@ class Storage(Journaled):
         self._version = self.memory.version
         self.differentiable = self._may_differ()  # whether the values may have a derivative
 
+    @classmethod
+    def waiting(cls, held: Lazy, known, order: tuple[int, ...] | None = None) -> "Storage":
+        """New memory of a known value that the graph may never ask for, made in a third of the time."""
+        storage = cls.__new__(cls)
+        storage._begin()
+        storage._held, storage._known, storage.order = held, known, order
+        storage.memory, storage._version = Memory(held.size), 0
+        storage._array = storage._flat = storage._larger = storage.gaps = storage.history = None
+        storage.is_data = storage.differentiable = False
+        return storage
+
+    @classmethod
+    def computed(cls, held: Held, size: int, order: tuple[int, ...] | None) -> "Storage":
+        """New memory of what an operator has given while no tape is kept, made in half of the time."""
+        array, layout = held
+        storage = cls.__new__(cls)
+        storage._begin()
+        is_unknown = is_traced(array)
+        if is_unknown:  # perhaps by a transformation that it does not depend on
+            lowered = array.full_lower()
+            if lowered is not array:
+                array, held, is_unknown = lowered, Held(lowered, layout), is_traced(lowered)
+        storage._held, storage.order, storage._known = held, order, None
+        storage._array = array if layout is None else None
+        if not is_unknown:
+            storage._known = storage._array = held.arranged(None)
+        storage.memory, storage._version = Memory(size), 0
+        storage._flat = storage._larger = storage.gaps = storage.history = None
+        storage.is_data = False
+        storage.differentiable = is_unknown and array.dtype.kind not in "biu"
+        return storage
+
     @property
     def storage(self) -> "Storage":
         return self
@@ -102,8 +134,9 @@ class Storage(Journaled):
 
     @property
     def known(self):
-        self._settle()
-        if self._known is not None and self.differentiable and self.is_older:
+        if self._version != self.memory.version:
+            self._settle()
+        if self.differentiable and self._known is not None and self.is_older:
             return None  # a tape outside differentiates what is computed of it
         return self._known if self._larger is None else self._larger.known
 
@@ -601,8 +634,7 @@ class View(Journaled):
         self._touch()
         self._array, self._root, self._version = None, None, -1
         if changed.is_long:
-            whole = Lazy(lambda: Held(evaluate(known), None), storage.frame.shape, storage.dtype)
-            storage.write(whole, known)
+            storage.write(Literal(known), known)
         else:
             self.parent.write(changed, known)
 

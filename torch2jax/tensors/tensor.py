@@ -19,6 +19,7 @@ from .storage import Storage, View
 from .view_kind import Gaps, all_of
 
 __all__ = [
+    "CPU",
     "EndedCallError",
     "Restriction",
     "Torchish",
@@ -41,10 +42,11 @@ __all__ = [
     "swap_with_meta",
     "wrap",
     "wrap_held",
+    "wrap_new",
     "wrap_spread",
 ]
 
-_CPU = torch.device("cpu")
+CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
 _is_inference = torch.is_inference_mode_enabled
 _as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
@@ -319,7 +321,7 @@ def wrap(
     *,
     layout: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-    device: torch.device = _CPU,
+    device: torch.device = CPU,
 ) -> Torchish:
     """A tensor on a new storage that holds `array`, contiguous unless `strides` says otherwise.
 
@@ -332,22 +334,35 @@ def wrap(
     return wrap_held(Held(array, layout), dtype, known, strides, device)
 
 
+def wrap_new(held: Held, shape, size: int, dtype: torch.dtype, strides: tuple[int, ...] | None) -> Torchish:
+    """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
+    if not _takes_tangents():
+        held = Held(current().without_tangents(held.array), held.layout)
+    storage = Storage.computed(held, size, None if strides is None else _memory_order(strides))
+    if _is_inference():
+        storage.memory.is_inference = True
+    return make_tensor(storage, shape, dtype, strides, None, CPU)
+
+
 def wrap_held(
-    held: Held | Lazy, dtype: torch.dtype, known: Any, strides: tuple[int, ...] | None, device: torch.device = _CPU
+    held: Held | Lazy, dtype: torch.dtype, known: Any, strides: tuple[int, ...] | None, device: torch.device = CPU
 ) -> Torchish:
     """As `wrap`, of values that the graph may not have yet."""
-    if device is not _CPU:
+    if device is not CPU:
         expect_values(device, dtype)
-    if known is not None and isinstance(held, Lazy) and not _has_strides(known, strides):
-        known = in_pytorch(_with_strides, known, strides)
-    storage = Storage(held, known, None if strides is None else _memory_order(strides))
+    order = None if strides is None else _memory_order(strides)
+    if known is None or not isinstance(held, Lazy):
+        storage = Storage(held, known, order)
+    else:
+        known = known if _has_strides(known, strides) else in_pytorch(_with_strides, known, strides)
+        storage = Storage.waiting(held, known, order)
     if _is_inference():
         storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
 def wrap_spread(
-    held: Held, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = _CPU
+    held: Held, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
     storage = Storage(held, gaps=Gaps(strides, offset))
