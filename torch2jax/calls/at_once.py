@@ -13,7 +13,7 @@ from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.old_orders import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
-from ..tensors.known import Literal
+from ..tensors.known import Made
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, make_tensor
 from .known import is_free_number, results_of
@@ -31,7 +31,7 @@ _LOOK = _READERS | {_TO}
 def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
     if type(rule) is TensorRule and function not in _LOOK:
-        return None
+        return _tensor(call, rule, args) if function is torch.tensor else None
     tensors: list[Torchish] = []
     knowns: list[torch.Tensor] = []
     reals = []
@@ -73,6 +73,16 @@ def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     return results_of(made, function, rule, tensors, knowns, args, {})
 
 
+def _tensor(call, rule, args: tuple) -> Torchish | None:
+    """That of a Python number."""
+    if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
+        return None
+    if torch._C._len_torch_function_stack():  # one may say on which device
+        return None
+    with torch._C.DisableTorchFunction():
+        return _number(torch.tensor(args[0]))
+
+
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
     """What a number is, or the number in another dtype."""
     with torch._C.DisableTorchFunction():
@@ -98,13 +108,13 @@ def _written(function: Callable, target: Torchish, reals: list) -> Torchish | No
         return None
     made = reals[0].clone()
     function(made, *reals[1:])
-    target.write(Literal(made), made)
+    target.write(Made(made), made)
     return target
 
 
 def _number(made: torch.Tensor) -> Torchish:
     """The tensor of this call with a number that PyTorch has just made."""
-    storage = Storage.waiting(Literal(made), made)
+    storage = Storage.waiting(Made(made), made)
     if torch.is_inference_mode_enabled():
         storage.memory.is_inference = True
     return make_tensor(storage, (), made.dtype, None, None, CPU)

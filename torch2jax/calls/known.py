@@ -21,7 +21,7 @@ from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense
 from ..tensors.known import (
     Deferred,
-    Literal,
+    Made,
     are_for_all_sizes,
     defer,
     defer_body,
@@ -167,7 +167,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
     except Exception:  # with the words of the rule
         return False
-    target.write(Literal(made), made)
+    target.write(Made(made), made)
     return True
 
 
@@ -268,7 +268,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
-    return wrap_held(Literal(made), made.dtype, made, strides, device)
+    return wrap_held(Made(made), made.dtype, made, strides, device)
 
 
 def _strides(made: torch.Tensor) -> tuple[int, ...] | None:
@@ -287,9 +287,26 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
     known: Any = operand.known
     kept = _Kept(operand.lazy if made.ndim else None, known)
     operation = _Operation(changed, [kept], (operand,), {})
-    emit = functools.partial(operation.result, 0, made) if made.ndim else lambda: Literal(made).held
-    lazy = Lazy(emit, tuple(made.shape), canonical(made.dtype), operation.depth, (operation, 0))
-    return Literal(made) if lazy.is_long else lazy
+    lazy = _Result(made, operation, 0)
+    return Made(made) if lazy.is_long else lazy
+
+
+class _Result(Made):
+    """What holds one of the results of an operation, which the graph gets as it comes about there."""
+
+    __slots__ = ("source",)
+    source: tuple["_Operation", int]
+
+    def __init__(self, made: torch.Tensor, operation: "_Operation", index: int):
+        self._made, self._held, self.source = made, None, (operation, index)
+
+    @property
+    def depth(self) -> int:
+        return self.source[0].depth
+
+    def _emitted(self) -> Held:
+        operation, index = self.source
+        return operation.result(index, self._made) if self._made.ndim else super()._emitted()
 
 
 class _Kept(NamedTuple):
@@ -338,7 +355,7 @@ class _Operation:
 
     def __init__(self, rule: Callable[[tuple, dict], Any], operands: list[_Kept], args: tuple, kwargs: dict):
         self._rule, self._operands, self._args, self._kwargs = rule, operands, args, kwargs
-        self.depth = 1 + max(kept.depth for kept in operands)
+        self.depth = 1 + max([kept.depth for kept in operands])
         self._emitted: list[Held] | None = None
         self._evaluated: list[Held] | None = None
 
@@ -395,8 +412,7 @@ def results_of(made, function: Callable, rule, tensors: list, knowns: list, args
                 pairs = zip(tensors, knowns, strict=True)
                 kept = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
                 operation = _Operation(functools.partial(run_named, function, rule), kept, args, kwargs)
-            emit = functools.partial(operation.result, index, part)
-            lazy = Lazy(emit, tuple(part.shape), canonical(part.dtype), operation.depth, (operation, index))
+            lazy = _Result(part, operation, index)
             if not lazy.is_long:
                 return wrap_held(lazy, part.dtype, part, _strides(part), device)
         return _waiting(part, _strides(part), device)

@@ -20,7 +20,7 @@ from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.known import Literal, Place, in_pytorch
+from ..tensors.known import Made, Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
@@ -194,7 +194,7 @@ def write_known_element(self: Torchish, index, value: float) -> bool:
         known = view.known_after(made, Place((), (), found[1], dtype))
         if not isinstance(known, torch.Tensor):
             return False
-        view.write(Literal(made), known)
+        view.write(Made(made), known)
         self.count_write()
         return True
 

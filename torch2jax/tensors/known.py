@@ -24,7 +24,7 @@ from .traced import evaluating
 __all__ = [
     "Deferred",
     "Frame",
-    "Literal",
+    "Made",
     "Place",
     "are_for_all_sizes",
     "defer",
@@ -169,7 +169,7 @@ def evaluate(known) -> jax.Array:
 _taken = jax.jit(lambda number: number)
 
 
-class Literal(Lazy):
+class Made(Lazy):
     """What holds a value that PyTorch has made, and that the graph gets as it is, once it asks."""
 
     __slots__ = ("_made",)
@@ -194,8 +194,11 @@ class Literal(Lazy):
     def held(self) -> Held:
         if self._held is None:
             with current().outside():
-                self._held = Held(evaluate(self._made), None)
+                self._held = self._emitted()
         return self._held
+
+    def _emitted(self) -> Held:
+        return Held(evaluate(self._made), None)
 
 
 def value_of_body(body: Callable, *args, **kwargs) -> Any:

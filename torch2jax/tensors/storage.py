@@ -20,7 +20,7 @@ from .dtypes import canonical
 from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
-from .known import Deferred, Frame, Literal, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
+from .known import Deferred, Frame, Made, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
 from .memory import Memory
 from .traced import is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
@@ -634,7 +634,7 @@ class View(Journaled):
         self._touch()
         self._array, self._root, self._version = None, None, -1
         if changed.is_long:
-            storage.write(Literal(known), known)
+            storage.write(Made(known), known)
         else:
             self.parent.write(changed, known)
 
