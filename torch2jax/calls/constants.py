@@ -20,7 +20,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
-from ..transforms.traces import current_trace
+from ..transforms.traces import current_trace, is_transforming
 from ..translation import current
 from .known import constant
 from .selection import Selected
@@ -155,7 +155,7 @@ class Constants:
     def stages_in(self, trace) -> bool:
         """As `stages`, of what JAX is tracing now."""
         if self._is_graph is None or self._is_graph[0] is not trace:
-            self._is_graph = (trace, is_traced(lax.full((), 0.0)))
+            self._is_graph = (trace, is_transforming() and is_traced(lax.full((), 0.0)))
         return self._is_graph[1]
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
