@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.formats import like_input
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import tensor_to_array
@@ -38,18 +39,18 @@ def _sort(array, axis: int, descending: bool):
     return tuple(lax.rev(part, (axis,)) for part in flipped)
 
 
-@implements(torch.sort, takes=REALS_AND_BOOL, dtype=values_and_indices)
+@implements(torch.sort, takes=REALS_AND_BOOL, dtype=values_and_indices, strides=like_input)
 def sort(input, dim=-1, descending=False, *, stable=False):
     axis = axis_of(input, dim)
     return _sort(input, axis, descending) if input.ndim else (input, _first_index())
 
 
-@implements(torch.argsort, takes=REALS_AND_BOOL, dtype=torch.int64)
+@implements(torch.argsort, takes=REALS_AND_BOOL, dtype=torch.int64, strides=like_input)
 def argsort(input, dim=-1, descending=False, stable=False):
     return sort(lax.stop_gradient(input), dim, descending)[1]
 
 
-@implements(torch.msort, takes=REALS_AND_BOOL)
+@implements(torch.msort, takes=REALS_AND_BOOL, strides=like_input)
 def msort(input):
     return sort(input, 0)[0]
 

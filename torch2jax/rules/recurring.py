@@ -1,4 +1,4 @@
-"""The short way of pointwise operators: what the metadata of their operands decides is decided once.
+"""The short way of operators that recur: what the metadata of their operands decides is decided once.
 
 A program calls the same operators on the same shapes again and again. What such a call may be besides is asked in one
 go; where any of it is so, or the operator refuses its operands, the long way by `rule` serves.
@@ -9,101 +9,145 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from jax import lax
 
-from ..tensors.dtypes import default_dtype
+from ..tensors.dtypes import canonical, default_dtype, logical
 from ..tensors.held import Held
 from ..tensors.tensor import CPU, Torchish, wrap_new
 from .inline import Inlined, prepared, run_inlined
 from .old_orders import is_in_old_order
+from .operands import arrays_of
 from .pointwise import Plan, Pointwise, in_layout, planned
 from .promotion import Promotion
 from .rule import ArrayRule, OverloadedRule
 
 __all__ = ["run_recurring"]
 
-_NUMBERS = frozenset((int, float, bool))
+_CONSTANTS = frozenset((int, float, bool, str, type(None), torch.dtype))
 _MOST = 4096
 
 
 class _Way(NamedTuple):
     """What is done with operands of some metadata."""
 
-    plan: Plan
+    plan: Plan | None
+    """That of a pointwise operator."""
     inlined: Inlined
-    size: int
-    """How many elements the result has."""
+    dtype: Any
+    """PyTorch's, of the result or of each; None where those of the operands decide."""
 
 
-_ways: dict[tuple, _Way] = {}
+class _Refused(Exception):
+    """The long way serves, or says what is wrong."""
+
+
+_ways: dict[tuple, _Way | None] = {}
 
 
 def run_recurring(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
-    """What a pointwise operator gives for tensors and Python numbers; None where the long way is to be taken."""
+    """What an operator gives for tensors and constants; None where the long way is to be taken."""
     if type(rule) is OverloadedRule:
         rule = rule.find(rule.choose(*args))
-    if type(rule) is not ArrayRule or not rule.recurs or len(args) > len(rule.names.places) or not _is_plain(call):
-        return None
-    if is_in_old_order(function, args):
+    if type(rule) is not ArrayRule or not rule.recurs or not _is_plain(call) or is_in_old_order(function, args):
         return None
     tensors: list[Torchish] = []
-    is_known = True
     for value in args:
-        kind = type(value)
-        if kind is Torchish:
-            node, label = value._node, value._label
-            if node.storage.history is not None or value.stands_for is not None:
-                return None
-            if label is not CPU and label.type != "cpu":
-                return None
-            is_known = is_known and node.known is not None
-            tensors.append(value)
-        elif kind not in _NUMBERS:
+        if not _gather(value, tensors):
             return None
-    if not tensors or (is_known and call.stages):
+    if not tensors:
+        return None
+    if call.stages and all(tensor._node.known is not None for tensor in tensors):
         return None
     with torch._C.DisableTorchFunction():
         key = (rule, default_dtype(), *map(_described, args))
         try:
-            way = _ways.get(key)
+            way = _way(key, rule, args)
             if way is None:
-                way = _find(rule, list(args))
-                if len(_ways) >= _MOST:
-                    _ways.clear()
-                _ways[key] = way
-            plan = way.plan
-            arrays = [in_layout(tensor, plan.shape, plan.layout) for tensor in tensors]
+                return None
+            if way.plan is None:
+                arrays = [tensor.read() for tensor in tensors]
+            else:
+                arrays = [in_layout(tensor, way.plan.shape, way.plan.layout) for tensor in tensors]
             result = run_inlined(way.inlined, arrays, rule.name)
         except Exception:  # with the words of the rule
             return None
-        if type(result) is tuple or type(result) is list or not torch.is_grad_enabled():
-            return rule.wrap_all(result, plan.result, None, tensors, layout=plan.layout, strides=plan.strides)
-        return wrap_new(Held(result, plan.layout), plan.shape, way.size, plan.result, plan.strides)
+        return _wrapped(result, rule, way, tensors, args)
+
+
+def _gather(value, tensors: list[Torchish]) -> bool:
+    """Gathers the tensors of an argument; false if it is to take the long way."""
+    kind = type(value)
+    if kind is Torchish:
+        tensors.append(value)
+        label = value._label
+        if label is not CPU and label.type != "cpu":
+            return False
+        return value._node.storage.history is None and value.stands_for is None
+    if kind is tuple or kind is list or kind is torch.Size:
+        return all(_gather(item, tensors) for item in value)
+    return kind in _CONSTANTS
 
 
 def _described(value) -> tuple:
-    """What of an operand decides what is done with it."""
+    """What of an argument decides what is done with it."""
     kind = type(value)
-    if kind is not Torchish:
-        return kind, repr(value) if kind is float else value  # by which 0.0 is not -0.0
-    layout = value._node.held.layout if value.ndim else None
-    return value.dtype, value.shape, None if value.is_contiguous() else value.stride(), layout
+    if kind is Torchish:
+        layout = value._node.held.layout if value.ndim else None
+        return value.dtype, value.shape, None if value.is_contiguous() else value.stride(), layout
+    if kind is tuple or kind is list or kind is torch.Size:
+        return kind, *map(_described, value)
+    return kind, repr(value) if kind is float else value  # by which 0.0 is not -0.0
 
 
-def _find(rule: ArrayRule, operands: list) -> _Way:
-    """The way of a rule for these operands, and for all of their metadata.
+def _way(key: tuple, rule: ArrayRule, args: tuple) -> _Way | None:
+    """The way of a rule for these arguments, and for all of their metadata; None if that is the long one."""
+    way = _ways.get(key, _Refused)
+    if way is not _Refused:
+        return way  # pyright: ignore[reportReturnType]
+    if len(_ways) >= _MOST:
+        _ways.clear()
+    try:
+        way = _find_pointwise(rule, list(args)) if rule.elementwise else _find(rule, args)
+    except Exception:
+        way = None
+    _ways[key] = way
+    return way
 
-    Raises:
-        Exception: it takes none such.
-    """
+
+def _find_pointwise(rule: ArrayRule, operands: list) -> _Way:
+    if len(operands) > len(rule.names.places) or any(type(x) not in (Torchish, int, float, bool) for x in operands):
+        raise _Refused
     kind = rule.promote if isinstance(rule.promote, Promotion) else rule.promote({})  # pyright: ignore
     plan = planned(kind, rule.unpromoted, operands)
     rule.expect(plan.compute, operands, {})
-    if rule.dtype is not None:
-        plan = plan._replace(result=rule.dtype(*operands) if callable(rule.dtype) else rule.dtype)
+    dtype: Any = rule.dtype(*operands) if callable(rule.dtype) else rule.dtype or plan.result
     shape = plan.shape if plan.layout is None else tuple(plan.shape[dim] for dim in plan.layout)
-    run = Pointwise(rule.body, shape, rule.unpromoted, plan.compute, plan.result)
-    inlined = prepared(run, [in_layout(x, plan.shape, plan.layout) for x in operands])
-    return _Way(plan, inlined, math.prod(plan.shape))
+    run = Pointwise(rule.body, shape, rule.unpromoted, plan.compute, dtype)
+    return _Way(plan, prepared(run, [in_layout(x, plan.shape, plan.layout) for x in operands]), dtype)
+
+
+def _find(rule: ArrayRule, args: tuple) -> _Way:
+    if rule.layout(args) is not None or rule.takes_numbers(args):
+        raise _Refused
+    rule.expect_examined(args, {})
+    inlined = prepared(rule.body, arrays_of(args, []))
+    is_of_arguments = callable(rule.dtype) and not isinstance(rule.dtype, torch.dtype)
+    return _Way(None, inlined, rule.dtype(*args) if is_of_arguments else rule.dtype)  # pyright: ignore
+
+
+def _wrapped(result, rule: ArrayRule, way: _Way, tensors: list[Torchish], args: tuple) -> Any:
+    plan, dtype = way.plan, way.dtype
+    layout, strides = (None, rule.strides_for(args, {})) if plan is None else (plan.layout, plan.strides)
+    if type(result) is tuple or type(result) is list or not torch.is_grad_enabled():
+        return rule.wrap_all(result, dtype, None, tensors, layout=layout, strides=strides)
+    if dtype is None:
+        dtype = logical(result.dtype, tuple([tensor.dtype for tensor in tensors]))
+    elif result.dtype != canonical(dtype):
+        result = lax.convert_element_type(result, canonical(dtype))
+    shape = result.shape if plan is None else plan.shape
+    if callable(strides):
+        strides = strides(shape)
+    return wrap_new(Held(result, layout), shape, math.prod(shape), dtype, strides)
 
 
 def _is_plain(call) -> bool:

@@ -180,7 +180,7 @@ class ArrayRule:
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         self.elementwise = promote is not None
-        self.recurs = self.elementwise and not (concrete or random or prepare)  # as `recurring` serves
+        self.recurs = not (concrete or random or prepare)  # whether `recurring` serves it
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
         self.parameters = {p.name for p in parameters}
         self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
@@ -248,6 +248,15 @@ class ArrayRule:
                 if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
+    def expect_examined(self, args, kwargs) -> None:
+        """As `expect`, of the dtype that these arguments of a function that is not pointwise have or ask for."""
+        if self.takes is not None or self.fits:
+            self.expect(self._examined(args, kwargs), args, kwargs)
+
+    def takes_numbers(self, args) -> bool:
+        """Whether a tensor is given where PyTorch takes its number."""
+        return any(place < len(args) and _has_tensor(args[place]) for place, _ in self._integers)
+
     def _examined(self, args, kwargs) -> torch.dtype:
         if "dtype" in self.parameters:
             at = self.names.places.index("dtype") if "dtype" in self.names.places else len(args)
@@ -257,10 +266,9 @@ class ArrayRule:
         return _dtype_of_first(self.names.places, args, kwargs)
 
     def _apply(self, args, kwargs, device):
-        if self.takes is not None or self.fits:
-            self.expect(self._examined(args, kwargs), args, kwargs)
+        self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
-        layout = self._layout(args) if self.channels_last else None
+        layout = self.layout(args)
         if layout is None:
             arrays, array_kwargs = arrays_of(args, tensors), arrays_of(kwargs, tensors)
         else:
@@ -278,14 +286,20 @@ class ArrayRule:
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
         known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
-        strides = self.strides and functools.partial(self._strides_of, args[1:] if self.random else args, kwargs)
+        strides = self.strides_for(args[1:] if self.random else args, kwargs)
         return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
+
+    def strides_for(self, args, kwargs) -> Callable[..., tuple[int, ...] | None] | None:
+        """Gives the strides of a result from its shape; None where they are contiguous."""
+        return self.strides and functools.partial(self._strides_of, args, kwargs)
 
     def _strides_of(self, args, kwargs, shape) -> tuple[int, ...] | None:
         return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
 
-    def _layout(self, args) -> tuple[int, ...] | None:
+    def layout(self, args) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
+        if not self.channels_last:
+            return None
         when, rank = self.channels_last  # pyright: ignore[reportGeneralTypeIssues]
         first = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
         if not first or not all(isinstance(x, torch.Tensor) and x.ndim == rank for x in first):
