@@ -275,6 +275,27 @@ def test_set_to_what_requires_grad_has_no_derivative():
             np.testing.assert_allclose(got, want.detach().numpy())
 
 
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (4, 3, 2), (3,), (2, 1)])
+def test_data_of_another_shape_sums_the_gradient(shape):
+    """As PyTorch does, where what came about broadcasts to the data."""
+
+    def f(x):
+        weight = x.clone().requires_grad_()
+        product = weight * 2
+        product.data = torch.ones(shape) * 5
+        if shape[-1] != 2:
+            with pytest.raises(RuntimeError, match="returned an invalid gradient at index 0"):
+                product.square().sum().backward()
+            return product
+        product.square().sum().backward()
+        return product, weight.grad
+
+    x = torch.tensor([1.0, 2.0])
+    for translated in (t2j(f), jax.jit(t2j(f))):
+        for got, want in zip(translated(t2j(x)), f(x), strict=True):
+            np.testing.assert_allclose(got, want.detach().numpy())
+
+
 def test_a_tensor_of_a_storage_shares_it():
     def function(x):
         x = x * 1

@@ -1,5 +1,6 @@
 """Writes in place that are no other operator's in-place form: copies, fills, and tensors that change their memory."""
 
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -9,9 +10,18 @@ from ..seams import runs_instead_of
 from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
-from ..tensors.history import Source
+from ..tensors.history import Node, Source
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape, swap, swap_with_meta
+from ..tensors.tensor import (
+    Torchish,
+    at_the_place_of,
+    become,
+    make_region,
+    resize,
+    strides_of_shape,
+    swap,
+    swap_with_meta,
+)
 from ..tensors.traced import is_traced
 from ..transforms.vmap import batch_of
 from ..translation import current
@@ -132,7 +142,7 @@ def set_data(self, value):
         raise RuntimeError("mutating directly with `.data` under vmap transform is not allowed.")
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
-    before, history = self.held, self.history
+    before, history, origin = self.held, self.history, at_the_place_of(self)
     if history is not None and not (value.is_floating_point() or value.is_complex()):
         raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
     differentiable = same and self._node.storage.differentiable
@@ -144,11 +154,43 @@ def set_data(self, value):
     elif history is not None:
         tape = current().tape
         is_leaf = tape is not None and isinstance(history, Source) and history.variable is self
-        array = tape.leaf(array, history) if is_leaf else array
+        if is_leaf:
+            array = tape.leaf(array, history)
+        elif _expands(origin, value):  # as which the gradient is summed
+            expanded = jnp.broadcast_to(before.arranged(None), value.shape)
+            array, layout = with_derivatives_of(expanded, value.read()), None
+        elif not isinstance(history, Source):
+            set_without_derivative(self, origin, _shape_error(history, origin, value))
+            return
         self.change("_node", self._node.grafted(Held(array, layout)))
         if is_leaf:
             history.end = tape.end_of(self)
     self._node.storage.history = history
+
+
+def _expands(tensor: Torchish, value: Torchish) -> bool:
+    """Whether a tensor broadcasts to another, of its dtype."""
+    if tensor.dtype != value.dtype or tensor.ndim > value.ndim:
+        return False
+    return all(own in (1, size) for own, size in zip(reversed(tensor.shape), reversed(value.shape), strict=False))
+
+
+def _shape_error(history: Node, tensor: Torchish, value: Torchish) -> str:
+    got, wanted = list(value.shape), list(tensor.shape)
+    return (
+        f"Function {history.name()} returned an invalid gradient at index 0 - got {got} but expected shape compatible "
+        f"with {wanted}"
+    )
+
+
+def set_without_derivative(tensor: Torchish, origin: Torchish, message: str) -> None:
+    """Lets a tensor require grad as another does, though a backward pass from the one to the other is an error."""
+    held, tape = tensor.held, current().tape
+    if tape is not None:
+        held = Held(tape.lowered(held.array), held.layout)
+    tensor.change("_node", tensor._node.grafted(held))
+    tensor.descend((origin,), "NotImplemented")
+    tensor.refuse(message)
 
 
 @runs_instead_of(torch.utils.swap_tensors, with_original=True)

@@ -9,12 +9,11 @@ from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
 from ..seams import stands_in
 from ..tensors.dtypes import canonical
-from ..tensors.held import Held
 from ..tensors.history import Source
 from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
 from ..translation import current
-from .mutation import set_data
+from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -300,7 +299,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
         expect_writable(self)
         become(self, place.detach())
         if isinstance(source, Tensor) and source.requires_grad:
-            _descend_without_derivative(self, source)
+            set_without_derivative(self, source, "derivative for set_ is not implemented")
     else:  # it goes on to require grad, as another leaf
         set_data(self, place)
         if isinstance(self.history, Source) and self.history.variable is self:
@@ -308,13 +307,3 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
             self.start_history()
     self.count_write()
     return self
-
-
-def _descend_without_derivative(tensor, source) -> None:
-    """Lets a tensor on the memory of one that requires grad do so too, though no gradient comes by."""
-    held, tape = tensor.held, current().tape
-    if tape is not None:
-        held = Held(tape.lowered(held.array), held.layout)
-    tensor.change("_node", tensor._node.grafted(held))
-    tensor.descend((source,), "NotImplemented")
-    tensor.refuse("derivative for set_ is not implemented")
