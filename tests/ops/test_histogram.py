@@ -30,6 +30,15 @@ def test_bincount_of_a_traced_input_says_that_it_needs_values():
     )
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_bincount_of_a_batch():
+    def counted(x, w):
+        return torch.vmap(torch.bincount)(x), torch.vmap(lambda x, w: torch.bincount(x, w, 5))(x, w)
+
+    x, w = torch.tensor([[0, 1, 1], [1, 0, 0]]), torch.tensor([[1.0, 2, 3], [4, 5, 6]])
+    compare_trees(t2j(counted)(t2j(x), t2j(w)), counted(x, w))
+
+
 def test_bincount_refuses_negative_numbers():
     with pytest.raises(RuntimeError, match="non-negative"):
         t2j(torch.bincount)(torch.tensor([-1]))

@@ -7,6 +7,7 @@ from jax import lax
 
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
+from ..transforms.vmap import of_all_examples
 from .arrays import is_float, like, where
 
 aten = torch.ops.aten
@@ -109,9 +110,10 @@ def bincount(input, weights=None, minlength=0):
         raise RuntimeError(f"minlength should be >= 0, got {minlength}")
     if weights is not None and weights.shape != input.shape:
         raise RuntimeError(f"weights should be 1-d and have the same length as input, got {list(weights.shape)}")
-    if input.numel() and int(input.min()) < 0:
+    examples = of_all_examples(input)  # of which all are counted up to the same number
+    if examples.numel() and int(examples.min()) < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs, got a negative number")
-    size = max(minlength, int(input.max()) + 1 if input.numel() else 0)
+    size = max(minlength, int(examples.max()) + 1 if examples.numel() else 0)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:
