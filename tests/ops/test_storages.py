@@ -296,6 +296,22 @@ def test_data_of_another_shape_sums_the_gradient(shape):
             np.testing.assert_allclose(got, want.detach().numpy())
 
 
+def test_data_of_another_dtype_casts_the_gradient():
+    def f(x):
+        leaf = x.clone().requires_grad_()
+        view, product = torch.view_as_complex(leaf), leaf * 3
+        view.data, product.data = torch.ones(3, 2) * 5, torch.ones(2, 2, dtype=torch.complex64) * 2j
+        view.square().sum().backward()
+        with pytest.raises(RuntimeError, match=r"gradient|to be true"):
+            (product * product.conj()).real.sum().backward()
+        return view, leaf.grad
+
+    x = torch.ones(2, 2)
+    for translated in (t2j(f), jax.jit(t2j(f))):
+        for got, want in zip(translated(t2j(x)), f(x), strict=True):
+            np.testing.assert_allclose(got, want.detach().numpy())
+
+
 def test_a_tensor_of_a_storage_shares_it():
     def function(x):
         x = x * 1

@@ -25,6 +25,7 @@ from ..tensors.tensor import (
 from ..tensors.traced import is_traced
 from ..transforms.vmap import batch_of
 from ..translation import current
+from .arrays import cast
 from .creation import filled, unwritten
 
 aten = torch.ops.aten
@@ -153,14 +154,14 @@ def set_data(self, value):
         self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
-        is_leaf = tape is not None and isinstance(history, Source) and history.variable is self
+        begins = isinstance(history, Source) and history.variable is self
+        is_leaf = begins and tape is not None
         if is_leaf:
             array = tape.leaf(array, history)
-        elif _expands(origin, value):  # as which the gradient is summed
-            expanded = jnp.broadcast_to(before.arranged(None), value.shape)
-            array, layout = with_derivatives_of(expanded, value.read()), None
-        elif not isinstance(history, Source):
-            set_without_derivative(self, origin, _shape_error(history, origin, value))
+        elif not begins and _takes_gradient(origin, value):
+            array, layout = _with_derivatives_summed(before, value), None
+        elif not begins:
+            set_without_derivative(self, origin, _gradient_error(history, origin, value))
             return
         self.change("_node", self._node.grafted(Held(array, layout)))
         if is_leaf:
@@ -168,14 +169,20 @@ def set_data(self, value):
     self._node.storage.history = history
 
 
-def _expands(tensor: Torchish, value: Torchish) -> bool:
-    """Whether a tensor broadcasts to another, of its dtype."""
-    if tensor.dtype != value.dtype or tensor.ndim > value.ndim:
-        return False
-    return all(own in (1, size) for own, size in zip(reversed(tensor.shape), reversed(value.shape), strict=False))
+def _takes_gradient(tensor: Torchish, value: Torchish) -> bool:
+    """Whether the gradient of a value is one of the tensor that it is the data of."""
+    fits = [own in (1, size) for own, size in zip(reversed(tensor.shape), reversed(value.shape), strict=False)]
+    return tensor.ndim <= value.ndim and all(fits) and tensor.is_complex() >= value.is_complex()
 
 
-def _shape_error(history: Node, tensor: Torchish, value: Torchish) -> str:
+def _with_derivatives_summed(before: Held, value: Torchish):
+    """The values, whose gradients are summed, and cast, to those of what was there before."""
+    array, expanded = value.read(), jnp.broadcast_to(before.arranged(None), value.shape)
+    expanded = expanded if value.is_complex() else jnp.real(expanded)
+    return with_derivatives_of(cast(expanded, array.dtype), array)
+
+
+def _gradient_error(history: Node, tensor: Torchish, value: Torchish) -> str:
     got, wanted = list(value.shape), list(tensor.shape)
     return (
         f"Function {history.name()} returned an invalid gradient at index 0 - got {got} but expected shape compatible "
