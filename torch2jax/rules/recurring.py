@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jax import lax
 
@@ -138,7 +139,7 @@ def _find(rule: ArrayRule, args: tuple) -> _Way:
 def _wrapped(result, rule: ArrayRule, way: _Way, tensors: list[Torchish], args: tuple) -> Any:
     plan, dtype = way.plan, way.dtype
     layout, strides = (None, rule.strides_for(args, {})) if plan is None else (plan.layout, plan.strides)
-    if type(result) is tuple or type(result) is list or not torch.is_grad_enabled():
+    if result is None or isinstance(result, (tuple, list, np.ndarray)) or not torch.is_grad_enabled():
         return rule.wrap_all(result, dtype, None, tensors, layout=layout, strides=strides)
     if dtype is None:
         dtype = logical(result.dtype, tuple([tensor.dtype for tensor in tensors]))
