@@ -468,3 +468,32 @@ def test_examples_viewed_as_complex_numbers(in_dim, out_dim):
     for got, wanted in zip(found, run(), strict=True):
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.unsqueeze_(2).squeeze_(2),
+        lambda x: x.swapaxes_(0, 1).mul_(2),
+        lambda x: x.t_().sin(),
+    ],
+)
+@pytest.mark.parametrize("dims", [(0, 0), (1, 0), (2, 1)])
+def test_examples_that_change_their_shape(change, dims):
+    def changed(x):
+        return torch.vmap(change, *dims)(x.clone())
+
+    x = torch.arange(24.0).view(2, 3, 4)
+    want = changed(x)
+    for translated in (t2j(changed), jax.jit(t2j(changed))):
+        np.testing.assert_allclose(translated(t2j(x)), want.numpy(), 1e-6)
+
+
+def test_a_write_after_a_change_of_shape_is_the_arguments():
+    def written(x):
+        torch.vmap(lambda row: row.unsqueeze_(0).mul_(2))(x)
+        return x
+
+    np.testing.assert_allclose(t2j(written)(t2j(torch.ones(2, 3))), 2 * np.ones((2, 3)))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..rules.inplace import write_in_place
 from ..tensors.memory import next_number
-from ..tensors.tensor import Torchish, wrap
+from ..tensors.tensor import Torchish, at_the_place_of, wrap
 from ..translation import Call, current
 from .form import Form
 from .recorders import expect_unrecorded
@@ -40,7 +40,7 @@ class Level(ABC):
         self.tag: Any = None
         self.trace: Any = None
         self._outer_trace, self._outer_tape = current_trace(), self.call.tape
-        self.given: list[tuple[Torchish, Torchish, int]] = []
+        self.given: list[tuple[Torchish, Torchish, int, Torchish]] = []
         self._forms: list[Form] = []
         self._arrays: list[Any] = []
 
@@ -83,7 +83,8 @@ class Level(ABC):
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""
-        self.given.append((outer, inner, inner._node.storage.memory.version))
+        origin = at_the_place_of(inner)  # the function may let `inner` itself be of another shape
+        self.given.append((outer, origin, inner._node.storage.memory.version, inner))
         return inner
 
     def owns(self, array) -> bool:
@@ -110,8 +111,8 @@ class Level(ABC):
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.held.array):
             return self.unowned(lifted)
-        for outer, inner, _ in self.given:
-            if inner._node is lifted._node:
+        for outer, origin, _, _ in self.given:
+            if origin._node is lifted._node:
                 return outer  # not a copy of it
         self._arrays.append(self.call.leaving(lifted.held.array))
         self._forms.append(Form.of(lifted))
@@ -143,13 +144,13 @@ class Level(ABC):
     def written(self) -> list:
         """The array of each argument that the function wrote to in place, None for others."""
         return [
-            None if inner._node.storage.memory.version == before else self.call.array_of(inner)
-            for _, inner, before in self.given
+            None if origin._node.storage.memory.version == before else self.call.array_of(origin)
+            for _, origin, before, _ in self.given
         ]
 
     def write_back(self, arrays: list) -> None:
         """Writes to the arguments what the function wrote."""
-        for (outer, _, _), array in zip(self.given, arrays, strict=True):
+        for (outer, *_), array in zip(self.given, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
 

@@ -91,10 +91,11 @@ class Batch(Level):
 
     def _alias(self, tensor: Torchish) -> "_Alias | None":
         """What the tensor is of an argument, if it is a view of one."""
-        for (outer, inner, _), dim in zip(self.given, self.dims, strict=True):
-            kinds = kinds_between(inner._node, tensor._node)
-            if kinds is not None or (tensor._node.storage is inner._node and not tensor._node.storage.is_outgrown):
-                return _Alias(outer, dim, inner, kinds, tensor)
+        for (outer, origin, _, inner), dim in zip(self.given, self.dims, strict=True):
+            kinds = kinds_between(origin._node, tensor._node)
+            if kinds is not None or (tensor._node.storage is origin._node and not tensor._node.storage.is_outgrown):
+                is_argument = tensor is inner and kinds is not None and not kinds
+                return _Alias(outer, dim, origin, kinds, origin if is_argument else tensor)
         return None
 
     def outputs(self) -> list[list]:
