@@ -232,3 +232,35 @@ def test_rows_that_are_not_there(shape, dim, index, jit):
     with pytest.raises(expected.type) as got:
         (jax.jit if jit else lambda f: f)(t2j(select))(jnp.zeros(shape))
     assert str(expected.value) in str(got.value)
+
+
+BY_KNOWN_INDICES = {
+    "index_copy": lambda x, i: x.index_copy(0, i, torch.ones(len(i), 3)),
+    "index_copy of a number": lambda x, i: x[0, 0].index_copy(0, i[:1] * 0, torch.tensor(5.0)),
+    "index_add": lambda x, i: x.index_add(0, i, torch.ones(len(i), 3)),
+    "index_fill": lambda x, i: x.index_fill(0, i, 2.0),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, torch.ones(len(i), 3), "amax"),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_put": lambda x, i: x.index_put((i,), torch.ones(3)),
+    "take": lambda x, i: x.take(i),
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, 3)),
+    "scatter": lambda x, i: x.scatter(0, i[:, None].expand(-1, 3), 4.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None].expand(-1, 3), torch.ones(len(i), 3)),
+    "take_along_dim": lambda x, i: x.take_along_dim(i[:, None], 0),
+}
+
+
+@pytest.mark.parametrize("name", BY_KNOWN_INDICES)
+@pytest.mark.parametrize("rows", [[0, 1], [1], [3, 1]])
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_known_indices_whatever_64_bits_are(name, rows, is_wide):
+    def f(x):
+        return BY_KNOWN_INDICES[name](x, torch.tensor(rows))
+
+    x = torch.arange(12.0).view(4, 3)
+    want = f(x).numpy()
+    with jax.enable_x64(is_wide):
+        for translated in (t2j(f), jax.jit(t2j(f))):
+            np.testing.assert_array_equal(translated(t2j(x)), want)
+        np.testing.assert_array_equal(jax.vmap(t2j(f))(t2j(x)[None])[0], want)

@@ -527,7 +527,7 @@ def index_copy(input, dim, index, source):
         source = at_least_1d(source)
     follow = index.step == 1 if isinstance(index, slice) else index.size == 1
     if isinstance(index, slice):
-        index = np.arange(*index.indices(at_least_1d(input).shape[dim]), dtype=np.int32)
+        index = np.arange(*index.indices(at_least_1d(input).shape[dim]), dtype=canonical(torch.int64))
     return _Rows(input, dim, index).scatter(_put_block if follow else _put, source, "index_copy")
 
 
