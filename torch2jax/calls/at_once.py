@@ -16,6 +16,7 @@ from ..rules.rule import OverloadedRule, TensorRule
 from ..tensors.known import Made
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, make_tensor
+from .elements import known_element, write_known_element
 from .known import is_free_number, results_of
 
 __all__ = ["run_at_once"]
@@ -26,11 +27,15 @@ _SMALL = 256
 _READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
 _TO = torch.Tensor.to
 _LOOK = _READERS | {_TO}
+_READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+_SUBSCRIPTS = frozenset((_READ, _WRITE))
 
 
 def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
     if type(rule) is TensorRule and function not in _LOOK:
+        if function in _SUBSCRIPTS:
+            return _element(call, function, rule, args)
         return _tensor(call, rule, args) if function is torch.tensor else None
     tensors: list[Torchish] = []
     knowns: list[torch.Tensor] = []
@@ -83,6 +88,15 @@ def _tensor(call, rule, args: tuple) -> Torchish | None:
         return _number(torch.tensor(args[0]))
 
 
+def _element(call, function: Callable, rule, args: tuple) -> Torchish | None:
+    """One element; or the tensor that a number was written to an element of."""
+    if not _is_plain(call) or not registry.is_provided(rule):
+        return None
+    if function is _READ:
+        return known_element(*args)
+    return args[0] if type(args[2]) in _NUMBERS and write_known_element(*args) else None
+
+
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
     """What a number is, or the number in another dtype."""
     with torch._C.DisableTorchFunction():
@@ -114,10 +128,7 @@ def _written(function: Callable, target: Torchish, reals: list) -> Torchish | No
 
 def _number(made: torch.Tensor) -> Torchish:
     """The tensor of this call with a number that PyTorch has just made."""
-    storage = Storage.waiting(Made(made), made)
-    if torch.is_inference_mode_enabled():
-        storage.memory.is_inference = True
-    return make_tensor(storage, (), made.dtype, None, None, CPU)
+    return make_tensor(Storage.waiting(Made(made), made), (), made.dtype, None, None, CPU)
 
 
 def _is_pytorchs(rule) -> bool:
@@ -126,11 +137,5 @@ def _is_pytorchs(rule) -> bool:
 
 
 def _is_plain(call) -> bool:
-    """Whether nobody looks on, changes or records what is computed."""
-    return (
-        call.is_lazy
-        and call.is_unobserved
-        and call.settings.default_dtype is None
-        and not torch._C._is_any_autocast_enabled()
-        and not torch._C._len_torch_dispatch_stack()
-    )
+    """Whether PyTorch gives what the rules would, and nobody looks on."""
+    return call.is_lazy and call.is_plain and call.settings.default_dtype is None

@@ -29,6 +29,7 @@ from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
 from ..rules.recurring import run_recurring
+from ..rules.rule import MetadataRule
 from ..seams import close_seams, open_seams
 from ..tensors.derived import NeedsClasses, have_a_say
 from ..tensors.dtypes import dtype_of_type
@@ -188,7 +189,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             return around.dispatch(self, func, args, kwargs or {})
         if not kwargs:
             rule = registry.lookup(func)
-            if rule is not None:
+            if type(rule) is MetadataRule:
+                if self.is_plain:
+                    return rule(args, {})
+            elif rule is not None:
                 result = run_at_once(self, func, rule, args)
                 if result is None:
                     result = run_recurring(self, func, rule, args)
@@ -336,9 +340,15 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             raise
 
     @property
-    def is_unobserved(self) -> bool:
-        """Whether nobody looks at what is run, or runs it elsewhere."""
-        return self._observer is None and self.on_result is None and not self._called_in_torch
+    def is_plain(self) -> bool:
+        """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
+        return (
+            self._observer is None
+            and self.on_result is None
+            and not self._called_in_torch
+            and not torch._C._is_any_autocast_enabled()
+            and not torch._C._len_torch_dispatch_stack()
+        )
 
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)

@@ -245,12 +245,13 @@ def _real(value) -> Any:
 
 
 def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
-    device = kwargs.get("device")
+    device = kwargs.get("device") if kwargs else None
     if device is not None:
         return torch.device(device)
-    found = tensors[0]._label
+    found = CPU
     for tensor in tensors:
-        found = tensor._label if found.type == "cpu" else found
+        if tensor._label is not CPU and found.type == "cpu":
+            found = tensor._label
     return found
 
 
@@ -285,8 +286,7 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
         return [change(args[0].held)]
 
     known: Any = operand.known
-    kept = _Kept(operand.lazy if made.ndim else None, known)
-    operation = _Operation(changed, [kept], (operand,), {})
+    operation = _Operation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
     lazy = _Result(made, operation, 0)
     return Made(made) if lazy.is_long else lazy
 
@@ -294,15 +294,11 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[Held], Held]
 class _Result(Made):
     """What holds one of the results of an operation, which the graph gets as it comes about there."""
 
-    __slots__ = ("source",)
+    __slots__ = ("depth", "source")
     source: tuple["_Operation", int]
 
     def __init__(self, made: torch.Tensor, operation: "_Operation", index: int):
-        self._made, self._held, self.source = made, None, (operation, index)
-
-    @property
-    def depth(self) -> int:
-        return self.source[0].depth
+        self._made, self._held, self.source, self.depth = made, None, (operation, index), operation.depth
 
     def _emitted(self) -> Held:
         operation, index = self.source
@@ -315,10 +311,6 @@ class _Kept(NamedTuple):
     lazy: Held | Lazy | None
     """None for a number."""
     known: torch.Tensor
-
-    @property
-    def depth(self) -> int:
-        return self.lazy.depth if isinstance(self.lazy, Lazy) else 0
 
     @property
     def is_narrowed(self) -> bool:
@@ -351,13 +343,24 @@ def _is_narrowed(known: torch.Tensor) -> bool:
 
 
 class _Operation:
-    """A rule and its operands as they are now, for when the graph asks for what it gives."""
+    """A rule and its operands as they are now, for when the graph asks for what it gives.
 
-    def __init__(self, rule: Callable[[tuple, dict], Any], operands: list[_Kept], args: tuple, kwargs: dict):
-        self._rule, self._operands, self._args, self._kwargs = rule, operands, args, kwargs
-        self.depth = 1 + max([kept.depth for kept in operands])
+    Args:
+        held: what holds each of the operands, None for a number.
+        known: their values.
+    """
+
+    def __init__(
+        self, rule: Callable[[tuple, dict], Any], held: list[Held | Lazy | None], known: list, args: tuple, kwargs: dict
+    ):
+        self._rule, self._held, self._known, self._args, self._kwargs = rule, held, known, args, kwargs
+        self.depth = 1 + max([0 if x is None or type(x) is Held else x.depth for x in held])
         self._emitted: list[Held] | None = None
         self._evaluated: list[Held] | None = None
+
+    @property
+    def _operands(self) -> list[_Kept]:
+        return [*map(_Kept, self._held, self._known)]
 
     def result(self, index: int, known: torch.Tensor) -> Held:
         """One of its results, in the graph."""
@@ -401,22 +404,18 @@ def _replaced(operands: Iterator[_Kept], operand_of: Callable[[_Kept], Torchish]
 
 def results_of(made, function: Callable, rule, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
     """Tensors of this call for what PyTorch has made of tensors of known values."""
-    device, operation = _device(tensors, kwargs), None
-
-    def result(part, index: int) -> Any:
-        nonlocal operation
-        if not isinstance(part, torch.Tensor):
-            return part
+    device, operation, results = _device(tensors, kwargs), None, []
+    is_one = not isinstance(made, (list, tuple))
+    for index, part in enumerate((made,) if is_one else made):
+        if type(part) is not torch.Tensor:
+            results.append(part)
+            continue
+        held = None
         if part.ndim and not rule.concrete:
             if operation is None:
-                pairs = zip(tensors, knowns, strict=True)
-                kept = [_Kept(x.lazy if known.ndim else None, known) for x, known in pairs]
-                operation = _Operation(functools.partial(run_named, function, rule), kept, args, kwargs)
-            lazy = _Result(part, operation, index)
-            if not lazy.is_long:
-                return wrap_held(lazy, part.dtype, part, _strides(part), device)
-        return _waiting(part, _strides(part), device)
-
-    if isinstance(made, (list, tuple)):
-        return (rule.result_type or type(made))([result(part, index) for index, part in enumerate(made)])
-    return result(made, 0)
+                kept = [x.lazy if known.ndim else None for x, known in zip(tensors, knowns, strict=True)]
+                operation = _Operation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
+            held = _Result(part, operation, index)
+        held = Made(part) if held is None or held.is_long else held
+        results.append(wrap_held(held, part.dtype, part, _strides(part), device))
+    return results[0] if is_one else (rule.result_type or type(made))(results)

@@ -28,7 +28,7 @@ from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, ty
 from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.scalars import expect_fits, held_number
-from ..tensors.tensor import Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
+from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
 from .arrays import cast
@@ -36,7 +36,6 @@ from .gradients import set_requires_grad
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-_CPU = torch.device("cpu")
 
 
 def made_of(
@@ -113,7 +112,7 @@ def label_of(device) -> torch.device:
     if device is not None:
         return torch.device(device)
     lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
-    return lowest.device if isinstance(lowest, DeviceContext) else _CPU  # that of torch.set_default_device
+    return lowest.device if isinstance(lowest, DeviceContext) else CPU  # that of torch.set_default_device
 
 
 _PLACEMENT = ("device", "requires_grad")

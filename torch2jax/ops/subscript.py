@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.elements import known_element
 from ..calls.selection import select
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
@@ -28,7 +29,6 @@ from ..translation import current
 from .arrays import cast
 from .creation import filled
 from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
-from .views import known_element, write_known_element
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -72,8 +72,6 @@ def _is_all(item) -> bool:
 @implements_tensors(Tensor.__setitem__)
 def _setitem(self, index, value):
     if type(value) in (int, float, bool):
-        if write_known_element(self, index, value):
-            return
         element = known_element(self, index)
         if element is not None:
             write_in_place(element, filled((), value, element.dtype), fills=True)

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.known import is_free
 from ..errors import TracedValueError
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.known import Made, Place, in_pytorch
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
@@ -30,7 +28,6 @@ from ..tensors.tensor import (
     keep_geometry,
     make_region,
     make_view,
-    make_view_of_shape,
     strides_of_copy,
     wrap,
     wrap_held,
@@ -155,73 +152,6 @@ def _write_strided(array, value, starts, limits, strides):
         mask = mask[..., None] & line if step != 1 else mask[..., None]
     spread = lax.pad(value, np.zeros((), value.dtype), padding)
     return lax.select(lax.broadcast_in_dim(mask, array.shape, range(array.ndim)), spread, array)
-
-
-@functools.lru_cache(maxsize=4096)
-def _element(shape, place) -> ViewKind:
-    """One element, at a place along each dimension."""
-    limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
-
-    def write(array, value):
-        return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in place])
-
-    return ViewKind(lambda array: lax.squeeze(lax.slice(array, place, limits), dims), write)
-
-
-def known_element(self: Torchish, index) -> Torchish | None:
-    """The view of one element of known values, at known places; None if it is none, or not so plain."""
-    with torch._C.DisableTorchFunction():
-        found = _known_place(self, index)
-        if found is None:
-            return None
-        node = View(self._node, _element(self.shape, found[0]))
-        return make_view_of_shape(self, node, (), self.dtype, (), found[1])
-
-
-def write_known_element(self: Torchish, index, value: float) -> bool:
-    """Whether a number was written to one element of known values, at known places: no tensor stands for either."""
-    call = current()
-    with torch._C.DisableTorchFunction():
-        found = _known_place(self, index)
-        if found is None or not is_free(self) or not call.is_lazy or torch._C._is_any_autocast_enabled():
-            return False
-        dtype = self.dtype
-        try:
-            made = in_pytorch(torch.full, (), value, dtype=dtype)
-        except RuntimeError:  # with the words of the rule
-            return False
-        view = View(self._node, _element(self.shape, found[0]))
-        known = view.known_after(made, Place((), (), found[1], dtype))
-        if not isinstance(known, torch.Tensor):
-            return False
-        view.write(Made(made), known)
-        self.count_write()
-        return True
-
-
-def _known_place(self: Torchish, index) -> tuple[tuple[int, ...], int] | None:
-    """Where one element of known values is along each dimension, and in memory; None if it is none, or not so plain."""
-    items = index if type(index) is tuple else (index,)
-    if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
-        return None
-    shape, strides, offset, place = self.shape, self.stride(), int(self.storage_offset()), []
-    if len(items) != len(shape):
-        return None
-    for item, size, stride in zip(items, shape, strides, strict=True):
-        number = item if type(item) is int else _known_integer(item)
-        if number is None or not -size <= number < size:
-            return None
-        number += size if number < 0 else 0
-        place.append(number)
-        offset += number * stride
-    return tuple(place), offset
-
-
-def _known_integer(item) -> int | None:
-    if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
-        return None
-    known = current().lift(item).known
-    return int(known.item()) if type(known) is torch.Tensor else None
 
 
 @_view(aten.view.default)

@@ -85,26 +85,22 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
         tuple([_template(item, arrays) for item in args]),
         _template(kwargs, arrays) if kwargs else None,
     )
-    traced = sum([is_traced(array) for array in arrays])
-    if traced and not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         arrays = _without_history(arrays)
-        traced = sum([is_traced(array) for array in arrays])
     try:
         inlined = _inlined(call, default_dtype()) if arrays else None
     except TypeError:  # a constant that cannot be hashed
         inlined = None
-    if not traced:
-        return call.run(arrays) if inlined is None else inlined.eager(*arrays)
-    known = _scalars() if inlined is not None and all(array.ndim == 0 for array in arrays) else None
-    key = (call, *map(id, arrays)) if known is not None else None
-    if known is not None and key in known:
-        return known[key][0]
-    with jax.named_scope(name):
-        # where some are not traced, their values may decide what the body does
-        result = call.run(arrays) if inlined is None or traced < len(arrays) else inlined.traced(*arrays)
-    if known is not None:
-        known[key] = result, arrays  # which keep their ids
-    return result
+    if inlined is None:
+        with jax.named_scope(name):
+            return call.run(arrays)
+    known = _scalars()
+    if known is None or any(array.ndim for array in arrays):
+        return run_inlined(inlined, arrays, name)
+    key = (call, *map(id, arrays))
+    if key not in known:
+        known[key] = run_inlined(inlined, arrays, name), arrays  # which keep their ids
+    return known[key][0]
 
 
 def prepared(body: Callable, args) -> "Inlined":
@@ -118,7 +114,7 @@ def prepared(body: Callable, args) -> "Inlined":
 
 
 def run_inlined(inlined: "Inlined", arrays: list, name: str):
-    """As `call_inlined`, where no tape is kept."""
+    """What a body gives for its arrays, without leaving a nested call in a graph."""
     traced = sum([is_traced(array) for array in arrays])
     if not traced:
         return inlined.eager(*arrays)

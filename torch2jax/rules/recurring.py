@@ -10,17 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jax import lax
 
-from ..tensors.dtypes import canonical, default_dtype, logical
+from ..tensors.dtypes import default_dtype
 from ..tensors.held import Held
 from ..tensors.tensor import CPU, Torchish, wrap_new
 from .inline import Inlined, prepared, run_inlined
 from .old_orders import is_in_old_order
 from .operands import arrays_of
-from .pointwise import Plan, Pointwise, in_layout, planned
-from .promotion import Promotion
-from .rule import ArrayRule, OverloadedRule
+from .pointwise import Plan, in_layout
+from .rule import ArrayRule, OverloadedRule, of_dtype
 
 __all__ = ["run_recurring"]
 
@@ -42,6 +40,7 @@ class _Refused(Exception):
     """The long way serves, or says what is wrong."""
 
 
+_NEW: Any = object()
 _ways: dict[tuple, _Way | None] = {}
 
 
@@ -49,7 +48,9 @@ def run_recurring(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     """What an operator gives for tensors and constants; None where the long way is to be taken."""
     if type(rule) is OverloadedRule:
         rule = rule.find(rule.choose(*args))
-    if type(rule) is not ArrayRule or not rule.recurs or not _is_plain(call) or is_in_old_order(function, args):
+    if type(rule) is not ArrayRule or not rule.recurs or is_in_old_order(function, args):
+        return None
+    if not call.is_plain or call.tape is not None or call.dual is not None or call.scalars is not None:
         return None
     tensors: list[Torchish] = []
     for value in args:
@@ -102,9 +103,9 @@ def _described(value) -> tuple:
 
 def _way(key: tuple, rule: ArrayRule, args: tuple) -> _Way | None:
     """The way of a rule for these arguments, and for all of their metadata; None if that is the long one."""
-    way = _ways.get(key, _Refused)
-    if way is not _Refused:
-        return way  # pyright: ignore[reportReturnType]
+    way = _ways.get(key, _NEW)
+    if way is not _NEW:
+        return way
     if len(_ways) >= _MOST:
         _ways.clear()
     try:
@@ -118,13 +119,8 @@ def _way(key: tuple, rule: ArrayRule, args: tuple) -> _Way | None:
 def _find_pointwise(rule: ArrayRule, operands: list) -> _Way:
     if len(operands) > len(rule.names.places) or any(type(x) not in (Torchish, int, float, bool) for x in operands):
         raise _Refused
-    kind = rule.promote if isinstance(rule.promote, Promotion) else rule.promote({})  # pyright: ignore
-    plan = planned(kind, rule.unpromoted, operands)
-    rule.expect(plan.compute, operands, {})
-    dtype: Any = rule.dtype(*operands) if callable(rule.dtype) else rule.dtype or plan.result
-    shape = plan.shape if plan.layout is None else tuple(plan.shape[dim] for dim in plan.layout)
-    run = Pointwise(rule.body, shape, rule.unpromoted, plan.compute, dtype)
-    return _Way(plan, prepared(run, [in_layout(x, plan.shape, plan.layout) for x in operands]), dtype)
+    plan, run = rule.pointwise(operands, {})
+    return _Way(plan, prepared(run, [in_layout(x, plan.shape, plan.layout) for x in operands]), run.result)
 
 
 def _find(rule: ArrayRule, args: tuple) -> _Way:
@@ -141,23 +137,8 @@ def _wrapped(result, rule: ArrayRule, way: _Way, tensors: list[Torchish], args: 
     layout, strides = (None, rule.strides_for(args, {})) if plan is None else (plan.layout, plan.strides)
     if result is None or isinstance(result, (tuple, list, np.ndarray)) or not torch.is_grad_enabled():
         return rule.wrap_all(result, dtype, None, tensors, layout=layout, strides=strides)
-    if dtype is None:
-        dtype = logical(result.dtype, tuple([tensor.dtype for tensor in tensors]))
-    elif result.dtype != canonical(dtype):
-        result = lax.convert_element_type(result, canonical(dtype))
+    result, dtype = of_dtype(result, dtype, tensors)
     shape = result.shape if plan is None else plan.shape
     if callable(strides):
         strides = strides(shape)
     return wrap_new(Held(result, layout), shape, math.prod(shape), dtype, strides)
-
-
-def _is_plain(call) -> bool:
-    """Whether nobody looks on, changes or records what is computed."""
-    return (
-        call.tape is None
-        and call.dual is None
-        and call.scalars is None
-        and call.is_unobserved
-        and not torch._C._is_any_autocast_enabled()
-        and not torch._C._len_torch_dispatch_stack()
-    )

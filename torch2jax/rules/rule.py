@@ -29,7 +29,7 @@ from .inplace import write_out
 from .keywords import Names
 from .numpys import number_of
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
-from .pointwise import Pointwise, in_layout, planned
+from .pointwise import Plan, Pointwise, in_layout, planned
 from .promotion import Promotion
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "TakesSpec",
     "TensorRule",
     "as_result",
+    "of_dtype",
 ]
 
 # Keywords of every factory function that mean nothing to JAX.
@@ -336,19 +337,26 @@ class ArrayRule:
         if not tensors:  # PyTorch lets only add, sub, mul and div come this far without one
             operands[0] = lift(torch.tensor(operands[0]))
             tensors.append(operands[0])
+        plan, run = self.pointwise(operands, kwargs)
+        tensors.extend(factors)
+        body = functools.partial(run, **kwargs) if kwargs else run
+        result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
+        return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
+
+    def pointwise(self, operands, kwargs) -> tuple[Plan, Pointwise]:
+        """The plan for operands, and the body for what it makes of these.
+
+        Raises:
+            RuntimeError, TypeError: the function is not defined for them.
+        """
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
-        if self.takes is not None or self.fits:
-            self.expect(plan.compute, operands, kwargs)
-        result_dtype = plan.result
+        self.expect(plan.compute, operands, kwargs)
+        dtype: Any = plan.result
         if self.dtype is not None:
-            result_dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
-        dtypes, shape, layout = (plan.compute, result_dtype), plan.shape, plan.layout
-        tensors.extend(factors)
-        held_shape = shape if layout is None else tuple(shape[dim] for dim in layout)
-        run = self._pointwise(held_shape, dtypes, kwargs)
-        result = call_inlined(run, [in_layout(x, shape, layout) for x in operands], {}, self.name)
-        return self.wrap_all(result, result_dtype, None, tensors, layout=layout, strides=plan.strides)
+            dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
+        shape = plan.shape if plan.layout is None else tuple(plan.shape[dim] for dim in plan.layout)
+        return plan, Pointwise(self.body, shape, self.unpromoted, plan.compute, dtype)
 
     def _number(self, name: str, tensor: Torchish, factors: list):
         """The number that a tensor holds, or its array where that is a factor, which may be traced."""
@@ -356,10 +364,6 @@ class ArrayRule:
             return tensor.item()
         factors.append(tensor)
         return lax.reshape(tensor.read(), ())
-
-    def _pointwise(self, shape, dtypes, kwargs):
-        run = Pointwise(self.body, shape, self.unpromoted, *dtypes)
-        return functools.partial(run, **kwargs) if kwargs else run
 
     def wrap_all(self, result, dtype, known, tensors, device=None, layout=None, strides=None):
         """The tensors of the arrays that the body has given; see `as_result`."""
@@ -406,10 +410,7 @@ def as_result(
         return None
     if isinstance(array, np.ndarray):  # of a body that works with values
         array = jax.numpy.asarray(array)
-    if dtype is None:
-        dtype = logical(array.dtype, tuple(tensor.dtype for tensor in tensors))
-    elif array.dtype != canonical(dtype):
-        array = lax.convert_element_type(array, canonical(dtype))
+    array, dtype = of_dtype(array, dtype, tensors)
     grad = torch.is_grad_enabled()
     differentiable = dtype.is_floating_point or dtype.is_complex
     if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
@@ -430,6 +431,14 @@ def as_result(
         expect_values(device, dtype)
         tensor._label = device
     return tensor
+
+
+def of_dtype(array, dtype, tensors: list) -> tuple[Any, torch.dtype]:
+    """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
+    if dtype is None:
+        return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
+    wanted = canonical(dtype)
+    return array if array.dtype == wanted else lax.convert_element_type(array, wanted), dtype
 
 
 def _has_tensor(value) -> bool:

@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .journal import Journaled
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory", "next_number"]
 
+_is_inference = torch.is_inference_mode_enabled
 _numbers = itertools.count(1)
 
 
@@ -38,6 +41,8 @@ class Memory(Journaled):
     def __init__(self, size: int):
         self._begin()
         self.size = size
+        if _is_inference():
+            self.is_inference = True
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
 
     def follow(self, method: Callable[[], None]) -> None:

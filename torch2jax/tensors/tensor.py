@@ -48,7 +48,6 @@ __all__ = [
 
 CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
-_is_inference = torch.is_inference_mode_enabled
 _as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
 
@@ -339,8 +338,6 @@ def wrap_new(held: Held, shape, size: int, dtype: torch.dtype, strides: tuple[in
     if not _takes_tangents():
         held = Held(current().without_tangents(held.array), held.layout)
     storage = Storage.computed(held, size, None if strides is None else _memory_order(strides))
-    if _is_inference():
-        storage.memory.is_inference = True
     return make_tensor(storage, shape, dtype, strides, None, CPU)
 
 
@@ -356,8 +353,6 @@ def wrap_held(
     else:
         known = known if _has_strides(known, strides) else in_pytorch(_with_strides, known, strides)
         storage = Storage.waiting(held, known, order)
-    if _is_inference():
-        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
 
@@ -366,8 +361,6 @@ def wrap_spread(
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
     storage = Storage(held, gaps=Gaps(strides, offset))
-    if _is_inference():
-        storage.memory.is_inference = True
     return make_tensor(storage, held.shape, dtype, strides, offset, device)
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 from .arrays import reshape, transpose
 
-__all__ = ["Gaps", "ViewKind", "all_of", "beginning", "flattening", "places", "spreading"]
+__all__ = ["Gaps", "ViewKind", "all_of", "beginning", "element", "flattening", "places", "spreading"]
 
 
 class ViewKind(NamedTuple):
@@ -91,3 +91,14 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
         lambda flat: memory.write(None, lax.slice(flat, (0,), (size,))),
         lambda flat, array: lax.dynamic_update_slice(flat, memory.read(array), (np.int32(0),)),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def element(shape, place) -> ViewKind:
+    """One element, at a place along each dimension."""
+    limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
+
+    def write(array, value):
+        return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in place])
+
+    return ViewKind(lambda array: lax.squeeze(lax.slice(array, place, limits), dims), write)
