@@ -67,6 +67,12 @@ class _Call(NamedTuple):
     args: tuple
     kwargs: _Sequence | None
 
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether the body takes the arrays, one after the other, and nothing else."""
+        is_bound = isinstance(self.body, _Partial) or self.kwargs is not None
+        return not is_bound and all(isinstance(x, _Slot) and x.index == i for i, x in enumerate(self.args))
+
     def run(self, arrays):
         body = _fill(self.body, arrays) if isinstance(self.body, _Partial) else self.body
         args = [_fill(item, arrays) for item in self.args]
@@ -193,6 +199,7 @@ class Inlined:
 
     def __init__(self, call: _Call):
         self._call = call
+        self._body: Any = call.body if call.takes_arrays else None
         self._calls = self._pastes = self._pasted_in = 0
         self._asks = False
         self._is_short: bool | None = None  # not asked yet
@@ -207,7 +214,7 @@ class Inlined:
 
     def run(self, *arrays):
         """Runs as it is."""
-        return self._call.run(arrays)
+        return self._call.run(arrays) if self._body is None else self._body(*arrays)
 
     def _run_without_values(self, *arrays):
         try:

@@ -29,6 +29,12 @@ class Plan(NamedTuple):
     strides: tuple[int, ...] | None
     """Those of the result; None if it is contiguous."""
 
+    def leaves(self, operands) -> bool:
+        """Whether these operands, once in the layout, are what the body of a rule computes with."""
+        if any(not isinstance(x, torch.Tensor) or canonical(x.dtype) != canonical(self.compute) for x in operands):
+            return False
+        return all(x.ndim == 0 or x.shape == self.shape for x in operands)
+
 
 class _Metadata(NamedTuple):
     """Those of a tensor."""

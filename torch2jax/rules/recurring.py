@@ -120,7 +120,8 @@ def _find_pointwise(rule: ArrayRule, operands: list) -> _Way:
     if len(operands) > len(rule.names.places) or any(type(x) not in (Torchish, int, float, bool) for x in operands):
         raise _Refused
     plan, run = rule.pointwise(operands, {})
-    return _Way(plan, prepared(run, [in_layout(x, plan.shape, plan.layout) for x in operands]), run.result)
+    arrays = [in_layout(x, plan.shape, plan.layout) for x in operands]
+    return _Way(plan, prepared(rule.body if plan.leaves(operands) else run, arrays), run.result)
 
 
 def _find(rule: ArrayRule, args: tuple) -> _Way:
