@@ -385,6 +385,47 @@ def test_what_comes_from_outside_is_an_argument_too(x):
     assert programs(f) == {"the forward pass": 1}
 
 
+def test_what_comes_from_outside_and_is_given_back_is_itself(x):
+    first, second = torch.arange(WIDTH * 1.0), torch.arange(WIDTH * 1.0) * 100
+
+    class Giving(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(WIDTH, WIDTH)
+            self.register_buffer("sum", torch.zeros(WIDTH))
+            self.others = [1, {"a": 2}]
+
+        def step(self, x):
+            self.sum += second
+            return self.layer(x) + first, second, second[1:], first
+
+        def forward(self, x):
+            y, a, b, c = self.step(x)
+            assert a is second
+            assert c is first
+            return self.step(y[:2]), a + 1, b + 1, c + 1
+
+    f = compare(Giving(), x, compile=["step"])
+    assert programs(f) == {"step": 2}
+
+
+def test_what_comes_from_outside_is_an_argument_of_each_program(x):
+    outside = torch.ones(WIDTH, dtype=torch.float64)  # of which JAX has a copy
+
+    class Closing(torch.nn.Module):
+        def step(self, x):
+            return x + outside
+
+        def forward(self, x):
+            return self.step(x), self.step(x[:2])
+
+    f = t2j(Closing(), compile=["step"])
+    agree(f(x), (x + 1, x[:2] + 1))
+    outside.fill_(2)
+    agree(f(x), (x + 2, x[:2] + 2))
+    assert programs(f) == {"step": 2}
+
+
 def test_a_tensor_that_only_a_global_holds_is_no_constant(x):
     held = {}
 

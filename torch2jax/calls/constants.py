@@ -1,7 +1,6 @@
 """Tensors and arrays from outside a call, as tensors of the call: constants, and what arrays stand for."""
 
 import contextlib
-import itertools
 from typing import Any
 
 import jax
@@ -36,6 +35,7 @@ class Constants:
         self._storages: dict[int, Torchish] = {}
         self.around: Any = None
         """What runs around compiled parts (`around.Around`), None where there are none."""
+        self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
@@ -75,15 +75,23 @@ class Constants:
         memory.foreign, memory.number = False, next_number()
         return lifted
 
-    @property
-    def count(self) -> int:
-        """How many tensors from outside, or made by PyTorch, others stand for."""
-        return len(self._tensors)
+    @contextlib.contextmanager
+    def noting(self):
+        """A context that gives the tensors from outside which are used within, by their ids."""
+        before, self._noted = self._noted, {}
+        try:
+            yield self._noted
+        finally:
+            self._noted = before
 
-    def known_tensors(self, since: int = 0) -> list[torch.Tensor]:
-        """The tensors from outside that others stand for, in the order in which they came."""
-        found = itertools.islice(self._tensors.values(), since, None)
-        return [tensor for tensor, lifted in found if lifted._node.storage.memory.number == 0]
+    def _known(self, tensor: torch.Tensor) -> Torchish | None:
+        """What stands for a tensor from outside, if something does."""
+        entry = self._tensors.get(id(tensor))
+        if entry is None:
+            return None
+        if self._noted is not None and entry[1]._node.storage.memory.number == 0:
+            self._noted[id(tensor)] = tensor
+        return entry[1]
 
     def storages(self) -> list[Storage]:
         """Those of all that stands for tensors from outside."""
@@ -91,21 +99,23 @@ class Constants:
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
-        entry = self._tensors.get(id(tensor))
-        return tensor if entry is None else entry[1]
+        known = self._known(tensor)
+        return tensor if known is None else known
 
     def lift(self, value) -> Torchish:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
         if isinstance(value, Torchish):
             return value
         if isinstance(value, torch.Tensor):
-            entry = self._tensors.get(id(value))
-            if entry is not None:
-                return entry[1]
+            known = self._known(value)
+            if known is not None:
+                return known
             if self.is_around(value):
                 return self.around.lift(value)
             with outside():
-                return self._lift_constant(value)
+                lifted = self._lift_constant(value)
+            self._known(value)
+            return lifted
         if not isinstance(value, jax.Array):
             with contextlib.suppress(TypeError), torch._C.DisableTorchFunction():  # dtypes that PyTorch lacks
                 return self.lift_own(torch.from_numpy(np.array(value)))

@@ -172,7 +172,7 @@ class _Tensor:
             offset += made.stands[self._storage].storage_offset()
         tensor = make_tensor(node, shape, dtype, strides, offset, label)
         if self._viewed is not None:
-            viewed = self._viewed.make(made)
+            viewed = current().lift(self._viewed.make(made))
             tensor._viewed, tensor._writes = viewed, viewed._writes
             if self._restriction is not None:
                 tensor._restriction = self._restriction._replace(writes=viewed._writes[0])

@@ -122,6 +122,8 @@ _DICT = Codec(
 
 def _open_dict_with_attributes(value) -> tuple:
     attributes = vars(value)
+    if not attributes and not dict.__len__(value):  # as most are that modules have for hooks
+        return ((), ()), ()
     return (_keys(dict.keys(value)), tuple(attributes)), (*dict.values(value), *attributes.values())
 
 
@@ -137,6 +139,7 @@ _DICT_WITH_ATTRIBUTES = Codec(
     _fill_dict_with_attributes,
     lambda x: (dict.keys(x), dict.values(x), vars(x), vars(x).values()),
 )
+_ORDERED_DICT = _DICT_WITH_ATTRIBUTES._replace(views=lambda x: (x, dict.values(x)))  # which is not given any meanwhile
 
 
 def _fill_default_dict(value: defaultdict, keys, items) -> None:
@@ -311,6 +314,8 @@ def codec_of(kind: type) -> Codec | None:
     ):
         if issubclass(kind, base):
             return codec
+    if kind is OrderedDict:
+        return _ORDERED_DICT
     if issubclass(kind, dict):
         return _DICT_WITH_ATTRIBUTES if kind.__dictoffset__ else _DICT
     if kind.__module__.partition(".")[0] in _FOREIGN or issubclass(kind, (BaseException, np.generic)):

@@ -39,7 +39,7 @@ class Spare:
         Args:
             alone: what `_references_alone` tells.
         """
-        own = (storage._array is array) + (storage._known is array) + (storage.held.array is array)
+        own = (storage._array is array) + (storage._known is array) + (storage._held.held.array is array)
         if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= alone + own:
             return array
         return jax.numpy.array(array, copy=True)
@@ -118,7 +118,6 @@ class Program:
         call = self._call
         reached = Reached(self._outer, reached, shares=True)
         stream, constants = call.stream.state, call.constants
-        known_before = constants.count
         restoration, tensors = Restoration(reached.all_objects), reached.all_tensors
         writes = [tensor._writes[0] for tensor in tensors]
         storages = reached.all_storages
@@ -151,10 +150,14 @@ class Program:
                         node.lose()
 
         stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in reached.all_stands.items()]
+        refused: Uncontained | None = None
         try:
             arrays = [storage.held.array for storage in storages]
             key = stream.key if stream.key is not None else None
-            self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
+            with constants.noting() as used:
+                self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
+        except Uncontained as error:
+            refused = error.with_traceback(None)  # whose frames hold what was made within
         finally:
             restoration.restore()
             for tensor, before in stood:
@@ -163,7 +166,11 @@ class Program:
             for tensor, count in zip(tensors, writes, strict=True):
                 tensor._writes[0] = count
             call.casts = casts
-        found = [x for x in _held_elsewhere(constants.known_tensors(known_before)) if reached.place_of(x) is None]
+        outer = [*used.values()]
+        used.clear()
+        found = [x for x in _held_elsewhere(outer) if reached.place_of(x) is None]
+        if refused is not None and (self._outer or not found):
+            raise refused
         self._outer.extend(found)
         if found:
             self._written, self._writes, self._stream = [], [], None

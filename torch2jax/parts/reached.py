@@ -1,7 +1,7 @@
 """All that a compiled part can reach: the objects, tensors and storages, and what its trace depends on of them."""
 
 import itertools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from operator import attrgetter, is_
 from typing import Any
@@ -18,6 +18,7 @@ from .objects import codec_of, leaf_of
 __all__ = ["Aliased", "Reached", "World"]
 
 _SEEN = object()
+_PLAIN = frozenset((dict, OrderedDict, set, list))
 _node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_held"), attrgetter("memory.version")
 
 
@@ -41,9 +42,9 @@ class Reached:
 
     def __init__(self, roots: Iterable, beyond: "Reached | None" = None, shares: bool = False):
         self._beyond = beyond
-        self.first_object = 0 if beyond is None else len(beyond.objects)
-        self.first_tensor = 0 if beyond is None else len(beyond.tensors)
-        self.first_storage = 0 if beyond is None else len(beyond.storages)
+        self.first_object = 0 if beyond is None else beyond.first_object + len(beyond.objects)
+        self.first_tensor = 0 if beyond is None else beyond.first_tensor + len(beyond.tensors)
+        self.first_storage = 0 if beyond is None else beyond.first_storage + len(beyond.storages)
         self.objects: list = []
         """Those that hold others."""
         self.tensors: list[Torchish] = []
@@ -87,8 +88,13 @@ class Reached:
 
     def place_of(self, value) -> Any:
         """The number of an object, tensor or storage; None if it is not reached."""
-        place = self._places.get(id(value))
-        return place if place is not None or self._beyond is None else self._beyond.place_of(value)
+        key, reached = id(value), self
+        while reached is not None:
+            place = reached._places.get(key)
+            if place is not None:
+                return place
+            reached = reached._beyond
+        return None
 
     def _shared(self, storage: Storage) -> int:
         """A number for the memory of a storage: that of the first storage there."""
@@ -157,7 +163,7 @@ class Reached:
             return
         tensor: Any = value
         holder = None
-        if getattr(value, "_is_written", False):
+        if type(value) is not Torchish and getattr(value, "_is_written", False):
             current().constants.around.give_up(value)
         if not isinstance(value, Torchish):
             try:
@@ -227,7 +233,9 @@ class World(Reached):
     def __init__(self, root):
         super().__init__((root,))
         views: list[tuple] = [_views_of(x) for x in self.objects]
-        self._sized: list[Any] = [keys for each in views for keys in each[::2]]
+        sized: list[Any] = [keys for each in views for keys in each[::2]]
+        self._empty = [x for x in sized if type(x) in _PLAIN and not x]
+        self._sized = [x for x in sized if type(x) not in _PLAIN or x]
         self._sizes = [*map(len, self._sized)]
         self._views: list[Any] = [view for each in views for view in each if len(view)]
         self._items = [*itertools.chain.from_iterable(self._views)]
@@ -242,6 +250,7 @@ class World(Reached):
         """Whether the objects hold what they did."""
         return (
             not self.around
+            and not any(self._empty)
             and [*map(len, self._sized)] == self._sizes
             and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
             and all(map(is_, map(_node_of, self.tensors), self._nodes))
