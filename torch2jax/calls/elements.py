@@ -1,5 +1,7 @@
 """Elements of known values at known places: what most subscripts in a loop over a schedule are."""
 
+from typing import Any
+
 import torch
 
 from ..tensors.held import Held, Lazy
@@ -32,7 +34,8 @@ def write_known_element(self: Torchish, index, value: float) -> bool:
         node = self._node
         try:
             if type(node) is Storage and not node.has_grown and is_small(node.memory.size):
-                made = node.known.clone()
+                known: Any = node.known
+                made = known.clone()
                 made[place] = value
                 node.write(_changed(node, made, place), made)
             else:

@@ -354,7 +354,7 @@ class _Operation:
         self, rule: Callable[[tuple, dict], Any], held: list[Held | Lazy | None], known: list, args: tuple, kwargs: dict
     ):
         self._rule, self._held, self._known, self._args, self._kwargs = rule, held, known, args, kwargs
-        self.depth = 1 + max([0 if x is None or type(x) is Held else x.depth for x in held])
+        self.depth = 1 + max([x.depth if isinstance(x, Lazy) else 0 for x in held])
         self._emitted: list[Held] | None = None
         self._evaluated: list[Held] | None = None
 

@@ -2,7 +2,9 @@
 
 import torch
 
-from ..rules.registry import implements_metadata
+from ..rules.registry import implements_metadata, implements_tensors
+from ..tensors.tensor import Torchish, geometry
+from ..translation import current
 
 Tensor = torch.Tensor
 
@@ -23,7 +25,6 @@ implements_metadata(
     Tensor.stride,
     Tensor.numel,
     Tensor.nelement,
-    Tensor.storage_offset,
     Tensor.element_size,
     Tensor.is_contiguous,
     Tensor.is_floating_point,
@@ -34,3 +35,11 @@ implements_metadata(
     torch.is_complex,
     torch.is_signed,
 )
+
+
+@implements_tensors(Tensor.storage_offset)
+def storage_offset(self):
+    tensor = current().standing_for(self)
+    if isinstance(tensor, Torchish):
+        tensor._node.storage.memory.expect_all()
+    return geometry(Tensor.storage_offset, tensor)

@@ -32,6 +32,7 @@ class _Place(torch.UntypedStorage):
 
 
 def _place_of(memory: Memory) -> _Place:
+    memory.expect_all()
     if memory.place is None:
         memory.place = _Place(0)
         lent = current().lent.place_of(memory)

@@ -302,6 +302,7 @@ def as_strided(self, size, stride, storage_offset=None):
         raise RuntimeError(
             f"as_strided: negative sizes and strides are not supported, got {list(size)}, {list(stride)}"
         )
+    self._node.storage.memory.expect_all()
     if storage_offset is None and _begins_where_traced(self._node):
         raise TracedValueError("as_strided of a view at a traced index, without a storage_offset,")
     offset = self.storage_offset() if storage_offset is None else storage_offset
@@ -388,6 +389,7 @@ def view_as_real(self, like):
 @_view(aten.view_as_complex.default)
 def view_as_complex(self, like):
     canonical(like.dtype)  # says that JAX has no complex32
+    self._node.storage.memory.expect_all()  # an offset that is odd is an error
     return ViewKind(
         lambda array: lax.complex(array[..., 0], array[..., 1]),
         lambda _, value: jnp.stack([lax.real(value), lax.imag(value)], axis=-1),
@@ -461,6 +463,8 @@ def resolve_neg(input):
 def view_dtype(self, dtype):
     _refuse_bit(self, "conj", "view(dtype) is not supported for conjugate view tensors; call resolve_conj() first")
     _refuse_bit(self, "neg", "view is not supported for tensors with negative bit set; call resolve_neg() first")
+    if dtype.itemsize > self.dtype.itemsize:
+        self._node.storage.memory.expect_all()  # not every offset is in order
     like = geometry(aten.view.dtype, self, dtype)
     before, after = canonical(self.dtype), canonical(dtype)
     shape, new_shape = _shape_of(self), _shape_of(like)

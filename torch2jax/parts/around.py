@@ -18,12 +18,12 @@ import torch
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, dtype_t2j, is_integral
 from ..tensors.history import NeedsTape
-from ..tensors.interop import tensor_to_array, to_numpy
+from ..tensors.interop import is_dense, tensor_to_array, to_numpy
 from ..tensors.journal import Uncontained, journal
 from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
 from ..tensors.storage import View
-from ..tensors.tensor import Torchish, swap_objects, wrap
+from ..tensors.tensor import Torchish, make_region, swap_objects, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
@@ -60,7 +60,7 @@ class Around:
         self._is_closed = False
         self._has_floats = jax.default_backend() == "cpu"
         self._kept: set[int] = set()  # the memories of what stands for constants
-        self._constants: dict[int, tuple[Torchish, int, torch.Tensor]] = {}
+        self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
         self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
 
     def owns(self, value) -> bool:
@@ -98,7 +98,23 @@ class Around:
 
     def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
         with torch._C.DisableTorchFunction():
-            return self._taken(function(*args, **kwargs), wants)
+            result = function(*args, **kwargs)
+            viewed = self._viewed_as_another(result, args)
+            if not viewed:
+                return self._taken(result, wants)
+            del result
+            self.give_up_all(viewed)
+        return self._on_jax(self._call, function, args, kwargs)
+
+    def _viewed_as_another(self, result: Any, args: tuple) -> tuple:
+        """The tensors whose memory a result has in a dtype that is none for PyTorch here."""
+        if not isinstance(result, torch.Tensor) or self._has(result.dtype):
+            return ()
+        memory = result.untyped_storage()._cdata
+        return tuple([x for x in args if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory])
+
+    def _has(self, dtype: torch.dtype) -> bool:
+        return is_integral(dtype) or (self._has_floats and dtype in _FLOATS)
 
     def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         dtype = kwargs.get("dtype")
@@ -121,7 +137,7 @@ class Around:
             if is_integral(dtype):
                 result._is_around = _YES  # pyright: ignore[reportAttributeAccessIssue]
                 return result
-            if self._has_floats and dtype in _FLOATS:
+            if self._has(dtype):
                 state = _WANTING if wants else _state(result) or _YES
                 result._is_around = state  # pyright: ignore[reportAttributeAccessIssue]
                 return result
@@ -135,7 +151,7 @@ class Around:
         """Whether a tensor may as well be PyTorch's own."""
         with torch._C.DisableTorchFunction():
             dtype = tensor.dtype
-            if tensor.numel() > _MOST or not (is_integral(dtype) or (self._has_floats and dtype in _FLOATS)):
+            if tensor.numel() > _MOST or not self._has(dtype):
                 return False
             if type(tensor) is Torchish:
                 return tensor._label.type == "cpu" and not tensor._node.is_chosen
@@ -161,10 +177,11 @@ class Around:
 
     def _constant(self, tensor: Torchish) -> torch.Tensor:
         """What a tensor from outside has: the same each time, until it is written to."""
-        version = tensor._node.storage.memory.version
+        node = tensor._node
+        state = node, node.storage.memory.version  # a tensor that changes itself is at another node
         entry = self._constants.get(id(tensor))
-        if entry is None or entry[1] != version or entry[0] is not tensor:
-            entry = self._constants[id(tensor)] = tensor, version, _values(tensor)
+        if entry is None or entry[0] is not tensor or entry[1] != state:
+            entry = self._constants[id(tensor)] = tensor, state, _values(tensor)
             with torch._C.DisableTorchFunction():
                 self._kept.add(entry[2].untyped_storage()._cdata)
         return entry[2]
@@ -209,8 +226,8 @@ class Around:
     def standing_for(self, value: torch.Tensor) -> Torchish:
         """A new tensor of the call of the same values, in an array of numpy's: for a program."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            values: Any = held_values(to_numpy(value.contiguous()), canonical(value.dtype))
-            return _in_place_of(value, values.copy())
+            copied = value.clone(memory_format=torch.contiguous_format)  # PyTorch cannot resize what numpy has
+            return _in_place_of(value, held_values(to_numpy(copied), canonical(value.dtype)))
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
         """All memory that one of PyTorch's own shares with others, in one dimension."""
@@ -218,11 +235,16 @@ class Around:
             size = value.untyped_storage().nbytes() // value.element_size()
             return self._taken(value.as_strided((size,), (1,), 0), _state(value) == _WANTING)
 
-    def view(self, value: torch.Tensor, shape, strides, offset: int) -> torch.Tensor:
-        """A view of one of PyTorch's own, which is contiguous, at an offset in it."""
+    def view(self, value: torch.Tensor, shape, strides, offset: int, dtype: torch.dtype) -> torch.Tensor:
+        """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            view = value.as_strided(shape, strides, value.storage_offset() + offset)
-            return self._taken(view, _state(value) == _WANTING)
+            if self._has(dtype):
+                begin = int(value.storage_offset()) * value.itemsize // dtype.itemsize
+                view = torch.empty(0, dtype=dtype).set_(value.untyped_storage(), begin + offset, shape, strides)
+                return self._taken(view, _state(value) == _WANTING)
+            self.give_up_all((value,))
+        given_up: Any = value  # which is all of its memory now
+        return make_region(given_up, shape, strides, offset, dtype)
 
     def write_back(self, value: torch.Tensor, array, wants: bool) -> None:
         """Writes to one of PyTorch's own what was written to the tensor that stood for it.
@@ -234,7 +256,10 @@ class Around:
             value._is_around = _WANTING  # pyright: ignore[reportAttributeAccessIssue]
             self._is_blurred = True
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            value.copy_(_copied(array, value.dtype))
+            written = _copied(array, value.dtype)
+            if written.shape != value.shape:
+                value.resize_(written.shape)
+            value.copy_(written)
         value._is_written = not is_integral(value.dtype)  # pyright: ignore[reportAttributeAccessIssue]
 
     def give_up(self, value: torch.Tensor) -> None:
@@ -248,6 +273,22 @@ class Around:
             tensor = _in_place_of(value, tensor_to_array(value))
             with contextlib.suppress(RuntimeError):
                 swap_objects(value, tensor)
+
+    def give_up_all(self, values: tuple) -> None:
+        """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
+
+        Raises:
+            NotImplementedError: the memory of one is that of others too.
+        """
+        for value in values:
+            if _state(value) == _NO:
+                continue
+            self.give_up(value)
+            if _state(value) != _NO:
+                raise NotImplementedError(
+                    "a tensor around compiled parts (compile=...) is to share memory with another, and has views of "
+                    "its own; wanted one without, as clone() gives"
+                )
 
     @property
     def is_active(self) -> bool:
@@ -286,9 +327,14 @@ class Around:
                         return value._label
             elif sort is Sort.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
                 return args[0]
-            result = self.run(function, args, kwargs, sort)
-            if result is not NOT_RUN:
-                return result
+            if sort is Sort.SHARES:
+                if all(map(_state, args)):
+                    return self._native(function, args, kwargs, False)
+                self.give_up_all(args)
+            else:
+                result = self.run(function, args, kwargs, sort)
+                if result is not NOT_RUN:
+                    return result
         return self._on_jax(call, function, args, kwargs)
 
     def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:
@@ -329,7 +375,8 @@ class Around:
 
 def _in_place_of(value: torch.Tensor, array) -> Torchish:
     """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
-    tensor = wrap(array, value.dtype)
+    strides = None if value.is_contiguous() or not is_dense(value) else value.stride()
+    tensor = wrap(array, value.dtype, strides=strides)
     if _state(value) == _WANTING:
         tensor.descend_from_afar()
     return tensor
@@ -356,8 +403,15 @@ def _values(tensor: Torchish) -> torch.Tensor:
             place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
             known: Any = root.known
             if isinstance(known, jax.Array) and known.is_fully_addressable:
-                return in_pytorch(_read, place, known, root.frame).to(dtype)
-        return _copied(tensor.read(), dtype)
+                return _in_order_of(tensor, in_pytorch(_read, place, known, root.frame).to(dtype))
+        return _in_order_of(tensor, _copied(tensor.read(), dtype))
+
+
+def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
+    """The values in memory as PyTorch would have those of a tensor, so that what it computes of them is too."""
+    if tensor.is_contiguous() or not is_dense(tensor):
+        return values
+    return torch.empty_strided(values.shape, tensor.stride(), dtype=values.dtype).copy_(values)
 
 
 def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
@@ -366,7 +420,7 @@ def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
 
 def _copied(array, dtype: torch.dtype) -> torch.Tensor:
     """An array as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
-    return _from_numpy(np.array(array, dtype_t2j(dtype)))
+    return _from_numpy(np.array(array, dtype_t2j(dtype))).clone()  # PyTorch cannot resize what numpy has
 
 
 def _gather(value, tensors: list) -> bool:

@@ -161,8 +161,8 @@ class _Tensor:
 
     def _made(self, made: Made) -> Torchish:
         if isinstance(self._storage, int) and self._storage in made.around:
-            shape, _, strides, offset, _ = self._geometry
-            return current().constants.around.view(made.around[self._storage], shape, strides, offset)
+            shape, dtype, strides, offset, _ = self._geometry
+            return current().constants.around.view(made.around[self._storage], shape, strides, offset, dtype)
         node: Any = made.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(made)
         for kind, place in self._kinds:
             node = View(node, kind)

@@ -18,6 +18,7 @@ from ..rules import autocast
 from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
 from ..tensors.journal import Uncontained
+from ..tensors.memory import Located
 from ..translation import Call, current
 from .differences import difference, listed
 from .objects import Hidden, Identity
@@ -28,6 +29,7 @@ __all__ = ["Parts", "parts_of"]
 
 _MANY = 16
 _NOT_COMPILED: Any = object()
+_LOCATED: Any = object()
 
 
 def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
@@ -159,20 +161,26 @@ class _Running(Hidden):
             if world is None or not world.is_current():
                 world = self._world = World(self._module)
             world.refresh(self._part.numbered)
-            try:
-                reached = Reached((args, kwargs), world)
-            except Aliased:
-                reached = Reached((args, kwargs), world, shares=True)
-            key = world.number, reached.signature, reached.described(), _settings(call)
-            program = self._part.programs.get(key, _NOT_COMPILED)
-            if program is _NOT_COMPILED:
-                program = self._compiled(key, args, kwargs, reached)
+            for located in (False, True):
+                try:
+                    reached = Reached((args, kwargs), world, located=located)
+                except Aliased:
+                    reached = Reached((args, kwargs), world, shares=True)
+                key = world.number, reached.signature, reached.described(), located, _settings(call)
+                program = self._part.programs.get(key, _NOT_COMPILED)
+                if program is _NOT_COMPILED:
+                    program = self._compiled(key, args, kwargs, reached)
+                if program is not _LOCATED:
+                    break
             if program is not None:
                 return program.run(call, world, reached, self._spare)
         return self._function(*args, **kwargs)
 
-    def _compiled(self, key: tuple, args: tuple, kwargs: dict, reached: Reached) -> Program | None:
-        """The program for a signature; None if the part is to run as it is, which shows what is the matter."""
+    def _compiled(self, key: tuple, args: tuple, kwargs: dict, reached: Reached) -> Any:
+        """The program for a signature; None if the part is to run as it is, which shows what is the matter.
+
+        `_LOCATED` if it asks where tensors are.
+        """
         name = self._part.name
         listing = listed(self._function, self._module, args, kwargs)
         try:
@@ -180,6 +188,9 @@ class _Running(Hidden):
         except (TracedValueError, jax.errors.JAXTypeError) as error:
             error.add_note(f"{name} is a part that is compiled (compile=...), so that it has no values of tensors.")
             raise
+        except Located:
+            self._part.programs[key] = program = _LOCATED
+            return program
         except Uncontained as reason:
             warnings.warn(f"{name} is not compiled but runs as it is, because of {reason}", stacklevel=4)
             program = None

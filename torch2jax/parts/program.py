@@ -116,7 +116,7 @@ class Program:
     def _trace(self, function: Callable, args: tuple, kwargs: dict, reached: Reached) -> bool:
         """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
         call = self._call
-        reached = Reached(self._outer, reached, shares=True)
+        reached = Reached(self._outer, reached, shares=True, located=reached.located)
         stream, constants = call.stream.state, call.constants
         restoration, tensors = Restoration(reached.all_objects), reached.all_tensors
         writes = [tensor._writes[0] for tensor in tensors]
@@ -246,7 +246,7 @@ class Program:
     def run(self, call: Any, world: World, reached: Reached, spare: Spare) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
-            reached = Reached(self._outer, reached, shares=True)
+            reached = Reached(self._outer, reached, shares=True, located=reached.located)
         storages: list[Any] = list(reached.all_storages)
         arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
         given, alone = [], _references_alone()

@@ -35,13 +35,14 @@ class Reached:
         roots: any objects.
         beyond: what is reached from others.
         shares: whether several tensors of PyTorch's own may be of the same memory.
+        located: whether each tensor is where it is in its memory; by default rows stand alone.
 
     Raises:
         Aliased: several are, though they may not.
     """
 
-    def __init__(self, roots: Iterable, beyond: "Reached | None" = None, shares: bool = False):
-        self._beyond = beyond
+    def __init__(self, roots: Iterable, beyond: "Reached | None" = None, shares: bool = False, located: bool = False):
+        self._beyond, self.located = beyond, located
         self.first_object = 0 if beyond is None else beyond.first_object + len(beyond.objects)
         self.first_tensor = 0 if beyond is None else beyond.first_tensor + len(beyond.tensors)
         self.first_storage = 0 if beyond is None else beyond.first_storage + len(beyond.storages)
@@ -59,10 +60,10 @@ class Reached:
         """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
         self._at: list[int] = []  # where in the signature the tensors are
         self._memories: dict[int, tuple[torch.Tensor, Torchish]] = {}
-        self._alone: set[int] | None = None if beyond is None or shares else set()
+        self._alone: set[int] | None = None if beyond is None or shares or located else set()
         for root in roots:
             self._visit(root)
-        if beyond is not None:
+        if beyond is not None and not located:
             self._stand_alone()
 
     def _stand_alone(self) -> None:
@@ -80,7 +81,7 @@ class Reached:
                 continue
             alone = Storage(Held(tensor.read(), None))
             alone.differentiable, alone.history = storage.differentiable, storage.history
-            alone.memory.is_inference = storage.memory.is_inference
+            alone.memory.is_part, alone.memory.is_inference = True, storage.memory.is_inference
             self.storages[place - self.first_storage] = alone
             self._places[id(alone)] = place
             self.stands[place] = tensor
@@ -200,7 +201,9 @@ class Reached:
             if memory in self._alone:
                 raise Aliased
             self._alone.add(memory)
-            return around.standing_for(value), value
+            tensor = around.standing_for(value)
+            tensor._node.storage.memory.is_part = value.nbytes < value.untyped_storage().nbytes()
+            return tensor, value
         if entry is None:
             whole = around.memory_of(value)
             entry = self._memories[memory] = whole, around.standing_for(whole)

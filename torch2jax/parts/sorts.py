@@ -51,6 +51,7 @@ class Sort(Enum):
     PURE = "gives new ones, or what is no tensor"
     WRITES = "writes to its first"
     INDEXES = "gives a view, or a new one where a tensor tells the elements"
+    SHARES = "lets its first have the memory of another"
     CONVERTS = "gives the same, or a new one of another dtype"
     OTHER = "gives views, or whatever else"
     PYTHON = "calls others, which come by themselves"
@@ -62,6 +63,8 @@ def sort_of(function) -> Sort:
     name = getattr(function, "__name__", "")
     if name in ("__get__", "__set__"):
         is_gradients = "grad" in function.__self__.__name__
+        if name == "__set__" and function.__self__.__name__ == "data":
+            return Sort.SHARES
         return Sort.NONE if is_gradients else Sort.OTHER if name == "__get__" else Sort.WRITES
     rule = registry.lookup(function)
     if rule is None and isinstance(function, types.FunctionType):

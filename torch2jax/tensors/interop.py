@@ -32,8 +32,10 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
     if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
-        with evaluating():  # a value, also while JAX traces; copied by numpy, for which nothing is compiled
-            return jax.device_put(np.array(held_values(to_numpy(tensor), wanted), order="C"), may_alias=True)
+        # Of a clone, for which nothing is compiled: PyTorch can no longer resize what numpy has.
+        values = held_values(to_numpy(tensor.clone()), wanted)
+        with evaluating():  # a value, also while JAX traces
+            return jax.device_put(np.asarray(values, order="C"), may_alias=True)
     if tensor.is_cpu and tensor.is_contiguous():
         # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
         # twice, since what it gives is committed where any argument is.

@@ -540,6 +540,7 @@ def set_geometry(tensor: Torchish, other: Torchish) -> None:
 def resize(tensor: Torchish, shape, strides) -> None:
     """Gives `tensor` itself another shape, at the same place in its memory, which grows as needed."""
     storage, offset = tensor._node.storage, tensor.storage_offset()
+    storage.memory.expect_all()
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     bytes_needed = (last + 1) * canonical(tensor.dtype).itemsize if 0 not in shape else 0
     needed = -(-bytes_needed // storage.dtype.itemsize)

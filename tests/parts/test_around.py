@@ -1,0 +1,148 @@
+"""Tensors around compiled parts, which are PyTorch's own: memory that they share, and how they lie there."""
+
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+
+ROWS = torch.arange(12.0).reshape(4, 3)
+
+
+class Module(torch.nn.Module):
+    """Code around a part, and in it.
+
+    Args:
+        code: takes the part and the arguments.
+        part: what the part does; by default it gives what it gets.
+    """
+
+    def __init__(self, code, part=lambda x: x):
+        super().__init__()
+        self.code, self.does = code, part
+
+    def part(self, x):
+        return self.does(x)
+
+    def forward(self, *args):
+        return self.code(self.part, *args)
+
+
+def compare(module: Module, *args: torch.Tensor) -> None:
+    """PyTorch and the translation agree, in a first call and in one that finds its programs."""
+    expected = module(*[x.clone() for x in args])
+    translated = t2j(module, compile=["part"])
+    for _ in range(2):
+        for got, want in zip(translated(*map(t2j, args)), expected, strict=True):
+            if isinstance(want, torch.Tensor):
+                np.testing.assert_allclose(got, want.resolve_conj(), 1e-6, 1e-6)
+            else:
+                assert got == want
+
+
+def _into(part, x, y):
+    other = y.clone()
+    x.set_(other)
+    other.add_(1)
+    return x, other, x.data_ptr() == other.data_ptr()
+
+
+def _out_of(part, x, y):
+    other = y.clone()
+    other.set_(x)
+    other.add_(1)
+    return x, other, x.data_ptr() == other.data_ptr()
+
+
+def _data(part, x, y):
+    other = y.clone()
+    x.data = other
+    other.add_(1)
+    return x, other
+
+
+@pytest.mark.parametrize("code", [_into, _out_of, _data])
+def test_memory_that_is_set_is_shared(code):
+    compare(Module(code), torch.zeros(3), torch.ones(4))
+
+
+def test_memory_with_views_is_not_set_without_a_word():
+    def code(part, x, y):
+        other = y.clone()
+        view = other[1:]
+        x.set_(other)
+        return x, view
+
+    with pytest.raises(NotImplementedError, match="is to share memory with another"):
+        t2j(Module(code), compile=["part"])(*map(t2j, (torch.zeros(3), torch.ones(4))))
+
+
+def test_views_of_another_dtype_share_memory():
+    def code(part, x):
+        other = x.clone()
+        seen = torch.view_as_complex(other)
+        seen.mul_(2)
+        return other, seen
+
+    compare(Module(code), torch.randn(3, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32])
+def test_views_of_another_dtype_that_a_part_gives_share_memory(dtype):
+    def code(part, x):
+        other = torch.zeros_like(x)
+        seen = part(other)
+        seen.fill_(3)
+        return other, seen, seen.dtype == dtype
+
+    compare(Module(code, lambda x: x.view(dtype)), torch.randn(3, 2))
+
+
+def test_results_lie_in_memory_as_in_pytorch():
+    def code(part, x, y):
+        turned = part(x)
+        copies = turned.clone(), turned.sin(), y * turned.sin(), y * turned
+        return *copies, [each.stride() for each in copies]
+
+    compare(Module(code, lambda x: x.select(0, 0).t()), torch.randn(2, 3, 2), torch.randn(3, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda row: row.as_strided((2,), (1,), 0).clone(),
+        lambda row: row.as_strided((2, 2), (3, 1)).clone(),
+        lambda row: row + row.storage_offset(),
+        lambda row: row + row.untyped_storage().nbytes(),
+        lambda row: row + (row.data_ptr() - row._base.data_ptr()),
+    ],
+)
+def test_rows_tell_where_they_are(part, dtype):
+    compare(Module(lambda part, x: [part(x[1]), part(x[2])], part), ROWS.to(dtype))
+
+
+def test_results_written_to_out_may_grow_after_a_part_has_had_them():
+    def code(part, x):
+        small = x[0] + 1
+        part(small)
+        torch.sin(x, out=small)
+        return [small.fill_(2), small.untyped_storage().nbytes()]
+
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        compare(Module(code), ROWS)
+
+
+@pytest.mark.filterwarnings("ignore:part is not compiled")
+def test_what_comes_from_outside_may_turn():
+    def turn(x):
+        copy = turning.clone()
+        turning.t_()
+        return copy
+
+    turning = torch.arange(6, dtype=torch.int32).reshape(2, 3)
+    module = Module(lambda part, x: [turn(x), part(x), turn(x), turning], turn)
+    expected = [tuple(x.shape) for x in module(torch.ones(2))]
+    turning.t_()
+    assert [tuple(x.shape) for x in t2j(module, compile=["part"])(t2j(torch.ones(2)))] == expected
+    assert turning.shape == (2, 3)
