@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torch2jax import t2j
 
-from ..tensors.test_aliasing import State, assert_close, inputs, metadata, steps
+from ..tensors.test_aliasing import State, assert_close, inputs, metadata, random_programs, steps
 
 PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "40"))
 CALLS = 2  # the second one finds the programs of the first
@@ -90,13 +90,7 @@ def check(segments) -> None:
         assert torch.equal(a, b), "a tensor from outside was changed"
 
 
-@hypothesis.settings(
-    max_examples=PROGRAMS,
-    deadline=None,
-    derandomize=PROGRAMS <= 200,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
+@random_programs(PROGRAMS, is_quick=PROGRAMS <= 200)
 @hypothesis.given(segments.filter(lambda segments: any(is_part for is_part, _ in segments)))
 def test_random_programs_in_parts_agree(segments):
     with warnings.catch_warnings():

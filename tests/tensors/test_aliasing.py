@@ -59,6 +59,17 @@ class State:
         del self.live[16:]
 
 
+def random_programs(count: int, *, is_quick: bool) -> hypothesis.settings:
+    """How so many programs are drawn: the same each time in a quick run."""
+    return hypothesis.settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=is_quick,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+
+
 # Views.
 
 BYTES_AS = {
@@ -521,13 +532,7 @@ def check(program, *, jit: bool) -> None:
         assert_close(jnp.conj(got), want, f"gradient of input {i}")
 
 
-@hypothesis.settings(
-    max_examples=PROGRAMS,
-    deadline=None,
-    derandomize=PROGRAMS <= 200,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
+@random_programs(PROGRAMS, is_quick=PROGRAMS <= 200)
 @hypothesis.given(programs, st.integers(0, EAGER_SHARE - 1))
 def test_random_programs_agree(program, eager):
     with warnings.catch_warnings():
@@ -600,13 +605,7 @@ def check_choices(program) -> None:
             assert_close(jnp.conj(got), want, f"gradient of input {i}")
 
 
-@hypothesis.settings(
-    max_examples=max(PROGRAMS // 8, 1),
-    deadline=None,
-    derandomize=PROGRAMS <= 200,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
+@random_programs(max(PROGRAMS // 8, 1), is_quick=PROGRAMS <= 200)
 @hypothesis.given(choosing_programs)
 def test_random_choices_agree(program):
     with warnings.catch_warnings():

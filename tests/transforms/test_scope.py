@@ -18,6 +18,7 @@ from tests.tensors.test_aliasing import (
     gradients_in_pytorch,
     inputs,
     metadata,
+    random_programs,
     steps,
     weight,
 )
@@ -62,13 +63,7 @@ def execute_in_parts(program, tensors, begin: int, end: int, nested: bool) -> St
     return state
 
 
-@hypothesis.settings(
-    max_examples=PROGRAMS,
-    deadline=None,
-    derandomize=PROGRAMS <= 300,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
+@random_programs(PROGRAMS, is_quick=PROGRAMS <= 300)
 @hypothesis.given(st.lists(steps, min_size=2, max_size=14), st.integers(0, 6), st.integers(1, 8), st.booleans())
 def test_random_programs_agree(program, begin, length, nested):
     with warnings.catch_warnings():

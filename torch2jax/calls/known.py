@@ -18,7 +18,7 @@ from jax import lax
 from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
-from ..tensors.interop import is_dense
+from ..tensors.interop import dense_strides
 from ..tensors.known import (
     Deferred,
     Made,
@@ -245,7 +245,7 @@ def _real(value) -> Any:
 
 
 def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
-    device = kwargs.get("device") if kwargs else None
+    device = kwargs.get("device")
     if device is not None:
         return torch.device(device)
     found = CPU
@@ -262,7 +262,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
     """
     call = current()
     with torch._C.DisableTorchFunction():
-        strides = strides or _strides(made)
+        strides = strides or dense_strides(made)
         if call.is_lazy:
             return _waiting(made, strides, device)
         return wrap(evaluate(made), made.dtype, made if call.stages else None, strides=strides, device=device)
@@ -270,10 +270,6 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
     return wrap_held(Made(made), made.dtype, made, strides, device)
-
-
-def _strides(made: torch.Tensor) -> tuple[int, ...] | None:
-    return None if made.is_contiguous() or not is_dense(made) else made.stride()
 
 
 # Results that the graph may ask for.
@@ -326,13 +322,13 @@ class _Kept(NamedTuple):
         if self.lazy is None:
             return constant(self.known)
         held = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
-        return wrap_held(held, self.known.dtype, self.known, _strides(self.known))
+        return wrap_held(held, self.known.dtype, self.known, dense_strides(self.known))
 
     def evaluated(self) -> Torchish:
         """A tensor with the values of that."""
         if self.source is None:
-            return wrap(evaluate(self.known), self.known.dtype, strides=_strides(self.known))
-        return wrap_held(self.source[0].evaluated(self.source[1]), self.known.dtype, None, _strides(self.known))
+            return wrap(evaluate(self.known), self.known.dtype, strides=dense_strides(self.known))
+        return wrap_held(self.source[0].evaluated(self.source[1]), self.known.dtype, None, dense_strides(self.known))
 
 
 def _is_narrowed(known: torch.Tensor) -> bool:
@@ -417,5 +413,5 @@ def results_of(made, function: Callable, rule, tensors: list, knowns: list, args
                 operation = _Operation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
             held = _Result(part, operation, index)
         held = Made(part) if held is None or held.is_long else held
-        results.append(wrap_held(held, part.dtype, part, _strides(part), device))
+        results.append(wrap_held(held, part.dtype, part, dense_strides(part), device))
     return results[0] if is_one else (rule.result_type or type(made))(results)

@@ -18,12 +18,12 @@ import torch
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, dtype_t2j, is_integral
 from ..tensors.history import NeedsTape
-from ..tensors.interop import is_dense, tensor_to_array, to_numpy
+from ..tensors.interop import dense_strides, tensor_to_array, to_numpy
 from ..tensors.journal import Uncontained, journal
 from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
 from ..tensors.storage import View
-from ..tensors.tensor import Torchish, make_region, swap_objects, wrap
+from ..tensors.tensor import Torchish, make_region, swap_objects, with_strides, wrap
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
@@ -375,8 +375,7 @@ class Around:
 
 def _in_place_of(value: torch.Tensor, array) -> Torchish:
     """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
-    strides = None if value.is_contiguous() or not is_dense(value) else value.stride()
-    tensor = wrap(array, value.dtype, strides=strides)
+    tensor = wrap(array, value.dtype, strides=dense_strides(value))
     if _state(value) == _WANTING:
         tensor.descend_from_afar()
     return tensor
@@ -409,9 +408,8 @@ def _values(tensor: Torchish) -> torch.Tensor:
 
 def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
     """The values in memory as PyTorch would have those of a tensor, so that what it computes of them is too."""
-    if tensor.is_contiguous() or not is_dense(tensor):
-        return values
-    return torch.empty_strided(values.shape, tensor.stride(), dtype=values.dtype).copy_(values)
+    strides = dense_strides(tensor)
+    return values if strides is None else with_strides(values, strides)
 
 
 def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:

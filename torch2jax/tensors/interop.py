@@ -11,7 +11,16 @@ from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import held_values
 from .traced import evaluating
 
-__all__ = ["array_to_tensor", "fills_memory", "is_dense", "tensor_to_array", "to_numpy", "values_of", "without_values"]
+__all__ = [
+    "array_to_tensor",
+    "dense_strides",
+    "fills_memory",
+    "is_dense",
+    "tensor_to_array",
+    "to_numpy",
+    "values_of",
+    "without_values",
+]
 
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
@@ -134,6 +143,11 @@ def array_to_tensor(array) -> torch.Tensor:
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
     return tensor.layout is torch.strided and fills_memory(tensor.shape, tensor.stride())
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of a dense tensor; None if it is contiguous, or has gaps or overlaps, so that a copy would be."""
+    return None if tensor.is_contiguous() or not is_dense(tensor) else tensor.stride()
 
 
 def fills_memory(shape, strides) -> bool:

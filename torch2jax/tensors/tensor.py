@@ -40,6 +40,7 @@ __all__ = [
     "swap",
     "swap_objects",
     "swap_with_meta",
+    "with_strides",
     "wrap",
     "wrap_held",
     "wrap_new",
@@ -351,7 +352,7 @@ def wrap_held(
     if known is None or not isinstance(held, Lazy):
         storage = Storage(held, known, order)
     else:
-        known = known if _has_strides(known, strides) else in_pytorch(_with_strides, known, strides)
+        known = known if _has_strides(known, strides) else in_pytorch(with_strides, known, strides)
         storage = Storage.waiting(held, known, order)
     return make_tensor(storage, held.shape, dtype, strides, None, device)
 
@@ -368,7 +369,7 @@ def _has_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
     return values.is_contiguous() if strides is None else values.stride() == strides
 
 
-def _with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+def with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
     """The values in memory as PyTorch would have them, so that what it computes of them is too."""
     if strides is None:
         return values.contiguous()
