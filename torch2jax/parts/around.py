@@ -17,13 +17,14 @@ import torch
 
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, dtype_t2j, is_integral
+from ..tensors.held import Held
 from ..tensors.history import NeedsTape
-from ..tensors.interop import dense_strides, tensor_to_array, to_numpy
+from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained, journal
 from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
 from ..tensors.storage import View
-from ..tensors.tensor import Torchish, make_region, swap_objects, with_strides, wrap
+from ..tensors.tensor import Torchish, make_region, swap_objects, with_strides, wrap, wrap_new
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
@@ -224,10 +225,16 @@ class Around:
             self._is_closed = before
 
     def standing_for(self, value: torch.Tensor) -> Torchish:
-        """A new tensor of the call of the same values, in an array of numpy's: for a program."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            copied = value.clone(memory_format=torch.contiguous_format)  # PyTorch cannot resize what numpy has
-            return _in_place_of(value, held_values(to_numpy(copied), canonical(value.dtype)))
+        """A new tensor of the call of the same values, in an array of numpy's: for a program.
+
+        PyTorch's overrides must be off, as they are where a part looks for what it reaches.
+        """
+        copied = value.clone(memory_format=torch.contiguous_format)  # PyTorch cannot resize what numpy has
+        array = held_values(copied.numpy(), canonical(value.dtype))
+        tensor = wrap_new(Held(array, None), value.shape, array.size, value.dtype, dense_strides(value))
+        if _state(value) == _WANTING:
+            tensor.descend_from_afar()
+        return tensor
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
         """All memory that one of PyTorch's own shares with others, in one dimension."""

@@ -16,7 +16,7 @@ import torch
 
 from ..tensors.containers import attributes_of, slots_of
 
-__all__ = ["Codec", "Hidden", "Identity", "codec_of", "leaf_of"]
+__all__ = ["Codec", "Hidden", "Identity", "codec_of", "has_attributes", "leaf_of"]
 
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
 """Attributes of modules that calls are intercepted by."""
@@ -323,6 +323,12 @@ def codec_of(kind: type) -> Codec | None:
     if any(not base.__flags__ & _IS_HEAP_TYPE for base in kind.__mro__ if base is not object):
         return None  # some of it is C++'s, as of an array
     return _SLOTTED if slots_of(kind) else _OBJECT if kind.__dictoffset__ else None
+
+
+@functools.cache
+def has_attributes(kind: type) -> bool:
+    """Whether objects of a type are taken apart into attributes: those of classes that Python code has made."""
+    return any(codec_of(kind) is codec for codec in (_OBJECT, _SLOTTED, _MODULE))
 
 
 _IS_HEAP_TYPE = 1 << 9  # made by a class statement

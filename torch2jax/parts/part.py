@@ -21,7 +21,7 @@ from ..tensors.journal import Uncontained
 from ..tensors.memory import Located
 from ..translation import Call, current
 from .differences import difference, listed
-from .objects import Hidden, Identity
+from .objects import Hidden, Identity, has_attributes
 from .program import Program, Spare
 from .reached import Aliased, Reached, World
 
@@ -149,7 +149,8 @@ class _Running(Hidden):
 
     def __init__(self, part: _Part, module: torch.nn.Module, function: Callable, spare: Spare):
         self._part, self._module, self._function, self._spare = part, module, function, spare
-        self._world: World | None = None
+        self._world: World | None = None  # what is reached from the module
+        self._lasting: World | None = None  # and from those arguments besides that may be there again the next time
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, **kwargs):
@@ -157,24 +158,39 @@ class _Running(Hidden):
         if not _may_compile(call):
             return self._function(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            world = self._world
-            if world is None or not world.is_current():
-                world = self._world = World(self._module)
-            world.refresh(self._part.numbered)
+            world = self._reached_before((*args, *kwargs.values()))
             for located in (False, True):
                 try:
                     reached = Reached((args, kwargs), world, located=located)
                 except Aliased:
                     reached = Reached((args, kwargs), world, shares=True)
-                key = world.number, reached.signature, reached.described(), located, _settings(call)
+                key = world.numbers, reached.signature, reached.described(), located, _settings(call)
                 program = self._part.programs.get(key, _NOT_COMPILED)
                 if program is _NOT_COMPILED:
                     program = self._compiled(key, args, kwargs, reached)
                 if program is not _LOCATED:
                     break
             if program is not None:
-                return program.run(call, world, reached, self._spare)
+                return program.run(call, reached, self._spare)
         return self._function(*args, **kwargs)
+
+    def _reached_before(self, arguments: tuple) -> World:
+        """What is reached from the module, and from objects with attributes among the arguments: a cache, say."""
+        numbered, world = self._part.numbered, self._world
+        if world is None or not world.is_current():
+            world, self._lasting = World((self._module,)), None
+            self._world = world
+        world.refresh(numbered)
+        objects = [value for value in arguments if has_attributes(type(value))]
+        if not objects:
+            return world
+        lasting = self._lasting
+        if lasting is None or not lasting.is_current(objects):
+            lasting = self._lasting = World(objects, world)
+        if not lasting.is_settled:
+            return world
+        lasting.refresh(numbered)
+        return lasting
 
     def _compiled(self, key: tuple, args: tuple, kwargs: dict, reached: Reached) -> Any:
         """The program for a signature; None if the part is to run as it is, which shows what is the matter.

@@ -19,7 +19,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
 from ..translation import current
 from .left import Left, Made, Restoration
-from .reached import Reached, World
+from .reached import Reached
 
 __all__ = ["Program", "Spare"]
 
@@ -213,6 +213,11 @@ class Program:
         before, after = closed.in_avals, closed.out_avals
         given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
         kept = [i for i in range(inputs) if i not in given]
+        storages = reached.all_storages
+        layouts = {x.place: x.layout for x in self._written}
+        self._alike = frozenset(
+            place for place in given if place < len(storages) and storages[place].held.layout == layouts[place]
+        )
         self._uses_stream = self._draws > 0 or self._stream is not None
 
         def evaluate(spare: list, others: list, constants: list, stream: tuple) -> list:
@@ -243,16 +248,15 @@ class Program:
             if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
-    def run(self, call: Any, world: World, reached: Reached, spare: Spare) -> Any:
+    def run(self, call: Any, reached: Reached, spare: Spare) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             reached = Reached(self._outer, reached, shares=True, located=reached.located)
         storages: list[Any] = list(reached.all_storages)
-        arrays = [*world.arrays, *[storage.held.array for storage in storages[len(world.storages) :]]]
+        arrays = list(reached.all_arrays)
         given, alone = [], _references_alone()
         for place in self._given:
-            if place < len(world.arrays):
-                world.arrays[place] = None
+            reached.lend(place)
             array, arrays[place] = arrays[place], None
             given.append(spare.given(storages[place], array, alone))
             del array
@@ -268,11 +272,13 @@ class Program:
             if place in stands:
                 stands[place].write(Held(array, layout))
                 continue
-            storage.write(Held(array, layout), None)
+            storage.receive(Held(array, layout))
             if place in around:
                 call.constants.around.write_back(around[place], array, has_history)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
+            elif place in self._alike:
+                reached.note_written(place, storage, array)
             spare.add(array)
         objects, tensors = reached.all_objects if self._left.needs_objects else (), reached.all_tensors
         for place, count in self._writes:

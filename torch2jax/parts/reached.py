@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
@@ -133,6 +133,22 @@ class Reached:
         return self.storages if self._beyond is None else self._beyond.all_storages + self.storages
 
     @property
+    def all_arrays(self) -> list:
+        """What the storages hold."""
+        arrays = [storage.held.array for storage in self.storages]
+        return arrays if self._beyond is None else self._beyond.all_arrays + arrays
+
+    def lend(self, place: int) -> None:
+        """Keeps no array of a storage, which a program destroys."""
+        if self._beyond is not None and place < self.first_storage:
+            self._beyond.lend(place)
+
+    def note_written(self, place: int, storage: Storage, array) -> None:
+        """Takes note of what a storage holds, which is like what it held before."""
+        if self._beyond is not None and place < self.first_storage:
+            self._beyond.note_written(place, storage, array)
+
+    @property
     def signature(self) -> tuple:
         """What the trace depends on, but for what `storages` are like."""
         return tuple(self._shape)
@@ -231,16 +247,26 @@ class Reached:
 
 
 class World(Reached):
-    """What is reached from a module, which seldom changes: asking whether it has costs little."""
+    """What is reached from objects that seldom change: asking whether they have costs little.
 
-    def __init__(self, root):
-        super().__init__((root,))
-        views: list[tuple] = [_views_of(x) for x in self.objects]
-        sized: list[Any] = [keys for each in views for keys in each[::2]]
-        self._empty = [x for x in sized if type(x) in _PLAIN and not x]
-        self._sized = [x for x in sized if type(x) not in _PLAIN or x]
-        self._sizes = [*map(len, self._sized)]
-        self._views: list[Any] = [view for each in views for view in each if len(view)]
+    PyTorch's overrides must be off while it is made.
+
+    Args:
+        roots: these objects.
+        beyond: what is reached from others.
+    """
+
+    def __init__(self, roots: Sequence, beyond: "Reached | None" = None):
+        super().__init__(roots, beyond, shares=True, located=True)
+        self._roots = roots
+        self._empty: list[Any] = []
+        self._keyed: list[Any] = []  # whose keys are strings, and which these are
+        self._keys: list[list[str]] = []
+        self._sized: list[Any] = []  # the others, and how many items they have
+        self._sizes: list[int] = []
+        self._views: list[Any] = []  # what shows the items, and which these are
+        for value in self.objects:
+            self._watch(value)
         self._items = [*itertools.chain.from_iterable(self._views)]
         self._nodes = [*map(_node_of, self.tensors)]
         self._held: list = []
@@ -249,19 +275,44 @@ class World(Reached):
         self.number: Any = None
         """What stands for it, as long as it has not changed, in the keys of programs."""
 
-    def is_current(self) -> bool:
-        """Whether the objects hold what they did."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether its tensors have memory of the call's, from its beginning: others are told apart in each call."""
+        return not self.around and all(type(node) is Storage for node in self._nodes)
+
+    def _watch(self, value) -> None:
+        codec: Any = codec_of(type(value))
+        views = () if codec.views is None else codec.views(value)
+        for keys, items in itertools.zip_longest(views[::2], views[1::2]):
+            if type(keys) in _PLAIN and not keys:
+                self._empty.append(keys)
+                continue
+            found = None if items is None else list(keys)
+            if found is not None and all(type(key) is str for key in found):
+                self._keyed.append(keys)
+                self._keys.append(found)
+            else:
+                self._sized.append(keys)
+                self._sizes.append(len(keys))
+                self._views.append(keys)
+            if items is not None:
+                self._views.append(items)
+
+    def is_current(self, roots: Sequence | None = None) -> bool:
+        """Whether the objects hold what they did, and are those that they are to be."""
         return (
-            not self.around
+            (roots is None or (len(roots) == len(self._roots) and all(map(is_, roots, self._roots))))
+            and not self.around
             and not any(self._empty)
             and [*map(len, self._sized)] == self._sizes
+            and [*map(list, self._keyed)] == self._keys
             and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
             and all(map(is_, map(_node_of, self.tensors), self._nodes))
         )
 
     def refresh(self, numbered: Callable[[tuple], int]) -> None:
         """Takes note of what the storages hold by now."""
-        is_current = self._held and [*map(_version_of, self.storages)] == self._versions
+        is_current = self.number is not None and [*map(_version_of, self.storages)] == self._versions
         if is_current and all(map(is_, map(_held_of, self.storages), self._held)):
             return
         described = self.described()
@@ -270,7 +321,26 @@ class World(Reached):
         self.arrays = [storage.held.array for storage in self.storages]
         self.number = numbered((self.signature, described))
 
+    @property
+    def numbers(self) -> tuple:
+        """The numbers of all."""
+        return (self.number,) if self._beyond is None else (*self._beyond.numbers, self.number)
 
-def _views_of(value) -> tuple[Iterable, ...]:
-    codec: Any = codec_of(type(value))
-    return () if codec.views is None else codec.views(value)
+    @property
+    def all_arrays(self) -> list:
+        return self.arrays if self._beyond is None else self._beyond.all_arrays + self.arrays
+
+    def lend(self, place: int) -> None:
+        if place < self.first_storage:
+            super().lend(place)
+        else:
+            place -= self.first_storage
+            self.arrays[place], self._versions[place] = None, -1
+
+    def note_written(self, place: int, storage: Storage, array) -> None:
+        if place < self.first_storage:
+            super().note_written(place, storage, array)
+        else:
+            place -= self.first_storage
+            self._held[place], self._versions[place] = storage._held, storage.memory.version
+            self.arrays[place] = array

@@ -68,7 +68,7 @@ def wrapped(value, dtype: torch.dtype):
 def held_values(array: np.ndarray, array_dtype) -> np.ndarray:
     """An array as one of a dtype holds it, of integers as `held_number` does."""
     if array.dtype == np.int64 and array_dtype == np.int32:
-        array = np.clip(array, -(2**31), 2**31 - 1)
+        array = np.minimum(np.maximum(array, -(2**31)), 2**31 - 1)  # as np.clip, in half the time
     return array.astype(array_dtype, copy=False)
 
 
