@@ -50,7 +50,7 @@ def operations(program) -> collections.Counter:
 
 def compare(name: str, batch: int, tokens: int, rounds: int, clock, show: bool) -> None:
     """Prints the rows of one model."""
-    model = small_llama(name == "tiny")
+    model = small_llama(name)
     ids = torch.randint(3, 100, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
     params = t2j(dict(model.state_dict()))
     steps = example.causal(model, PROMPT + tokens)

@@ -1,9 +1,9 @@
 """`generate` of transformers with a compiled forward pass, against a jitted step by hand in a loop, and PyTorch itself.
 
-    python -m benchmarks.generate [greedy sampled beams whisper tiny] [--tokens 64] [--rounds 5] [--cpu-time]
+    python -m benchmarks.generate [greedy sampled beams whisper smollm tiny] [--tokens 64] [--rounds 5] [--cpu-time]
 
-A Llama of eight layers of width 512 with random weights (`tiny`: two of width 64), and a small Whisper, with static
-caches. The step by hand is that of `handwritten/llama.py`: greedy, its cache donated, its token read in each round, as
+A Llama of eight layers of width 512 with random weights (`smollm`: 30 of width 576, the sizes of SmolLM-135M; `tiny`: two
+of width 64), and a small Whisper, with static caches. The step by hand is that of `handwritten/llama.py`: greedy, its cache donated, its token read in each round, as
 `generate` does to know when to stop. All start from the same weights, and give the same tokens as PyTorch where these
 are not drawn. The loop of `generate` is PyTorch's own around a model that gives scores at no cost: a token takes at
 least that and a step by hand. A time is that of a whole call over the number of tokens; the ways take turns, and it is
@@ -26,13 +26,17 @@ from .handwritten import llama
 from .models import in_turns
 
 PROMPT = 8
+WAYS = ("greedy", "sampled", "beams", "whisper", "smollm", "tiny")
 
 
-def small_llama(tiny: bool = False):
+SIZES = {"tiny": (64, 128, 2, 4, 2, 100), "smollm": (576, 1536, 30, 9, 3, 49152)}
+
+
+def small_llama(name: str = ""):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = (64, 128, 2, 4, 2, 100) if tiny else (512, 1376, 8, 8, 4, 8000)
+    sizes = SIZES.get(name, (512, 1376, 8, 8, 4, 8000))
     names = (
         *("hidden_size", "intermediate_size", "num_hidden_layers"),
         *("num_attention_heads", "num_key_value_heads", "vocab_size"),
@@ -73,7 +77,7 @@ def compare(name: str, tokens: int, rounds: int, clock) -> None:
     if name == "whisper":
         model, arguments, parts = small_whisper(), {"input_features": torch.randn(1, 80, 1000)}, ["", "model.encoder"]
     else:
-        model, parts = small_llama(name == "tiny"), [""]
+        model, parts = small_llama(name), [""]
         arguments = {"input_ids": torch.randint(3, 100, (1, PROMPT))}
         options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": name == "sampled"}
         options |= {"num_beams": 3 if name == "beams" else 1}
@@ -91,10 +95,10 @@ def compare(name: str, tokens: int, rounds: int, clock) -> None:
     ways = [ours, pytorch]
     if name != "sampled":
         np.testing.assert_array_equal(mine, theirs)
-    if name in ("greedy", "tiny"):
+    if name in ("greedy", "smollm", "tiny"):
         decode = llama.decoder(model.config, state, PROMPT + tokens)
         np.testing.assert_array_equal(decode(arrays["input_ids"], tokens), theirs)
-        empty = without_cost(small_llama(name == "tiny"))
+        empty = without_cost(small_llama(name))
         ways += [lambda: decode(arrays["input_ids"], tokens), lambda: empty.generate(**arguments, **options)]
     assert mine.shape[1] >= tokens, "it ended before: choose another seed"
     mine, *others = [1e3 * seconds / tokens for seconds in in_turns(ways, rounds, clock)]
@@ -106,7 +110,7 @@ def compare(name: str, tokens: int, rounds: int, clock) -> None:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ways", nargs="*", metavar="WAY", help="greedy, sampled, beams, whisper, tiny; all by default")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"{', '.join(WAYS)}; all by default")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="processor time, where other programs run")
@@ -114,7 +118,7 @@ def main():
     define_vision_operators()
     torch.set_num_threads(1)
     print("| way | other | translated (ms/token) | other (ms/token) | ratio |\n|---|---|---|---|---|")
-    for name in options.ways or ("greedy", "sampled", "beams", "whisper", "tiny"):
+    for name in options.ways or WAYS:
         compare(name, options.tokens, options.rounds, time.process_time if options.cpu_time else time.perf_counter)
 
 

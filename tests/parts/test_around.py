@@ -1,12 +1,18 @@
 """Tensors around compiled parts, which are PyTorch's own: memory that they share, and how they lie there."""
 
+import itertools
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 from torch2jax import t2j
 
+from ..ops.database.samples import dtypes_of, entries
+
 ROWS = torch.arange(12.0).reshape(4, 3)
+_OTHERS = (".", "jiterator")  # namespaces, as linalg, whose functions compute new tensors; what needs a GPU
 
 
 class Module(torch.nn.Module):
@@ -146,3 +152,51 @@ def test_what_comes_from_outside_may_turn():
     turning.t_()
     assert [tuple(x.shape) for x in t2j(module, compile=["part"])(t2j(torch.ones(2)))] == expected
     assert turning.shape == (2, 3)
+
+
+def tensors_in(result) -> list[torch.Tensor]:
+    items = result if isinstance(result, (tuple, list)) else (result,)
+    return [x for x in items if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+
+
+def functions_that_share():
+    """The functions of the database that give views of a tensor, or the tensor itself, and which result that is."""
+    for op in entries():
+        if torch.float32 not in dtypes_of(op) or op.variant_test_name or any(x in op.name for x in _OTHERS):
+            continue
+        for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 1):
+            x = sample.input
+            for function in filter(None, (op.op, op.method_variant)):
+                try:
+                    given = x.detach().clone()
+                    memory = given.untyped_storage().data_ptr()
+                    results = tensors_in(function(given, *sample.args, **sample.kwargs))
+                except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # no sample of a tensor's method
+                    continue
+                at = [i for i, y in enumerate(results) if y.untyped_storage().data_ptr() == memory]
+                if at:
+                    yield op.name, function, given.shape, sample, at[0]
+
+
+def test_what_shares_memory_in_pytorch_does_so_around_parts():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = [*functions_that_share()]
+    assert len(cases) > 80
+
+    def seen(each) -> torch.Tensor:
+        _, function, shape, sample, at = each
+        x = torch.ones(shape) * 2
+        y = tensors_in(function(x, *sample.args, **sample.kwargs))[at]
+        x.fill_(7.0)
+        return y.abs().sum()
+
+    class Seeing(torch.nn.Sequential):
+        def forward(self, x):
+            return super().forward(x), [*map(seen, cases)]
+
+    module = Seeing(torch.nn.Identity())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, got = module(torch.ones(2))[1], t2j(module, compile=["0"])(np.ones(2, np.float32))[1]
+    assert not [each[0] for each, a, b in zip(cases, got, expected, strict=True) if abs(a - b.item()) > 1e-3]

@@ -529,6 +529,21 @@ def test_many_programs_are_told_of_once_with_what_differs(x):
     assert "cache['keys'][0] was float32[16] and is float32[17], count was 15 and is 16" in message
 
 
+def test_parts_may_hold_dictionaries_of_other_keys():
+    class Table(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = {Ellipsis: 2.0}, {0: 1.0, (1, 2): 3.0}
+
+        def step(self, x, scale):
+            return x * self.one[...] + self.two[1, 2] * scale[float]
+
+        def forward(self, x):
+            return self.step(x, {float: 2})
+
+    np.testing.assert_array_equal(t2j(Table(), compile=["step"])(np.ones(2, np.float32)), [8, 8])
+
+
 def test_arrays_of_the_caller_are_not_destroyed(x):
     class Writing(torch.nn.Module):
         def __init__(self):

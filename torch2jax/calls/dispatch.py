@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
+from ..parts.around import NOT_RUN
 from ..rules import autocast, registry
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
@@ -64,6 +65,7 @@ from .wrappers import run_by_wrappers
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
+_TENSOR = (torch.Tensor,)
 _REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
@@ -165,6 +167,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.constants.around is not None and (not types or types == _TENSOR) and not self.lent.loans:
+            result = self.constants.around.run_at_once(func, args, kwargs)
+            if result is not NOT_RUN:
+                return result
         if func in DROPPED:
             kwargs = with_dropped(func, kwargs or {})
         if types and types != _PLAIN:
@@ -248,7 +254,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 if has_numpys(args, kwargs):
                     args, kwargs = without_numpys(func, rule, args, kwargs)
                 return self.run_rule(func, rule, args, kwargs)
-            if isinstance(func, types.FunctionType) and not self._is_own_body(func, args):
+            if isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
             if isinstance(func, HigherOrderOperator) and has_kernel(func):
                 return self.kernels.run_higher(func, args, kwargs)
@@ -387,14 +393,17 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             raise NoRuleError(f"torch.ops.{func}")
         return self.last_resort.missing(func, args, kwargs)
 
-    def _is_own_body(self, func, args) -> bool:
-        # A function whose body asks for overrides by another way than _body() answers would come back for ever.
+    def is_own_body(self, func, args) -> bool:
+        """Whether the body of a function is running, and asks for it by another way than `_body` answers.
+
+        It would come back for ever.
+        """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
     def runs_body(self, func, args) -> bool:
         """Whether a function without a rule is served by its own body, wherever the call is."""
         is_plain = autocast.region() is None and self._observer is None and func not in self._called_in_torch
-        return is_plain and not self._is_own_body(func, args)
+        return is_plain and not self.is_own_body(func, args)
 
     def run_body(self, func, args, kwargs):
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""

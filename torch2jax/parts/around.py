@@ -8,6 +8,7 @@ require grad, and code that wants gradients runs again with a tape, where nothin
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,20 +25,22 @@ from ..tensors.journal import Uncontained, journal
 from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
 from ..tensors.storage import View
-from ..tensors.tensor import Torchish, make_region, swap_objects, with_strides, wrap, wrap_new
+from ..tensors.tensor import Torchish, at_the_place_of, make_region, swap_objects, with_strides, wrap, wrap_new
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
 
-__all__ = ["Around"]
+__all__ = ["NOT_RUN", "Around"]
 
 _from_numpy = torch.from_numpy  # which translated code has something else for
 
 NOT_RUN: Any = object()
 _MOST = 2**16  # elements that are worth a copy
+_FEW, _MANY = 64, 256  # elements of what may recur, and how many tensors of that kind are kept
 _DEVICES = (torch.device, str)
-_PLAIN = frozenset((int, bool, float, complex, slice, torch.dtype, type(None), type(Ellipsis)))
+_PLAIN = frozenset((int, bool, float, complex, slice, torch.dtype, torch.Size, type(None), type(Ellipsis)))
 _FLOATS = frozenset((torch.float32, torch.float64))
+_INTEGERS = frozenset(x for x in vars(torch).values() if isinstance(x, torch.dtype) and is_integral(x))
 _DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
 _DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__))  # pyright: ignore
 _ALONE = 2  # what memory counts of those that use it, where that is one tensor: the other is who asks
@@ -60,6 +63,7 @@ class Around:
         self._lifted: list[dict[int, tuple[torch.Tensor, Torchish]]] = []
         self._is_closed = False
         self._has_floats = jax.default_backend() == "cpu"
+        self._dtypes = _INTEGERS | _FLOATS if self._has_floats else _INTEGERS
         self._kept: set[int] = set()  # the memories of what stands for constants
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
         self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
@@ -67,6 +71,52 @@ class Around:
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
         return _state(value) != _NO
+
+    def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
+        """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
+        if torch._C._len_torch_function_stack():
+            return NOT_RUN
+        if len(args) == 1 and not kwargs and not self._lifted and (function in METADATA or function == _DEVICE):
+            return function(*args) if _state(args[0]) else NOT_RUN
+        sort = sort_of(function)
+        if sort is Sort.NONE or sort is Sort.PYTHON:
+            return NOT_RUN
+        has_tensors = False
+        for value in args:
+            kind = type(value)
+            if kind is torch.Tensor:
+                if getattr(value, "_is_around", _NO) != _YES:
+                    return NOT_RUN
+                has_tensors = True
+            elif kind is list or kind is tuple:
+                for x in value:
+                    if type(x) is torch.Tensor and getattr(x, "_is_around", _NO) == _YES:
+                        has_tensors = True
+                    elif type(x) not in _PLAIN:
+                        return NOT_RUN
+            elif kind not in _PLAIN and not (kind is torch.device and value.type == "cpu"):
+                return NOT_RUN
+        if kwargs:
+            for value in kwargs.values():
+                if type(value) not in _PLAIN and not (type(value) is torch.device and value.type == "cpu"):
+                    return NOT_RUN
+        if not self.is_active or entered():
+            return NOT_RUN
+        if not has_tensors:
+            return self._make(function, args, kwargs or {}) if function in MAKERS else NOT_RUN
+        if torch._C._is_any_autocast_enabled():
+            return NOT_RUN
+        result = function(*args, **kwargs) if kwargs else function(*args)
+        if not isinstance(result, (torch.Tensor, tuple, list)):
+            return result
+        if type(result) is torch.Tensor and result.dtype in self._dtypes:
+            result._is_around = _YES  # pyright: ignore[reportAttributeAccessIssue]
+            return result
+        viewed = self._viewed_as_another(result, args)
+        if viewed:
+            del result
+            return self._on_jax_instead(viewed, function, args, kwargs or {})
+        return self._taken(result)
 
     def run(self, function: Callable, args: tuple, kwargs: dict, sort: Sort) -> Any:
         """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
@@ -104,6 +154,11 @@ class Around:
             if not viewed:
                 return self._taken(result, wants)
             del result
+        return self._on_jax_instead(viewed, function, args, kwargs)
+
+    def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """What a function gives on JAX, whose result shares memory there with these tensors."""
+        with torch._C.DisableTorchFunction():
             self.give_up_all(viewed)
         return self._on_jax(self._call, function, args, kwargs)
 
@@ -115,7 +170,7 @@ class Around:
         return tuple([x for x in args if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory])
 
     def _has(self, dtype: torch.dtype) -> bool:
-        return is_integral(dtype) or (self._has_floats and dtype in _FLOATS)
+        return dtype in self._dtypes
 
     def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         dtype = kwargs.get("dtype")
@@ -169,19 +224,27 @@ class Around:
                 return value
             value = self._call.standing_for(value)
             if isinstance(value, Torchish):
-                return self._constant(value) if value._node.storage.memory.foreign else _values(value)
+                return self._constant(value) if self._may_recur(value) else _values(value)
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 return value.detach().clone()
         if isinstance(value, (tuple, list)):
             return type(value)([self._own(x) for x in value])
         return value
 
+    def _may_recur(self, tensor: Torchish) -> bool:
+        """Whether a tensor may well be asked for again: one from outside, or of few elements, as the end token is."""
+        with torch._C.DisableTorchFunction():
+            return tensor._node.storage.memory.foreign or tensor.numel() <= _FEW
+
     def _constant(self, tensor: Torchish) -> torch.Tensor:
-        """What a tensor from outside has: the same each time, until it is written to."""
+        """What a tensor has: the same each time, until it is written to."""
         node = tensor._node
         state = node, node.storage.memory.version  # a tensor that changes itself is at another node
         entry = self._constants.get(id(tensor))
         if entry is None or entry[0] is not tensor or entry[1] != state:
+            if len(self._constants) == _MANY:
+                self._constants.clear()
+                self._kept.clear()  # no other tensor has that memory
             entry = self._constants[id(tensor)] = tensor, state, _values(tensor)
             with torch._C.DisableTorchFunction():
                 self._kept.add(entry[2].untyped_storage()._cdata)
@@ -292,10 +355,21 @@ class Around:
                 continue
             self.give_up(value)
             if _state(value) != _NO:
-                raise NotImplementedError(
-                    "a tensor around compiled parts (compile=...) is to share memory with another, and has views of "
-                    "its own; wanted one without, as clone() gives"
-                )
+                raise _shared_already()
+
+    def _give_up_to(self, value: torch.Tensor, tensor: Torchish) -> None:
+        """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
+
+        Raises:
+            NotImplementedError: the memory is that of others too.
+        """
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
+                raise _shared_already()
+            try:
+                swap_objects(value, tensor)
+            except RuntimeError as error:
+                raise _shared_already() from error
 
     @property
     def is_active(self) -> bool:
@@ -317,8 +391,13 @@ class Around:
         if sort in (Sort.NONE, Sort.PYTHON):
             if args and _state(args[0]) and asks_for_gradients(function):
                 return self._told_of_gradients(function, *args, **kwargs)
-            if sort is Sort.PYTHON and not entered() and call.runs_body(function, args):
-                return call.run_body(function, args, kwargs)
+            if sort is Sort.PYTHON and not entered():
+                if call.runs_body(function, args):
+                    return call.run_body(function, args, kwargs)
+                if call.is_own_body(function, args):  # in which PyTorch's C++ asks for it by the same name
+                    result = self.run(function, args, kwargs, Sort.OTHER)
+                    if result is not NOT_RUN:
+                        return result
         elif not entered():
             if len(args) == 1 and not kwargs:
                 value = args[0]
@@ -377,7 +456,28 @@ class Around:
             for value, tensor in lifted.values():
                 if tensor._writes[0]:
                     self.write_back(value, tensor.read(), tensor._node.storage.history is not None)
-        return self._settled(result) if gives_new(function) else result
+        if gives_new(function):
+            return self._settled(result)
+        for value, tensor in lifted.values():
+            if result is tensor:
+                return value
+            if _shares_memory(result, tensor):
+                self._give_up_to(value, at_the_place_of(tensor))
+        return result
+
+
+def _shared_already() -> NotImplementedError:
+    return NotImplementedError(
+        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; wanted "
+        "one without, as clone() gives"
+    )
+
+
+def _shares_memory(result: Any, tensor: Torchish) -> bool:
+    """Whether a result, or one among several, has the memory of a tensor of the call."""
+    if isinstance(result, (tuple, list)):
+        return any(_shares_memory(x, tensor) for x in result)
+    return isinstance(result, Torchish) and result._node.storage.memory is tensor._node.storage.memory
 
 
 def _in_place_of(value: torch.Tensor, array) -> Torchish:
@@ -436,8 +536,17 @@ def _gather(value, tensors: list) -> bool:
     if isinstance(value, (tuple, list)):
         return all(type(x) in _PLAIN or _gather(x, tensors) for x in value)
     if isinstance(value, _DEVICES):
-        return torch.device(value).type == "cpu" if isinstance(value, torch.device) else value in ("cpu", "mean", "sum")
+        return _is_here(value)
     return not isinstance(value, (jax.Array, np.ndarray))
+
+
+@functools.cache
+def _is_here(device: torch.device | str) -> bool:
+    """Whether a device is the CPU, or a string names none but is an option, as of rounding."""
+    try:
+        return torch.device(device).type == "cpu"
+    except RuntimeError:
+        return True
 
 
 def _makes_integers(function: Callable, dtype, args: tuple, kwargs: dict) -> bool:

@@ -47,7 +47,7 @@ def _list(path: str, value, found: dict[str, str], seen: set[int]) -> None:
 
 def _extended(path: str, value, head, number: int) -> str:
     names = head if isinstance(head, tuple) else ()
-    if isinstance(value, dict) and names and isinstance(names[0], tuple):
+    if isinstance(value, dict) and type(value).__dictoffset__:  # its keys, and the names of its attributes
         names = (*names[0], *names[1])
     if number >= len(names) or not isinstance(names[number], str):
         return f"{path}[{number}]"

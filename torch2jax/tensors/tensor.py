@@ -507,9 +507,17 @@ def swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
         RuntimeError: PyTorch has one in use elsewhere.
     """
     with torch._C.DisableTorchFunction():
-        a.__class__, b.__class__ = b.__class__, a.__class__
-        a.__dict__, b.__dict__ = b.__dict__, a.__dict__  # pyright: ignore[reportAttributeAccessIssue]
-        torch._C._swap_tensor_impl(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+        _swap_kinds(a, b)
+        try:
+            torch._C._swap_tensor_impl(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+        except RuntimeError:
+            _swap_kinds(a, b)
+            raise
+
+
+def _swap_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.__class__, b.__class__ = b.__class__, a.__class__
+    a.__dict__, b.__dict__ = b.__dict__, a.__dict__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _own_source(tensor: Torchish) -> Source | None:
