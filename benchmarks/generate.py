@@ -2,12 +2,12 @@
 
     python -m benchmarks.generate [greedy sampled beams whisper smollm tiny] [--tokens 64] [--rounds 5] [--cpu-time]
 
-A Llama of eight layers of width 512 with random weights (`smollm`: 30 of width 576, the sizes of SmolLM-135M; `tiny`: two
-of width 64), and a small Whisper, with static caches. The step by hand is that of `handwritten/llama.py`: greedy, its cache donated, its token read in each round, as
-`generate` does to know when to stop. All start from the same weights, and give the same tokens as PyTorch where these
-are not drawn. The loop of `generate` is PyTorch's own around a model that gives scores at no cost: a token takes at
-least that and a step by hand. A time is that of a whole call over the number of tokens; the ways take turns, and it is
-the best of its rounds.
+A Llama of eight layers of width 512 with random weights (`smollm`: 30 layers of width 576, the sizes of SmolLM-135M;
+`tiny`: two of width 64), and a small Whisper, with static caches. The step by hand is that of `handwritten/llama.py`:
+greedy, its cache donated, its token read in each round, as `generate` does to know when to stop. All start from the
+same weights, and give the same tokens as PyTorch where these are not drawn. The loop of `generate` is PyTorch's own
+around a model that gives scores at no cost: a token takes at least that and a step by hand. A time is that of a whole
+call over the number of tokens; the ways take turns, and it is the best of its rounds.
 """
 
 import argparse
@@ -27,8 +27,6 @@ from .models import in_turns
 
 PROMPT = 8
 WAYS = ("greedy", "sampled", "beams", "whisper", "smollm", "tiny")
-
-
 SIZES = {"tiny": (64, 128, 2, 4, 2, 100), "smollm": (576, 1536, 30, 9, 3, 49152)}
 
 

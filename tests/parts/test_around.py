@@ -171,7 +171,13 @@ def functions_that_share():
                     given = x.detach().clone()
                     memory = given.untyped_storage().data_ptr()
                     results = tensors_in(function(given, *sample.args, **sample.kwargs))
-                except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # no sample of a tensor's method
+                except (
+                    AttributeError,
+                    IndexError,
+                    RuntimeError,
+                    TypeError,
+                    ValueError,
+                ):  # not of a tensor
                     continue
                 at = [i for i, y in enumerate(results) if y.untyped_storage().data_ptr() == memory]
                 if at:

@@ -468,8 +468,8 @@ class Around:
 
 def _shared_already() -> NotImplementedError:
     return NotImplementedError(
-        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; wanted "
-        "one without, as clone() gives"
+        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; "
+        "wanted one without, as clone() gives"
     )
 
 

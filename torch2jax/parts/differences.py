@@ -45,8 +45,8 @@ def _list(path: str, value, found: dict[str, str], seen: set[int]) -> None:
         _list(_extended(path, value, head, number), item, found, seen)
 
 
-def _extended(path: str, value, head, number: int) -> str:
-    names = head if isinstance(head, tuple) else ()
+def _extended(path: str, value, head: Any, number: int) -> str:
+    names: tuple = head if isinstance(head, tuple) else ()
     if isinstance(value, dict) and type(value).__dictoffset__:  # its keys, and the names of its attributes
         names = (*names[0], *names[1])
     if number >= len(names) or not isinstance(names[number], str):

@@ -253,11 +253,12 @@ class World(Reached):
 
     Args:
         roots: these objects.
-        beyond: what is reached from others.
+        beyond: what is reached from others that seldom change.
     """
 
-    def __init__(self, roots: Sequence, beyond: "Reached | None" = None):
+    def __init__(self, roots: Sequence, beyond: "World | None" = None):
         super().__init__(roots, beyond, shares=True, located=True)
+        self._before = beyond
         self._roots = roots
         self._empty: list[Any] = []
         self._keyed: list[Any] = []  # whose keys are strings, and which these are
@@ -324,7 +325,7 @@ class World(Reached):
     @property
     def numbers(self) -> tuple:
         """The numbers of all."""
-        return (self.number,) if self._beyond is None else (*self._beyond.numbers, self.number)
+        return (self.number,) if self._before is None else (*self._before.numbers, self.number)
 
     @property
     def all_arrays(self) -> list:
