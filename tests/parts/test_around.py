@@ -3,6 +3,7 @@
 import itertools
 import warnings
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -206,3 +207,51 @@ def test_what_shares_memory_in_pytorch_does_so_around_parts():
         warnings.simplefilter("ignore")
         expected, got = module(torch.ones(2))[1], t2j(module, compile=["0"])(np.ones(2, np.float32))[1]
     assert not [each[0] for each, a, b in zip(cases, got, expected, strict=True) if abs(a - b.item()) > 1e-3]
+
+
+LARGE = torch.ones(300, 300)
+
+
+def test_views_that_only_jax_gives_share_memory():
+    def code(part, x):
+        x = x * 2
+        y = x.expand_as(LARGE)
+        x.fill_(7.0)
+        return part(y.sum()), x
+
+    compare(Module(code), torch.ones(300))
+
+
+def test_views_of_rows_that_only_jax_gives_are_read():
+    def code(part, x):
+        x = x * 2
+        y = x[1].expand_as(LARGE)
+        total = y.sum()
+        del y
+        x.fill_(7.0)  # once nobody sees the row any more
+        return part(total), x
+
+    compare(Module(code), torch.ones(2, 300))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, row, y: x.fill_(7.0),
+        lambda x, row, y: row.add_(1),
+        lambda x, row, y: x.__setitem__(0, 1),
+        lambda x, row, y: torch.sin(row, out=row),
+        lambda x, row, y: y[0].fill_(7.0),
+        lambda x, row, y: x.normal_(),
+    ],
+)
+def test_rows_that_jax_shows_are_not_written_without_a_word(write):
+    def code(part, x):
+        x = x * 2
+        row = x[1]
+        y = row.expand_as(LARGE)
+        write(x, row, y)
+        return part(y.sum()), x
+
+    with pytest.raises(NotImplementedError, match="share memory"):
+        t2j(Module(code), compile=["part"])(np.ones((2, 300), np.float32), rng=jax.random.key(0))

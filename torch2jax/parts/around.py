@@ -9,6 +9,7 @@ require grad, and code that wants gradients runs again with a tape, where nothin
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,7 @@ class Around:
         self._dtypes = _INTEGERS | _FLOATS if self._has_floats else _INTEGERS
         self._kept: set[int] = set()  # the memories of what stands for constants
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
+        self._shown: dict[int, torch.Tensor] = {}  # what has memory that views on JAX show, by that memory
         self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
 
     def owns(self, value) -> bool:
@@ -104,7 +106,7 @@ class Around:
             return NOT_RUN
         if not has_tensors:
             return self._make(function, args, kwargs or {}) if function in MAKERS else NOT_RUN
-        if torch._C._is_any_autocast_enabled():
+        if torch._C._is_any_autocast_enabled() or (self._shown and sort is Sort.WRITES):
             return NOT_RUN
         result = function(*args, **kwargs) if kwargs else function(*args)
         if not isinstance(result, (torch.Tensor, tuple, list)):
@@ -321,7 +323,12 @@ class Around:
 
         Args:
             wants: whether that requires grad.
+
+        Raises:
+            NotImplementedError: a view on JAX shares its memory.
         """
+        if self._shown:
+            self._expect_writable(value)
         if wants and _state(value) == _YES and not is_integral(value.dtype):
             value._is_around = _WANTING  # pyright: ignore[reportAttributeAccessIssue]
             self._is_blurred = True
@@ -357,19 +364,34 @@ class Around:
             if _state(value) != _NO:
                 raise _shared_already()
 
-    def _give_up_to(self, value: torch.Tensor, tensor: Torchish) -> None:
+    def _share(self, value: torch.Tensor, tensor: Torchish) -> None:
         """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
 
-        Raises:
-            NotImplementedError: the memory is that of others too.
+        Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
-                raise _shared_already()
-            try:
-                swap_objects(value, tensor)
-            except RuntimeError as error:
-                raise _shared_already() from error
+            number = value.untyped_storage()._cdata
+            if torch._C._storage_Use_Count(number) <= _ALONE:
+                with contextlib.suppress(RuntimeError):
+                    swap_objects(value, at_the_place_of(tensor))
+                    return
+        memory = tensor._node.storage.memory
+        self._shown[number] = value
+        weakref.finalize(memory, self._shown.pop, number, None).atexit = False
+        memory.follow(self._refuse)
+
+    def _refuse(self) -> None:
+        raise _shared_already()
+
+    def _expect_writable(self, value: Any) -> None:
+        """
+        Raises:
+            NotImplementedError: a tensor's memory is to be written to, and is shared with a view on JAX.
+        """
+        if _state(value) != _NO:
+            with torch._C.DisableTorchFunction():
+                if value.untyped_storage()._cdata in self._shown:
+                    raise _shared_already()
 
     @property
     def is_active(self) -> bool:
@@ -388,6 +410,8 @@ class Around:
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
         sort = sort_of(function)
+        if self._shown and args and (sort is Sort.WRITES or "out" in kwargs):
+            self._expect_writable(kwargs.get("out", args[0]))
         if sort in (Sort.NONE, Sort.PYTHON):
             if args and _state(args[0]) and asks_for_gradients(function):
                 return self._told_of_gradients(function, *args, **kwargs)
@@ -462,7 +486,7 @@ class Around:
             if result is tensor:
                 return value
             if _shares_memory(result, tensor):
-                self._give_up_to(value, at_the_place_of(tensor))
+                self._share(value, tensor)
         return result
 
 
