@@ -3,30 +3,33 @@
     python -m benchmarks.generate [greedy sampled beams whisper smollm tiny] [--tokens 64] [--rounds 5] [--cpu-time]
 
 A Llama of eight layers of width 512 with random weights (`smollm`: 30 layers of width 576, the sizes of SmolLM-135M;
-`tiny`: two of width 64), and a small Whisper, with static caches. The step by hand is that of `handwritten/llama.py`:
-greedy, its cache donated, its token read in each round, as `generate` does to know when to stop. All start from the
-same weights, and give the same tokens as PyTorch where these are not drawn. The loop of `generate` is PyTorch's own
-around a model that gives scores at no cost: a token takes at least that and a step by hand. A time is that of a whole
-call over the number of tokens; the ways take turns, and it is the best of its rounds.
+`tiny`: two of width 64), and a Whisper of the sizes of whisper-tiny, with static caches. The steps by hand are those of
+`handwritten/`, in the loops of `handwritten/loops.py`: caches donated, each token read, as `generate` does to know when
+to stop. All start from the same weights, and give the same tokens where these are not drawn. The loop of `generate` is
+PyTorch's own around a model that gives scores at no cost: a token takes at least that and a step by hand. A time is
+that of a whole call over the number of tokens; the ways take turns, and it is the best of its rounds.
 """
 
 import argparse
 import functools
 import time
 import types
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from torch2jax import t2j
 from torch2jax.cli.vision import define_vision_operators
 
-from .handwritten import llama
+from .handwritten import llama, loops, whisper
 from .models import in_turns
 
-PROMPT = 8
+PROMPT, BEAMS = 8, 3
 WAYS = ("greedy", "sampled", "beams", "whisper", "smollm", "tiny")
+LOOPS = ("greedy", "smollm", "tiny")  # whose loop of `generate` is measured alone
 SIZES = {"tiny": (64, 128, 2, 4, 2, 100), "smollm": (576, 1536, 30, 9, 3, 49152)}
 
 
@@ -43,15 +46,15 @@ def small_llama(name: str = ""):
     return LlamaForCausalLM(config).eval()
 
 
-def small_whisper():
+def whisper_tiny():
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     torch.manual_seed(0)
-    sizes = {"d_model": 256, "encoder_layers": 4, "decoder_layers": 4, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 80}
+    sizes = {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536}
+    heads = {"encoder_attention_heads": 6, "decoder_attention_heads": 6, "num_mel_bins": 80, "vocab_size": 51865}
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     none = {"begin_suppress_tokens": None, "suppress_tokens": None}
-    config = WhisperConfig(vocab_size=8000, max_source_positions=500, **sizes, **heads, **tokens, **none)
+    config = WhisperConfig(**sizes, **heads, **tokens, **none, init_std=0.1)  # so that tokens differ
     return WhisperForConditionalGeneration(config).eval()
 
 
@@ -69,41 +72,62 @@ def without_cost(model):
     return model
 
 
+def llama_by_hand(name: str, model, state: dict, ids: jax.Array, tokens: int) -> Callable:
+    config, length = model.config, ids.shape[1] + tokens
+    step = llama.stepper(config, length)
+    decode = {
+        "sampled": lambda: loops.sampled(step, config.vocab_size, jax.random.key(0)),
+        "beams": lambda: loops.beams(step, BEAMS),
+    }.get(name, lambda: loops.greedy(step, config.vocab_size))()
+    return lambda: decode(state, llama.empty(config, length), ids[0], tokens)
+
+
+def whisper_by_hand(model, state: dict, features: jax.Array, tokens: int) -> Callable:
+    config = model.config
+    listen, decode = jax.jit(whisper.listener(config)), loops.greedy(whisper.stepper(config, tokens + 1), 2)
+    start = jnp.full(1, config.decoder_start_token_id)
+    return lambda: decode((state, listen(state, features)), whisper.empty(config, tokens + 1), start, tokens)[1:]
+
+
 def compare(name: str, tokens: int, rounds: int, clock) -> None:
     """Prints the rows of one way to decode."""
     options = {"max_new_tokens": tokens, "cache_implementation": "static"}
     if name == "whisper":
-        model, arguments, parts = small_whisper(), {"input_features": torch.randn(1, 80, 1000)}, ["", "model.encoder"]
+        model, arguments, parts = whisper_tiny(), {"input_features": torch.randn(1, 80, 3000)}, ["", "model.encoder"]
     else:
         model, parts = small_llama(name), [""]
         arguments = {"input_ids": torch.randint(3, 100, (1, PROMPT))}
         options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": name == "sampled"}
-        options |= {"num_beams": 3 if name == "beams" else 1}
+        options |= {"num_beams": BEAMS if name == "beams" else 1}
     state = t2j(dict(model.state_dict()))
     rng = {"rng": jax.random.key(0)} if name == "sampled" else {}
     generate, arrays = t2j(model.generate, compile=parts), {key: t2j(x) for key, x in arguments.items()}
-
-    def ours():
-        return np.asarray(generate(**arrays, state_dict=state, **rng, **options))
-
-    def pytorch():
-        return model.generate(**arguments, **options).numpy()
-
-    mine, theirs = ours(), pytorch()
-    ways = [ours, pytorch]
+    (given,) = arrays.values()
+    by_hand = (
+        whisper_by_hand(model, state, given, tokens)
+        if name == "whisper"
+        else llama_by_hand(name, model, state, given, tokens)
+    )
+    ways = {
+        "translated": lambda: np.asarray(generate(**arrays, state_dict=state, **rng, **options)),
+        "PyTorch": lambda: model.generate(**arguments, **options).numpy(),
+        "by hand": by_hand,
+    }
+    found = {way: np.ravel(run()) for way, run in ways.items()}
+    assert len(found["translated"]) >= tokens, "it ended before: choose another seed"
     if name != "sampled":
-        np.testing.assert_array_equal(mine, theirs)
-    if name in ("greedy", "smollm", "tiny"):
-        decode = llama.decoder(model.config, state, PROMPT + tokens)
-        np.testing.assert_array_equal(decode(arrays["input_ids"], tokens), theirs)
+        for way, ids in found.items():
+            np.testing.assert_array_equal(ids, found["PyTorch"], way)
+    if name in LOOPS:
         empty = without_cost(small_llama(name))
-        ways += [lambda: decode(arrays["input_ids"], tokens), lambda: empty.generate(**arguments, **options)]
-    assert mine.shape[1] >= tokens, "it ended before: choose another seed"
-    mine, *others = [1e3 * seconds / tokens for seconds in in_turns(ways, rounds, clock)]
-    if len(others) == 3:
-        others.append(others[1] + others[2])
-    for other, each in zip(("PyTorch", "by hand", "the loop of generate", "both of these"), others, strict=False):
-        print(f"| {name} | {other} | {mine:.3g} | {each:.3g} | {mine / each:.3f} |", flush=True)
+        ways["the loop of generate"] = lambda: empty.generate(**arguments, **options)
+    each = [1e3 * seconds / tokens for seconds in in_turns(list(ways.values()), rounds, clock)]
+    times = dict(zip(ways, each, strict=True))
+    if name in LOOPS:
+        times["both of these"] = times["by hand"] + times["the loop of generate"]
+    mine = times.pop("translated")
+    for other, theirs in times.items():
+        print(f"| {name} | {other} | {mine:.3g} | {theirs:.3g} | {mine / theirs:.3f} |", flush=True)
 
 
 def main():

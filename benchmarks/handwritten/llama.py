@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["decoder", "looped"]
+__all__ = ["empty", "looped", "stepper"]
 
 
 def project(x, weight):
@@ -22,7 +22,7 @@ def rotate(x, cos, sin):
 
 
 def stepper(config, length: int):
-    """A function of weights, caches, the next token ids (count,) and their place: the best token, and the caches."""
+    """A function of weights, caches, the next token ids (count,) and their place: the last logits, and the caches."""
     heads, shared = config.num_attention_heads, config.num_key_value_heads
     width, epsilon = config.hidden_size // heads, config.rms_norm_eps
     theta = config.rope_parameters["rope_theta"]
@@ -57,7 +57,7 @@ def stepper(config, length: int):
             gate = jax.nn.silu(project(y, params[at + "mlp.gate_proj.weight"]))
             x = x + project(gate * project(y, params[at + "mlp.up_proj.weight"]), params[at + "mlp.down_proj.weight"])
         x = normalize(x[-1], params["model.norm.weight"], epsilon)
-        return jnp.argmax(project(x, params["lm_head.weight"])), new
+        return project(x, params["lm_head.weight"]), new
 
     return step
 
@@ -68,25 +68,6 @@ def empty(config, length: int):
     return [tuple(jnp.zeros(shape) for _ in range(2)) for _ in range(config.num_hidden_layers)]
 
 
-def decoder(config, params: dict, length: int):
-    """A function of token ids (1, prompt) and a number of tokens, which gives (1, prompt + tokens), greedily."""
-    step = jax.jit(stepper(config, length), donate_argnums=1)
-
-    def decode(ids, tokens: int):
-        caches = empty(config, length)
-        given, position, found = ids[0], 0, list(np.asarray(ids[0]))
-        for _ in range(tokens):
-            token, caches = step(params, caches, given, np.int32(position))
-            position += given.shape[0]
-            given = token[None]
-            found.append(int(token))
-            if found[-1] == config.vocab_size:  # the end, where there is one
-                break
-        return np.asarray([found])
-
-    return decode
-
-
 def looped(config, length: int, tokens: int):
     """A function of weights and token ids (batch, prompt) that gives the next (batch, tokens), in one compiled loop."""
     step = jax.vmap(stepper(config, length), (None, 0, 0, None))
@@ -94,12 +75,14 @@ def looped(config, length: int, tokens: int):
     def decode(params, ids):
         def body(carry, position):
             token, caches = carry
-            following, caches = step(params, caches, token[:, None], position)
+            logits, caches = step(params, caches, token[:, None], position)
+            following = jnp.argmax(logits, -1)
             return (following, caches), following
 
         batch, prompt = ids.shape
         caches = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), empty(config, length))
-        token, caches = step(params, caches, ids, np.int32(0))
+        logits, caches = step(params, caches, ids, np.int32(0))
+        token = jnp.argmax(logits, -1)
         _, found = lax.scan(body, (token, caches), prompt + jnp.arange(tokens - 1))
         return jnp.concatenate([token[None], found]).T
 
