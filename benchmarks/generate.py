@@ -1,6 +1,7 @@
 """`generate` of transformers with a compiled forward pass, against a jitted step by hand in a loop, and PyTorch itself.
 
-    python -m benchmarks.generate [greedy sampled beams whisper smollm tiny] [--tokens 64] [--rounds 5] [--cpu-time]
+    python -m benchmarks.generate [greedy sampled beams smollm-greedy smollm-sampled smollm-beams whisper tiny-greedy]
+                                  [--tokens 64] [--rounds 5] [--cpu-time]
 
 A Llama of eight layers of width 512 with random weights (`smollm`: 30 layers of width 576, the sizes of SmolLM-135M;
 `tiny`: two of width 64), and a Whisper of the sizes of whisper-tiny, with static caches. The steps by hand are those of
@@ -28,8 +29,8 @@ from .handwritten import llama, loops, whisper
 from .models import in_turns
 
 PROMPT, BEAMS = 8, 3
-WAYS = ("greedy", "sampled", "beams", "whisper", "smollm", "tiny")
-LOOPS = ("greedy", "smollm", "tiny")  # whose loop of `generate` is measured alone
+LLAMAS = tuple(size + way for size in ("", "smollm-") for way in ("greedy", "sampled", "beams"))
+WAYS = (*LLAMAS, "whisper", "tiny-greedy")
 SIZES = {"tiny": (64, 128, 2, 4, 2, 100), "smollm": (576, 1536, 30, 9, 3, 49152)}
 
 
@@ -37,7 +38,7 @@ def small_llama(name: str = ""):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = SIZES.get(name, (512, 1376, 8, 8, 4, 8000))
+    sizes = SIZES.get(name.partition("-")[0], (512, 1376, 8, 8, 4, 8000))
     names = (
         *("hidden_size", "intermediate_size", "num_hidden_layers"),
         *("num_attention_heads", "num_key_value_heads", "vocab_size"),
@@ -72,13 +73,13 @@ def without_cost(model):
     return model
 
 
-def llama_by_hand(name: str, model, state: dict, ids: jax.Array, tokens: int) -> Callable:
+def llama_by_hand(way: str, model, state: dict, ids: jax.Array, tokens: int) -> Callable:
     config, length = model.config, ids.shape[1] + tokens
     step = llama.stepper(config, length)
     decode = {
         "sampled": lambda: loops.sampled(step, config.vocab_size, jax.random.key(0)),
         "beams": lambda: loops.beams(step, BEAMS),
-    }.get(name, lambda: loops.greedy(step, config.vocab_size))()
+    }.get(way, lambda: loops.greedy(step, config.vocab_size))()
     return lambda: decode(state, llama.empty(config, length), ids[0], tokens)
 
 
@@ -91,39 +92,40 @@ def whisper_by_hand(model, state: dict, features: jax.Array, tokens: int) -> Cal
 
 def compare(name: str, tokens: int, rounds: int, clock) -> None:
     """Prints the rows of one way to decode."""
+    way = name.rpartition("-")[2]
     options = {"max_new_tokens": tokens, "cache_implementation": "static"}
     if name == "whisper":
         model, arguments, parts = whisper_tiny(), {"input_features": torch.randn(1, 80, 3000)}, ["", "model.encoder"]
     else:
         model, parts = small_llama(name), [""]
         arguments = {"input_ids": torch.randint(3, 100, (1, PROMPT))}
-        options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": name == "sampled"}
-        options |= {"num_beams": BEAMS if name == "beams" else 1}
+        options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": way == "sampled"}
+        options |= {"num_beams": BEAMS if way == "beams" else 1}
     state = t2j(dict(model.state_dict()))
-    rng = {"rng": jax.random.key(0)} if name == "sampled" else {}
+    rng = {"rng": jax.random.key(0)} if way == "sampled" else {}
     generate, arrays = t2j(model.generate, compile=parts), {key: t2j(x) for key, x in arguments.items()}
     (given,) = arrays.values()
     by_hand = (
         whisper_by_hand(model, state, given, tokens)
         if name == "whisper"
-        else llama_by_hand(name, model, state, given, tokens)
+        else llama_by_hand(way, model, state, given, tokens)
     )
     ways = {
         "translated": lambda: np.asarray(generate(**arrays, state_dict=state, **rng, **options)),
         "PyTorch": lambda: model.generate(**arguments, **options).numpy(),
         "by hand": by_hand,
     }
-    found = {way: np.ravel(run()) for way, run in ways.items()}
+    found = {other: np.ravel(run()) for other, run in ways.items()}
     assert len(found["translated"]) >= tokens, "it ended before: choose another seed"
-    if name != "sampled":
-        for way, ids in found.items():
-            np.testing.assert_array_equal(ids, found["PyTorch"], way)
-    if name in LOOPS:
+    if way != "sampled":
+        for other, ids in found.items():
+            np.testing.assert_array_equal(ids, found["PyTorch"], other)
+    if way == "greedy":
         empty = without_cost(small_llama(name))
         ways["the loop of generate"] = lambda: empty.generate(**arguments, **options)
     each = [1e3 * seconds / tokens for seconds in in_turns(list(ways.values()), rounds, clock)]
     times = dict(zip(ways, each, strict=True))
-    if name in LOOPS:
+    if way == "greedy":
         times["both of these"] = times["by hand"] + times["the loop of generate"]
     mine = times.pop("translated")
     for other, theirs in times.items():
