@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.traced import is_staged, is_traced, noting_questions
+from ..tensors.traced import is_staged, is_traced, noting_questions, noting_steps
 from ..translation import current
 
 __all__ = ["INLINED", "Inlined", "call_inlined", "prepared", "run_inlined"]
@@ -184,12 +184,11 @@ class _AsksForValues(Exception):
     """The body decides something by whether it has values."""
 
 
-def _is_short(program) -> bool:
-    """Whether to paste a program takes longer than to trace its body: it is of up to two operations."""
-    steps = program.jaxpr.eqns
+def _are_few(steps: list | None) -> bool:
+    """Whether to paste steps takes longer than to run what adds them: they are up to two operations."""
     return (
-        len(steps) <= 2
-        and not program.consts
+        steps is not None
+        and len(steps) <= 2
         and not any([*jax.extend.core.jaxprs_in_params(step.params)] for step in steps)
     )
 
@@ -202,7 +201,7 @@ class Inlined:
         self._body: Any = call.body if call.takes_arrays else None
         self._calls = self._pastes = self._pasted_in = 0
         self._asks = False
-        self._is_short: bool | None = None  # not asked yet
+        self._is_short: bool | None = None  # not known yet
 
     @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
     def _program(self) -> Callable:
@@ -233,9 +232,12 @@ class Inlined:
             program = id(arrays[0]._trace)
             self._pastes = self._pastes + 1 if program == self._pasted_in else 1
             self._pasted_in = program
-            if self._pastes > _SELDOM:
-                self._is_short = _is_short(self._program.trace(*arrays).jaxpr)
-        return self._program(*arrays) if self._is_short is False else self.run(*arrays)
+            if self._pastes <= _SELDOM:
+                result, steps = noting_steps(self.run, *arrays)
+                self._is_short = _are_few(steps) or None
+                return result
+            self._is_short = False
+        return self.run(*arrays) if self._is_short else self._program(*arrays)
 
     def eager(self, *arrays):
         """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""

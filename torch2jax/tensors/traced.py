@@ -1,6 +1,7 @@
 """Whether JAX is tracing a value, and computing beside what it traces."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from ..translation import current
 
-__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions"]
+__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
 
 _questions = threading.local()
 
@@ -26,6 +27,24 @@ def is_traced(array) -> bool:
 def is_staged(array) -> bool:
     """Whether an array is a result in the program that JAX is tracing, of which it takes no derivative and no batch."""
     return isinstance(array, DynamicJaxprTracer)
+
+
+def noting_steps(function: Callable, *arrays) -> tuple[Any, list | None]:
+    """What `function` gives for arrays that are staged, and the steps that it added to the program JAX is tracing.
+
+    These are None where there are none in the program of the arrays, where JAX does not tell, or where a constant came
+    with them.
+    """
+    frame = getattr(arrays[0]._trace, "frame", None)
+    steps, constants = getattr(frame, "tracing_eqns", None), getattr(frame, "constvar_to_val", ())
+    if steps is None:
+        return function(*arrays), None
+    before, known = len(steps), len(constants)
+    result = function(*arrays)
+    if len(constants) != known:
+        return result, None
+    added = [step() if isinstance(step, weakref.ref) else step for step in steps[before:]]
+    return result, [step for step in added if step is not None] or None
 
 
 def is_at_once(*arrays) -> bool:
