@@ -29,6 +29,7 @@ from .handwritten import llama, loops, whisper
 from .models import in_turns
 
 PROMPT, BEAMS = 8, 3
+WARMUP = 10  # calls, until the memory of one is used again by the next
 LLAMAS = tuple(size + way for size in ("", "smollm-") for way in ("greedy", "sampled", "beams"))
 WAYS = (*LLAMAS, "whisper", "tiny-greedy")
 SIZES = {"tiny": (64, 128, 2, 4, 2, 100), "smollm": (576, 1536, 30, 9, 3, 49152)}
@@ -123,6 +124,9 @@ def compare(name: str, tokens: int, rounds: int, clock) -> None:
     if way == "greedy":
         empty = without_cost(small_llama(name))
         ways["the loop of generate"] = lambda: empty.generate(**arguments, **options)
+    for _ in range(WARMUP):
+        for run in ways.values():
+            run()
     each = [1e3 * seconds / tokens for seconds in in_turns(list(ways.values()), rounds, clock)]
     times = dict(zip(ways, each, strict=True))
     if way == "greedy":
