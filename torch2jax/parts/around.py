@@ -333,7 +333,7 @@ class Around:
             value._is_around = _WANTING  # pyright: ignore[reportAttributeAccessIssue]
             self._is_blurred = True
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            written = _copied(array, value.dtype)
+            written = _read_out(array, value.dtype)
             if written.shape != value.shape:
                 value.resize_(written.shape)
             value.copy_(written)
@@ -548,8 +548,13 @@ def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
 
 
 def _copied(array, dtype: torch.dtype) -> torch.Tensor:
-    """An array as a tensor of PyTorch's own: by numpy, in half the time of DLPack."""
-    return _from_numpy(np.array(array, dtype_t2j(dtype))).clone()  # PyTorch cannot resize what numpy has
+    """An array as a tensor of PyTorch's own."""
+    return _read_out(array, dtype).clone()  # PyTorch cannot resize what numpy has
+
+
+def _read_out(array, dtype: torch.dtype) -> torch.Tensor:
+    """The values of an array, to be copied: by numpy, in half the time of DLPack."""
+    return _from_numpy(np.array(array, dtype_t2j(dtype)))
 
 
 def _gather(value, tensors: list) -> bool:
