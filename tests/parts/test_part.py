@@ -13,6 +13,8 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 
 from torch2jax import TracedValueError, t2j
+from torch2jax.parts import part
+from torch2jax.parts.reached import World
 from torch2jax.tensors.tensor import Torchish
 
 ROWS, WIDTH = 3, 4
@@ -184,6 +186,34 @@ class Caching(torch.nn.Module):
         cache.buffer[0] = x[0]
         assert cache.layers[0].count == 1
         return cache.buffer, cache.position, cache.layers[0].keys, cache.last
+
+
+class Reordering(torch.nn.Module):
+    """Changes the order of a cache's rows between the steps, as beams do."""
+
+    def step(self, x, cache):
+        cache.buffer.mul_(2).add_(x[:1])
+        return cache.buffer.sum()
+
+    def forward(self, x, steps):
+        cache, sums = Cache(8), []
+        for count in range(steps):
+            sums.append(self.step(x, cache))
+            rows = torch.arange(8).roll(count)
+            cache.buffer = cache.buffer.index_select(0, rows)
+        return cache.buffer, sums
+
+
+def test_a_cache_that_is_another_each_time_is_soon_looked_at_with_the_arguments(x, monkeypatch):
+    made = []
+    monkeypatch.setattr(part, "World", lambda *args: made.append(args) or World(*args))
+    counts = []
+    for steps in (8, 16):
+        f = compare(Reordering(), x, steps, compile=["step"])
+        assert programs(f)["step"] <= 3
+        counts.append(len(made))
+        made.clear()
+    assert counts[0] == counts[1]
 
 
 def test_rows_are_the_same_whatever_they_are_rows_of(x):

@@ -28,6 +28,7 @@ from .reached import Aliased, Reached, World
 __all__ = ["Parts", "parts_of"]
 
 _MANY = 16
+_IN_VAIN = 3  # calls: a cache that is reordered after each of them is another one the next time
 _NOT_COMPILED: Any = object()
 _LOCATED: Any = object()
 
@@ -151,6 +152,7 @@ class _Running(Hidden):
         self._part, self._module, self._function, self._spare = part, module, function, spare
         self._world: World | None = None  # what is reached from the module
         self._lasting: World | None = None  # and from those arguments besides that may be there again the next time
+        self._in_vain = 0  # how many calls in a row these were not settled
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, **kwargs):
@@ -182,13 +184,15 @@ class _Running(Hidden):
             self._world = world
         world.refresh(numbered)
         objects = [value for value in arguments if has_attributes(type(value))]
-        if not objects:
+        if not objects or self._in_vain == _IN_VAIN:
             return world
         lasting = self._lasting
         if lasting is None or not lasting.is_current(objects):
             lasting = self._lasting = World(objects, world)
         if not lasting.is_settled:
+            self._in_vain += 1
             return world
+        self._in_vain = 0
         lasting.refresh(numbered)
         return lasting
 
