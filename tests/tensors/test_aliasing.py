@@ -144,6 +144,8 @@ COPIES: dict[str, Callable] = {
     "add": lambda t, u: t + u,
     "half": lambda t, u: t * 0.5,
     "product": lambda t, u: t * u.sin(),
+    "rows": lambda t, u: t.index_select(0, torch.arange(len(t)).flip(0)),
+    "rows_by_index": lambda t, u: t[torch.arange(len(t)) // 2],
     "where": lambda t, u: torch.where(t.real > 0, *(x.to(torch.result_type(t, u)) for x in (t, u))),
 }
 

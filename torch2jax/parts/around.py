@@ -25,11 +25,23 @@ from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained, journal
 from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
-from ..tensors.storage import View
-from ..tensors.tensor import Torchish, at_the_place_of, make_region, swap_objects, with_strides, wrap, wrap_new
+from ..tensors.storage import Storage, View
+from ..tensors.tensor import (
+    CPU,
+    Torchish,
+    at_the_place_of,
+    make_region,
+    make_tensor,
+    swap_objects,
+    with_strides,
+    wrap,
+    wrap_new,
+)
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
+from .reordered import REORDERING, Orders
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
+from .spare import Spare
 
 __all__ = ["NOT_RUN", "Around"]
 
@@ -68,6 +80,8 @@ class Around:
         self._kept: set[int] = set()  # the memories of what stands for constants
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
         self._shown: dict[int, torch.Tensor] = {}  # what has memory that views on JAX show, by that memory
+        self.spare = Spare()
+        self._orders = Orders(self.spare.has, self.owns)
         self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
 
     def owns(self, value) -> bool:
@@ -310,7 +324,7 @@ class Around:
     def view(self, value: torch.Tensor, shape, strides, offset: int, dtype: torch.dtype) -> torch.Tensor:
         """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if self._has(dtype):
+            if _state(value) != _NO and self._has(dtype):
                 begin = int(value.storage_offset()) * value.itemsize // dtype.itemsize
                 view = torch.empty(0, dtype=dtype).set_(value.untyped_storage(), begin + offset, shape, strides)
                 return self._taken(view, _state(value) == _WANTING)
@@ -336,19 +350,30 @@ class Around:
             if array.shape != value.shape:
                 value.resize_(array.shape)
             _write(value, array)
-        value._is_written = not is_integral(value.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def receive(self, value: torch.Tensor, storage: Storage, wants: bool) -> None:
+        """Lets one of PyTorch's own have what a part has written to a storage that stood for its memory.
+
+        Floating-point values, as a cache has, are JAX's from then on, if nobody else has that memory.
+        """
+        may_be_replaced = not is_integral(value.dtype) and not storage.memory.is_part
+        if not may_be_replaced or not self._replace(value, lambda: _at(value, storage)):
+            self.write_back(value, storage.read(), wants)
 
     def give_up(self, value: torch.Tensor) -> None:
-        """Lets one of PyTorch's own that a part has written to, as to a cache, be a tensor of JAX's from now on.
+        """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
+        self._replace(value, lambda: _in_place_of(value, tensor_to_array(value)))
 
-        It stays what it is if others share its memory.
-        """
+    def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
+        """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
-                return
-            tensor = _in_place_of(value, tensor_to_array(value))
-            with contextlib.suppress(RuntimeError):
-                swap_objects(value, tensor)
+                return False
+            try:
+                swap_objects(value, make())
+            except RuntimeError:
+                return False
+        return True
 
     def give_up_all(self, values: tuple) -> None:
         """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
@@ -369,11 +394,9 @@ class Around:
         Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if self._replace(value, lambda: at_the_place_of(tensor)):
+                return
             number = value.untyped_storage()._cdata
-            if torch._C._storage_Use_Count(number) <= _ALONE:
-                with contextlib.suppress(RuntimeError):
-                    swap_objects(value, at_the_place_of(tensor))
-                    return
         memory = tensor._node.storage.memory
         self._shown[number] = value
         weakref.finalize(memory, self._shown.pop, number, None).atexit = False
@@ -441,6 +464,10 @@ class Around:
                     return self._native(function, args, kwargs, False)
                 self.give_up_all(args)
             else:
+                if not kwargs and len(args) == REORDERING.get(function):
+                    result = self._orders.reordered(args)
+                    if result is not None:
+                        return result
                 result = self.run(function, args, kwargs, sort)
                 if result is not NOT_RUN:
                     return result
@@ -509,6 +536,12 @@ def _in_place_of(value: torch.Tensor, array) -> Torchish:
     if _state(value) == _WANTING:
         tensor.descend_from_afar()
     return tensor
+
+
+def _at(value: torch.Tensor, storage: Storage) -> Torchish:
+    """A tensor of the call like one of PyTorch's own, which holds what a storage does."""
+    shape = storage.held.shape
+    return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)
 
 
 def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:

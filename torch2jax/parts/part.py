@@ -22,7 +22,7 @@ from ..tensors.memory import Located
 from ..translation import Call, current
 from .differences import difference, listed
 from .objects import Hidden, Identity, has_attributes
-from .program import Program, Spare
+from .program import Program
 from .reached import Aliased, Reached, World
 
 __all__ = ["Parts", "parts_of"]
@@ -102,13 +102,12 @@ class Parts:
 
     def take_over(self, skeleton: torch.nn.Module) -> None:
         """Lets the parts of `skeleton`, a copy of the module, run by their programs."""
-        spare = Spare()
         for (path, method), part in self._parts.items():
             module: Any = skeleton.get_submodule(path)
             if isinstance(module, torch.jit.ScriptModule):
                 raise TypeError(f"compile names {path!r}, a TorchScript module, which is what it was compiled to")
             name = "_call_impl" if method is None else method
-            setattr(module, name, _Running(part, module, getattr(module, name), spare))
+            setattr(module, name, _Running(part, module, getattr(module, name)))
 
 
 class _Part:
@@ -148,11 +147,11 @@ class _Part:
 class _Running(Hidden):
     """A part of a skeleton, as it is called there."""
 
-    def __init__(self, part: _Part, module: torch.nn.Module, function: Callable, spare: Spare):
-        self._part, self._module, self._function, self._spare = part, module, function, spare
+    def __init__(self, part: _Part, module: torch.nn.Module, function: Callable):
+        self._part, self._module, self._function = part, module, function
         self._world: World | None = None  # what is reached from the module
         self._lasting: World | None = None  # and from those arguments besides that may be there again the next time
-        self._in_vain = 0  # how many calls in a row these were not settled
+        self._in_vain = 0  # how many calls in a row these had changed
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, **kwargs):
@@ -173,7 +172,7 @@ class _Running(Hidden):
                 if program is not _LOCATED:
                     break
             if program is not None:
-                return program.run(call, reached, self._spare)
+                return program.run(call, reached)
         return self._function(*args, **kwargs)
 
     def _reached_before(self, arguments: tuple) -> World:
@@ -187,12 +186,14 @@ class _Running(Hidden):
         if not objects or self._in_vain == _IN_VAIN:
             return world
         lasting = self._lasting
-        if lasting is None or not lasting.is_current(objects):
-            lasting = self._lasting = World(objects, world)
-        if not lasting.is_settled:
+        if lasting is not None and lasting.is_current(objects):
+            self._in_vain = 0
+        else:
+            lasting = World(objects, world)
+            self._lasting = lasting if lasting.is_settled else None  # it would keep memory of PyTorch's own
             self._in_vain += 1
+        if self._lasting is None:
             return world
-        self._in_vain = 0
         lasting.refresh(numbered)
         return lasting
 
@@ -221,7 +222,7 @@ class _Running(Hidden):
 
     def __deepcopy__(self, memo):
         module, function = copy.deepcopy(self._module, memo), copy.deepcopy(self._function, memo)
-        return _Running(self._part, module, function, self._spare)
+        return _Running(self._part, module, function)
 
 
 def _may_compile(call: Any) -> bool:

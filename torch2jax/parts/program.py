@@ -1,8 +1,8 @@
 """One compiled form of a part: its trace for one signature, as a program of arrays, and what it leaves behind."""
 
 import gc
+import itertools
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,44 +20,10 @@ from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometr
 from ..translation import current
 from .left import Left, Made, Restoration
 from .reached import Reached
+from .reordered import Order, Reordered, layout_of, shown
+from .spare import references_alone
 
-__all__ = ["Program", "Spare"]
-
-
-class Spare:
-    """The arrays that programs have made for what they write to: nobody else has them, but for what was read since."""
-
-    def __init__(self):
-        self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def add(self, array) -> None:
-        self._arrays[id(array)] = array
-
-    def given(self, storage: Storage, array, alone: int) -> Any:
-        """The array of a storage, or a copy of it, for a program that destroys it.
-
-        Args:
-            alone: what `_references_alone` tells.
-        """
-        if isinstance(array, np.ndarray):  # JAX destroys none of numpy's
-            return array
-        own = (storage._array is array) + (storage._known is array) + (storage._held.held.array is array)
-        if self._arrays.get(id(array)) is array and sys.getrefcount(array) <= alone + own:
-            return array
-        return jax.numpy.array(array, copy=True)
-
-
-def _references_alone() -> int:
-    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else.
-
-    Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
-    """
-
-    def references(array) -> int:
-        return sys.getrefcount(array)
-
-    array = object()
-    return references(array)
+__all__ = ["Program"]
 
 
 def _held_elsewhere(tensors: list) -> list:
@@ -154,7 +120,7 @@ class Program:
         stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in reached.all_stands.items()]
         refused: Uncontained | None = None
         try:
-            arrays = [storage.held.array for storage in storages]
+            arrays = [*map(shown, storages)]
             key = stream.key if stream.key is not None else None
             with constants.noting() as used:
                 self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
@@ -182,7 +148,7 @@ class Program:
         if any(storage.is_outgrown for storage in storages):
             raise Uncontained("memory that has grown")
         for storage, array in zip(storages, arrays, strict=True):
-            storage.replace(Held(array, storage.held.layout), None, is_written=True)
+            storage.replace(Held(array, layout_of(storage)), None, is_written=True)
         for storage in storages:
             storage.settle_as_is()
 
@@ -218,14 +184,14 @@ class Program:
         storages = reached.all_storages
         layouts = {x.place: x.layout for x in self._written}
         self._alike = frozenset(
-            place for place in given if place < len(storages) and storages[place].held.layout == layouts[place]
+            place for place in given if place < len(storages) and layout_of(storages[place]) == layouts[place]
         )
         self._uses_stream = self._draws > 0 or self._stream is not None
 
-        def evaluate(spare: list, others: list, constants: list, stream: tuple) -> list:
+        def evaluate(spare: list, orders: Sequence[Order | None], others: list, constants: list, stream: tuple) -> list:
             arrays: list[Any] = [None] * inputs
-            for place, array in zip(given, spare, strict=True):
-                arrays[place] = array
+            for place, array, order in itertools.zip_longest(given, spare, orders):
+                arrays[place] = array if order is None else order.of(array)
             for place, array in zip(kept, others, strict=True):
                 arrays[place] = array
             if has_key:
@@ -250,20 +216,25 @@ class Program:
             if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
-    def run(self, call: Any, reached: Reached, spare: Spare) -> Any:
+    def run(self, call: Any, reached: Reached) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             reached = Reached(self._outer, reached, shares=True, located=reached.located)
+        around = call.constants.around
         storages: list[Any] = list(reached.all_storages)
-        arrays = list(reached.all_arrays)
-        given, alone = [], _references_alone()
+        arrays: list[Any] = list(reached.all_arrays)
+        given, orders, alone = [], [], references_alone()
         for place in self._given:
             reached.lend(place)
             array, arrays[place] = arrays[place], None
-            given.append(spare.given(storages[place], array, alone))
+            if type(array) is Reordered:
+                array, order = array.array, array.order
+                orders += [None] * (len(given) - len(orders)) + [order]
+            given.append(around.spare.given(storages[place], array, alone))
             del array
-        stream, around, stands = call.stream.state, reached.all_around, reached.all_stands
-        results = self._run(given, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
+        stream, pytorchs, stands = call.stream.state, reached.all_around, reached.all_stands
+        kept = [storages[i].held.array if type(arrays[i]) is Reordered else arrays[i] for i in self._kept]
+        results = self._run(given, orders, kept, self._constants, self._rng(stream))
         del given
         if self._stream is not None:
             call.stream.state = self._stream._replace(key=results.pop())
@@ -275,13 +246,13 @@ class Program:
                 stands[place].write(Held(array, layout))
                 continue
             storage.receive(Held(array, layout))
-            if place in around:
-                call.constants.around.write_back(around[place], array, has_history)
+            if place in pytorchs:
+                around.receive(pytorchs[place], storage, has_history)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
             elif place in self._alike:
                 reached.note_written(place, storage, array)
-            spare.add(array)
+            around.spare.add(array)
         objects, tensors = reached.all_objects if self._left.needs_objects else (), reached.all_tensors
         for place, count in self._writes:
             tensors[place]._writes[0] += count

@@ -14,6 +14,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 from .objects import codec_of, leaf_of
+from .reordered import Reordered, shown
 
 __all__ = ["Aliased", "Reached", "World"]
 
@@ -134,8 +135,8 @@ class Reached:
 
     @property
     def all_arrays(self) -> list:
-        """What the storages hold."""
-        arrays = [storage.held.array for storage in self.storages]
+        """What the storages hold: arrays, or what waits to be put in another order."""
+        arrays = [*map(shown, self.storages)]
         return arrays if self._beyond is None else self._beyond.all_arrays + arrays
 
     def lend(self, place: int) -> None:
@@ -180,8 +181,6 @@ class Reached:
             return
         tensor: Any = value
         holder = None
-        if type(value) is not Torchish and getattr(value, "_is_written", False):
-            current().constants.around.give_up(value)
         if not isinstance(value, Torchish):
             try:
                 tensor, holder = self._standing_for(value)
@@ -237,11 +236,12 @@ class Reached:
         return tuple([self._described(storage) for storage in self.storages])
 
     def _described(self, storage: Storage) -> tuple:
-        array, layout = storage.held
+        held = storage.lazy(None, None)
+        held = held if type(held) is Reordered else storage.held
         memory, history = storage.memory, storage.history
         shared = self._shared(storage) if memory.is_shared else None
         return (
-            *(array.shape, array.dtype, layout, storage.order, storage.differentiable, shared),
+            *(held.shape, held.dtype, held.layout, storage.order, storage.differentiable, shared),
             *(None if history is None else isinstance(history, Source), memory.foreign, memory.is_inference),
         )
 
@@ -279,7 +279,8 @@ class World(Reached):
     @property
     def is_settled(self) -> bool:
         """Whether its tensors have memory of the call's, from its beginning: others are told apart in each call."""
-        return not self.around and all(type(node) is Storage for node in self._nodes)
+        nodes = self._nodes
+        return not self.around and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
     def _watch(self, value) -> None:
         codec: Any = codec_of(type(value))

@@ -1,10 +1,10 @@
-"""Programs of parts: what they may destroy."""
+"""What programs of parts may destroy."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch2jax.parts.program import Spare
+from torch2jax.parts.spare import Spare
 from torch2jax.tensors.held import Held
 from torch2jax.tensors.storage import Storage
 
