@@ -474,10 +474,12 @@ def binomial(count, prob, generator=None):
 
 
 def _expect_weights(weights: np.ndarray) -> None:
-    weights = weights.astype(np.float64)
-    if not ((weights >= 0).all() and np.isfinite(weights).all()):
+    with np.errstate(invalid="ignore"):  # a nan is neither the least nor the greatest
+        least, greatest = weights.min(initial=0), weights.max(-1, initial=0)
+        is_valid = least >= 0 and (greatest < np.inf).all()
+    if not is_valid:
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
-    if not (weights.sum(-1) > 0).all():
+    if not (greatest > 0).all():
         raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
 
 

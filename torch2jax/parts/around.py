@@ -48,7 +48,7 @@ __all__ = ["NOT_RUN", "Around"]
 _to_dlpack = torch._C._to_dlpack_versioned  # which translated code has something else for
 
 NOT_RUN: Any = object()
-_MOST = 2**16  # elements that are worth a copy
+_MOST = 2**18  # elements that are worth a copy
 _FEW, _MANY = 64, 256  # elements of what may recur, and how many tensors of that kind are kept
 _DEVICES = (torch.device, str)
 _PLAIN = frozenset((int, bool, float, complex, slice, torch.dtype, torch.Size, type(None), type(Ellipsis)))

@@ -169,6 +169,9 @@ class Reached:
             return
         self._places[id(value)] = self.first_object + len(self.objects)
         self.objects.append(value)
+        if kind in _PLAIN and not value and not (kind is OrderedDict and vars(value)):
+            self._shape.append(kind)  # as most that modules have, for hooks
+            return
         head, items = codec.open(value)
         self._shape.append((kind, head))
         for item in items:
@@ -262,8 +265,8 @@ class World(Reached):
         self._roots = roots
         self._empty: list[Any] = []
         self._keyed: list[Any] = []  # whose keys are strings, and which these are
-        self._keys: list[list[str]] = []
-        self._sized: list[Any] = []  # the others, and how many items they have
+        self._keys: list[str] = []
+        self._sized: list[Any] = []  # all, and how many items they have
         self._sizes: list[int] = []
         self._views: list[Any] = []  # what shows the items, and which these are
         for value in self.objects:
@@ -283,19 +286,23 @@ class World(Reached):
         return not self.around and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
     def _watch(self, value) -> None:
-        codec: Any = codec_of(type(value))
+        kind = type(value)
+        if kind in _PLAIN and not value and kind is not list:
+            self._empty.append(value)
+            return
+        codec: Any = codec_of(kind)
         views = () if codec.views is None else codec.views(value)
         for keys, items in itertools.zip_longest(views[::2], views[1::2]):
             if type(keys) in _PLAIN and not keys:
                 self._empty.append(keys)
                 continue
+            self._sized.append(keys)
+            self._sizes.append(len(keys))
             found = None if items is None else list(keys)
             if found is not None and all(type(key) is str for key in found):
                 self._keyed.append(keys)
-                self._keys.append(found)
+                self._keys.extend(found)
             else:
-                self._sized.append(keys)
-                self._sizes.append(len(keys))
                 self._views.append(keys)
             if items is not None:
                 self._views.append(items)
@@ -307,7 +314,7 @@ class World(Reached):
             and not self.around
             and not any(self._empty)
             and [*map(len, self._sized)] == self._sizes
-            and [*map(list, self._keyed)] == self._keys
+            and [*itertools.chain.from_iterable(self._keyed)] == self._keys
             and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
             and all(map(is_, map(_node_of, self.tensors), self._nodes))
         )
