@@ -273,7 +273,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             expect_classes()
         around = self.constants.around
         if around is not None and around.is_active and func.overloadpacket is torch.ops.aten.set_:
-            around.give_up_all(args)
+            around.memories.give_up_all(args)
         return self.dispatch_aten(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:

@@ -9,7 +9,6 @@ require grad, and code that wants gradients runs again with a tape, where nothin
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,29 +22,18 @@ from ..tensors.held import Held
 from ..tensors.history import NeedsTape
 from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained, journal
-from ..tensors.known import in_pytorch, real
 from ..tensors.scalars import held_values
-from ..tensors.storage import Storage, View
-from ..tensors.tensor import (
-    CPU,
-    Torchish,
-    at_the_place_of,
-    make_region,
-    make_tensor,
-    swap_objects,
-    with_strides,
-    wrap,
-    wrap_new,
-)
+from ..tensors.tensor import Torchish, make_region, wrap_new
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
+from .copies import copied_values, in_place_of
+from .memories import Memories
+from .owned import NO, WANTING, YES, state_of
 from .reordered import REORDERING, Orders
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
 from .spare import Spare
 
 __all__ = ["NOT_RUN", "Around"]
-
-_to_dlpack = torch._C._to_dlpack_versioned  # which translated code has something else for
 
 NOT_RUN: Any = object()
 _MOST = 2**18  # elements that are worth a copy
@@ -56,12 +44,6 @@ _FLOATS = frozenset((torch.float32, torch.float64))
 _INTEGERS = frozenset(x for x in vars(torch).values() if isinstance(x, torch.dtype) and is_integral(x))
 _DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
 _DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__))  # pyright: ignore
-_ALONE = 2  # what memory counts of those that use it, where that is one tensor: the other is who asks
-_NO, _YES, _WANTING = 0, 1, 2  # whether a tensor is one of these, and whether it requires grad
-
-
-def _state(value) -> int:
-    return getattr(value, "_is_around", _NO)
 
 
 class Around:
@@ -79,21 +61,20 @@ class Around:
         self._dtypes = _INTEGERS | _FLOATS if self._has_floats else _INTEGERS
         self._kept: set[int] = set()  # the memories of what stands for constants
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
-        self._shown: dict[int, torch.Tensor] = {}  # what has memory that views on JAX show, by that memory
+        self.memories = Memories()
         self.spare = Spare()
         self._orders = Orders(self.spare.has, self.owns)
-        self._is_blurred = False  # whether memory of a tensor that is said not to require grad may do so
 
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
-        return _state(value) != _NO
+        return state_of(value) != NO
 
     def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
         """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
         if torch._C._len_torch_function_stack():
             return NOT_RUN
         if len(args) == 1 and not kwargs and not self._lifted and (function in METADATA or function == _DEVICE):
-            return function(*args) if _state(args[0]) else NOT_RUN
+            return function(*args) if state_of(args[0]) else NOT_RUN
         sort = sort_of(function)
         if sort is Sort.NONE or sort is Sort.PYTHON:
             return NOT_RUN
@@ -101,12 +82,12 @@ class Around:
         for value in args:
             kind = type(value)
             if kind is torch.Tensor:
-                if getattr(value, "_is_around", _NO) != _YES:
+                if getattr(value, "_is_around", NO) != YES:
                     return NOT_RUN
                 has_tensors = True
             elif kind is list or kind is tuple:
                 for x in value:
-                    if type(x) is torch.Tensor and getattr(x, "_is_around", _NO) == _YES:
+                    if type(x) is torch.Tensor and getattr(x, "_is_around", NO) == YES:
                         has_tensors = True
                     elif type(x) not in _PLAIN:
                         return NOT_RUN
@@ -120,13 +101,13 @@ class Around:
             return NOT_RUN
         if not has_tensors:
             return self._make(function, args, kwargs or {}) if function in MAKERS else NOT_RUN
-        if torch._C._is_any_autocast_enabled() or (self._shown and sort is Sort.WRITES):
+        if torch._C._is_any_autocast_enabled() or (self.memories.shown and sort is Sort.WRITES):
             return NOT_RUN
         result = function(*args, **kwargs) if kwargs else function(*args)
         if not isinstance(result, (torch.Tensor, tuple, list)):
             return result
         if type(result) is torch.Tensor and result.dtype in self._dtypes:
-            result._is_around = _YES  # pyright: ignore[reportAttributeAccessIssue]
+            result._is_around = YES  # pyright: ignore[reportAttributeAccessIssue]
             return result
         viewed = self._viewed_as_another(result, args)
         if viewed:
@@ -147,20 +128,20 @@ class Around:
             return self._make(function, args, kwargs) if function in MAKERS else NOT_RUN
         if torch._C._is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
             return NOT_RUN
-        states = [*map(_state, tensors)]
-        wants = _WANTING in states and torch.is_grad_enabled()
-        if _NO in states:
+        states = [*map(state_of, tensors)]
+        wants = WANTING in states and torch.is_grad_enabled()
+        if NO in states:
             if not self.owns(args[0] if args else None) and not is_new(sort, function, args, kwargs):
                 return NOT_RUN
-            others = [x for x, state in zip(tensors, states, strict=True) if state == _NO]
+            others = [x for x, state in zip(tensors, states, strict=True) if state == NO]
             if "out" in kwargs or not all(map(self._is_small, others)):
                 return NOT_RUN
             wants = wants or (torch.is_grad_enabled() and any(map(self._requires_grad, others)))
             args = tuple([self._own(x) for x in args])
             kwargs = {key: self._own(x) for key, x in kwargs.items()}
-        if wants and sort is Sort.WRITES and args[0]._is_around == _YES and not is_integral(args[0].dtype):
-            args[0]._is_around = _WANTING
-            self._is_blurred = True
+        if wants and sort is Sort.WRITES and args[0]._is_around == YES and not is_integral(args[0].dtype):
+            args[0]._is_around = WANTING
+            self.memories.is_blurred = True
         return self._native(function, args, kwargs, wants and function not in _DETACHING)
 
     def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
@@ -175,7 +156,7 @@ class Around:
     def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
         """What a function gives on JAX, whose result shares memory there with these tensors."""
         with torch._C.DisableTorchFunction():
-            self.give_up_all(viewed)
+            self.memories.give_up_all(viewed)
         return self._on_jax(self._call, function, args, kwargs)
 
     def _viewed_as_another(self, result: Any, args: tuple) -> tuple:
@@ -207,10 +188,10 @@ class Around:
             if self._kept and result.untyped_storage()._cdata in self._kept:
                 result = result.clone()
             if is_integral(dtype):
-                result._is_around = _YES  # pyright: ignore[reportAttributeAccessIssue]
+                result._is_around = YES  # pyright: ignore[reportAttributeAccessIssue]
                 return result
             if self._has(dtype):
-                state = _WANTING if wants else _state(result) or _YES
+                state = WANTING if wants else state_of(result) or YES
                 result._is_around = state  # pyright: ignore[reportAttributeAccessIssue]
                 return result
             return self._call.lift_own(result)
@@ -240,7 +221,7 @@ class Around:
                 return value
             value = self._call.standing_for(value)
             if isinstance(value, Torchish):
-                return self._constant(value) if self._may_recur(value) else _values(value)
+                return self._constant(value) if self._may_recur(value) else copied_values(value)
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 return value.detach().clone()
         if isinstance(value, (tuple, list)):
@@ -261,7 +242,7 @@ class Around:
             if len(self._constants) == _MANY:
                 self._constants.clear()
                 self._kept.clear()  # no other tensor has that memory
-            entry = self._constants[id(tensor)] = tensor, state, _values(tensor)
+            entry = self._constants[id(tensor)] = tensor, state, copied_values(tensor)
             with torch._C.DisableTorchFunction():
                 self._kept.add(entry[2].untyped_storage()._cdata)
         return entry[2]
@@ -287,7 +268,7 @@ class Around:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
             with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                tensor = _in_place_of(value, tensor_to_array(value, copy=True))
+                tensor = in_place_of(value, tensor_to_array(value, copy=True))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]
@@ -311,7 +292,7 @@ class Around:
         copied = value.clone(memory_format=torch.contiguous_format)  # PyTorch cannot resize what numpy has
         array = held_values(copied.numpy(), canonical(value.dtype))
         tensor = wrap_new(Held(array, None), value.shape, array.size, value.dtype, dense_strides(value))
-        if _state(value) == _WANTING:
+        if state_of(value) == WANTING:
             tensor.descend_from_afar()
         return tensor
 
@@ -319,101 +300,18 @@ class Around:
         """All memory that one of PyTorch's own shares with others, in one dimension."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             size = value.untyped_storage().nbytes() // value.element_size()
-            return self._taken(value.as_strided((size,), (1,), 0), _state(value) == _WANTING)
+            return self._taken(value.as_strided((size,), (1,), 0), state_of(value) == WANTING)
 
     def view(self, value: torch.Tensor, shape, strides, offset: int, dtype: torch.dtype) -> torch.Tensor:
         """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if _state(value) != _NO and self._has(dtype):
+            if state_of(value) != NO and self._has(dtype):
                 begin = int(value.storage_offset()) * value.itemsize // dtype.itemsize
                 view = torch.empty(0, dtype=dtype).set_(value.untyped_storage(), begin + offset, shape, strides)
-                return self._taken(view, _state(value) == _WANTING)
-            self.give_up_all((value,))
+                return self._taken(view, state_of(value) == WANTING)
+            self.memories.give_up_all((value,))
         given_up: Any = value  # which is all of its memory now
         return make_region(given_up, shape, strides, offset, dtype)
-
-    def write_back(self, value: torch.Tensor, array, wants: bool) -> None:
-        """Writes to one of PyTorch's own what was written to the tensor that stood for it.
-
-        Args:
-            wants: whether that requires grad.
-
-        Raises:
-            NotImplementedError: a view on JAX shares its memory.
-        """
-        if self._shown:
-            self._expect_writable(value)
-        if wants and _state(value) == _YES and not is_integral(value.dtype):
-            value._is_around = _WANTING  # pyright: ignore[reportAttributeAccessIssue]
-            self._is_blurred = True
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if array.shape != value.shape:
-                value.resize_(array.shape)
-            _write(value, array)
-
-    def receive(self, value: torch.Tensor, storage: Storage, wants: bool) -> None:
-        """Lets one of PyTorch's own have what a part has written to a storage that stood for its memory.
-
-        Floating-point values, as a cache has, are JAX's from then on, if nobody else has that memory.
-        """
-        may_be_replaced = not is_integral(value.dtype) and not storage.memory.is_part
-        if not may_be_replaced or not self._replace(value, lambda: _at(value, storage)):
-            self.write_back(value, storage.read(), wants)
-
-    def give_up(self, value: torch.Tensor) -> None:
-        """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
-        self._replace(value, lambda: _in_place_of(value, tensor_to_array(value)))
-
-    def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
-        """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
-                return False
-            try:
-                swap_objects(value, make())
-            except RuntimeError:
-                return False
-        return True
-
-    def give_up_all(self, values: tuple) -> None:
-        """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
-
-        Raises:
-            NotImplementedError: the memory of one is that of others too.
-        """
-        for value in values:
-            if _state(value) == _NO:
-                continue
-            self.give_up(value)
-            if _state(value) != _NO:
-                raise _shared_already()
-
-    def _share(self, value: torch.Tensor, tensor: Torchish) -> None:
-        """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
-
-        Where others have the memory of the first too, neither may be written to as long as they all are there.
-        """
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if self._replace(value, lambda: at_the_place_of(tensor)):
-                return
-            number = value.untyped_storage()._cdata
-        memory = tensor._node.storage.memory
-        self._shown[number] = value
-        weakref.finalize(memory, self._shown.pop, number, None).atexit = False
-        memory.follow(self._refuse)
-
-    def _refuse(self) -> None:
-        raise _shared_already()
-
-    def _expect_writable(self, value: Any) -> None:
-        """
-        Raises:
-            NotImplementedError: a tensor's memory is to be written to, and is shared with a view on JAX.
-        """
-        if _state(value) != _NO:
-            with torch._C.DisableTorchFunction():
-                if value.untyped_storage()._cdata in self._shown:
-                    raise _shared_already()
 
     @property
     def is_active(self) -> bool:
@@ -432,10 +330,10 @@ class Around:
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
         sort = sort_of(function)
-        if self._shown and args and (sort is Sort.WRITES or "out" in kwargs):
-            self._expect_writable(kwargs.get("out", args[0]))
+        if self.memories.shown and args and (sort is Sort.WRITES or "out" in kwargs):
+            self.memories.expect_writable(kwargs.get("out", args[0]))
         if sort in (Sort.NONE, Sort.PYTHON):
-            if args and _state(args[0]) and asks_for_gradients(function):
+            if args and state_of(args[0]) and asks_for_gradients(function):
                 return self._told_of_gradients(function, *args, **kwargs)
             if sort is Sort.PYTHON and not entered():
                 if call.runs_body(function, args):
@@ -447,9 +345,9 @@ class Around:
         elif not entered():
             if len(args) == 1 and not kwargs:
                 value = args[0]
-                state = _state(value)
+                state = state_of(value)
                 if state:
-                    wants = state == _WANTING and function not in _DETACHING and torch.is_grad_enabled()
+                    wants = state == WANTING and function not in _DETACHING and torch.is_grad_enabled()
                     return self._native(function, args, kwargs, wants)
                 if type(value) is Torchish:
                     if function in METADATA:
@@ -460,9 +358,9 @@ class Around:
             elif sort is Sort.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
                 return args[0]
             if sort is Sort.SHARES:
-                if all(map(_state, args)):
+                if all(map(state_of, args)):
                     return self._native(function, args, kwargs, False)
-                self.give_up_all(args)
+                self.memories.give_up_all(args)
             else:
                 if not kwargs and len(args) == REORDERING.get(function):
                     result = self._orders.reordered(args)
@@ -481,8 +379,8 @@ class Around:
         """
         name = getattr(function, "__name__", "")
         name = function.__self__.__name__ if name == "__get__" else name  # pyright: ignore[reportFunctionMemberAccess]
-        wants = _state(value) == _WANTING
-        if is_integral(value.dtype) or (not wants and not self._is_blurred):
+        wants = state_of(value) == WANTING
+        if is_integral(value.dtype) or (not wants and not self.memories.is_blurred):
             answers = {"requires_grad": False, "is_leaf": True, "grad_fn": None, "grad": None}
         else:
             answers = {"requires_grad": True, "is_leaf": False} if wants else {}
@@ -505,22 +403,15 @@ class Around:
             self._is_closed = before
             for value, tensor in lifted.values():
                 if tensor._writes[0]:
-                    self.write_back(value, tensor.read(), tensor._node.storage.history is not None)
+                    self.memories.write_back(value, tensor.read(), tensor._node.storage.history is not None)
         if gives_new(function):
             return self._settled(result)
         for value, tensor in lifted.values():
             if result is tensor:
                 return value
             if _shares_memory(result, tensor):
-                self._share(value, tensor)
+                self.memories.share(value, tensor)
         return result
-
-
-def _shared_already() -> NotImplementedError:
-    return NotImplementedError(
-        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; "
-        "wanted one without, as clone() gives"
-    )
 
 
 def _shares_memory(result: Any, tensor: Torchish) -> bool:
@@ -528,20 +419,6 @@ def _shares_memory(result: Any, tensor: Torchish) -> bool:
     if isinstance(result, (tuple, list)):
         return any(_shares_memory(x, tensor) for x in result)
     return isinstance(result, Torchish) and result._node.storage.memory is tensor._node.storage.memory
-
-
-def _in_place_of(value: torch.Tensor, array) -> Torchish:
-    """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
-    tensor = wrap(array, value.dtype, strides=dense_strides(value))
-    if _state(value) == _WANTING:
-        tensor.descend_from_afar()
-    return tensor
-
-
-def _at(value: torch.Tensor, storage: Storage) -> Torchish:
-    """A tensor of the call like one of PyTorch's own, which holds what a storage does."""
-    shape = storage.held.shape
-    return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)
 
 
 def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
@@ -554,56 +431,6 @@ def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
         if not (option is None or option is False or option is dtype or option == tensor._label):
             return False
     return "memory_format" not in named
-
-
-def _values(tensor: Torchish) -> torch.Tensor:
-    """A new tensor of PyTorch's own with the values of a tensor of the call, for which nothing is compiled."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        node, dtype = tensor._node, tensor.dtype
-        if isinstance(node, View) and node.place is not None and not node.is_chosen:
-            root = node.storage.root
-            place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
-            known: Any = root.known
-            if isinstance(known, jax.Array) and known.is_fully_addressable:
-                return _in_order_of(tensor, in_pytorch(_read, place, known, root.frame).to(dtype))
-        return _in_order_of(tensor, _copied(tensor.read(), dtype))
-
-
-def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
-    """The values in memory as PyTorch would have those of a tensor, so that what it computes of them is too."""
-    strides = dense_strides(tensor)
-    return values if strides is None else with_strides(values, strides)
-
-
-def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
-    return place.read(real(known), frame).clone().resolve_conj().resolve_neg()
-
-
-def _copied(array, dtype: torch.dtype) -> torch.Tensor:
-    """An array as a tensor of PyTorch's own."""
-    copied = torch.empty(array.shape, dtype=dtype)
-    _write(copied, array)
-    return copied
-
-
-def _write(tensor: torch.Tensor, array) -> None:
-    """Writes an array to a tensor of PyTorch's own, in one copy that leaves it resizable: `Tensor.numpy` would not."""
-    np.copyto(np.from_dlpack(_Lent(tensor)), np.asarray(array), casting="unsafe")
-
-
-class _Lent:
-    """A tensor of PyTorch's own, lent to numpy to be written to."""
-
-    __slots__ = ("_tensor",)
-
-    def __init__(self, tensor: torch.Tensor):
-        self._tensor = tensor
-
-    def __dlpack__(self, **_):
-        return _to_dlpack(self._tensor)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # a CPU
 
 
 def _gather(value, tensors: list) -> bool:

@@ -247,7 +247,7 @@ class Program:
                 continue
             storage.receive(Held(array, layout))
             if place in pytorchs:
-                around.receive(pytorchs[place], storage, has_history)
+                around.memories.receive(pytorchs[place], storage, has_history)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
             elif place in self._alike:
