@@ -181,6 +181,31 @@ def test_kept_arrays_are_not_destroyed():
         np.testing.assert_array_equal(tensor, copy)
 
 
+def test_a_program_takes_a_few_combinations_of_orders(caplog):
+    class Many:
+        def __init__(self, x):
+            self.caches = [x + i for i in range(5)]
+
+    def add(many):
+        for cache in many.caches:
+            cache.add_(1)
+
+    def code(part, x, rows):
+        many = Many(x)
+        part(many)
+        rows = rows + 0
+        for number in range(1, 32):
+            for i in range(5):
+                if number >> i & 1:
+                    many.caches[i] = many.caches[i].index_select(0, rows)
+            part(many)
+        return tuple(many.caches)
+
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        compare(Module(code, add), X, torch.tensor([2, 0, 0]))
+    assert len([message for message in caplog.messages if "Compiling jit(part)" in message]) <= 6
+
+
 def test_in_order():
     array, rows = jnp.arange(6.0).reshape(2, 3), jnp.array([1, 0])
     spare = Spare()

@@ -25,6 +25,8 @@ from .spare import references_alone
 
 __all__ = ["Program"]
 
+_MANY = 4  # ways to put what is given in order
+
 
 def _held_elsewhere(tensors: list) -> list:
     """Those that others have besides this list and what remembers them: the rest was made only just now."""
@@ -74,6 +76,7 @@ class Program:
         self._left: Any = None
         self._program: Any = None
         self._made_within: set[int] = set()
+        self._orders: set[tuple[int | None, ...]] = set()
         while not self._trace(function, args, kwargs, reached):
             pass
         self._finish(name, reached)
@@ -223,18 +226,15 @@ class Program:
         around = call.constants.around
         storages: list[Any] = list(reached.all_storages)
         arrays: list[Any] = list(reached.all_arrays)
-        given, orders, alone = [], [], references_alone()
+        given, orders, alone = [], self._taken(storages, arrays), references_alone()
         for place in self._given:
             reached.lend(place)
             array, arrays[place] = arrays[place], None
-            if type(array) is Reordered:
-                array, order = array.array, array.order
-                orders += [None] * (len(given) - len(orders)) + [order]
+            array = array.array if type(array) is Reordered else array
             given.append(around.spare.given(storages[place], array, alone))
             del array
         stream, pytorchs, stands = call.stream.state, reached.all_around, reached.all_stands
-        kept = [storages[i].held.array if type(arrays[i]) is Reordered else arrays[i] for i in self._kept]
-        results = self._run(given, orders, kept, self._constants, self._rng(stream))
+        results = self._run(given, orders, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
         del given
         if self._stream is not None:
             call.stream.state = self._stream._replace(key=results.pop())
@@ -259,6 +259,24 @@ class Program:
         for place, tensor in stands.items():
             storages[place] = tensor._node
         return self._left.make(Made(reached, objects, storages, results[len(self._written) :]))
+
+    def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[Order | None, ...]:
+        """The orders in which the program is to put what is given to it; what else waits for one is put there.
+
+        For each combination of dimensions the program is compiled once more: it takes a few.
+        """
+        waiting = [place for place, array in enumerate(arrays) if type(array) is Reordered]
+        if not waiting:
+            return ()
+        orders = tuple([arrays[i].order if type(arrays[i]) is Reordered else None for i in self._given])
+        dims = tuple([order and order.dim for order in orders])
+        if len(self._orders) < _MANY:
+            self._orders.add(dims)
+        is_taken = dims in self._orders
+        for place in waiting:
+            if not is_taken or place in self._kept:
+                arrays[place] = storages[place].held.array
+        return orders if is_taken else ()
 
     def _rng(self, stream: Any) -> tuple:
         if not self._uses_stream:
