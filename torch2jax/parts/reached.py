@@ -278,6 +278,7 @@ class World(Reached):
         self.arrays: list = []
         self.number: Any = None
         """What stands for it, as long as it has not changed, in the keys of programs."""
+        self._shape_number: Any = None  # and for its signature, which many objects make up
 
     @property
     def is_settled(self) -> bool:
@@ -328,7 +329,9 @@ class World(Reached):
         self._held = [storage._held for storage in self.storages]
         self._versions = [*map(_version_of, self.storages)]
         self.arrays = [storage.held.array for storage in self.storages]
-        self.number = numbered((self.signature, described))
+        if self._shape_number is None:
+            self._shape_number, self._shape = numbered(self.signature), []
+        self.number = numbered((self._shape_number, described))
 
     @property
     def numbers(self) -> tuple:
