@@ -485,23 +485,24 @@ def _expect_weights(weights: np.ndarray) -> None:
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
 def multinomial(input, num_samples, replacement=False, *, generator=None):
-    if input.ndim not in (1, 2):
-        raise RuntimeError(f"prob_dist must be 1 or 2 dim, got shape {tuple(input.shape)}")
+    lifted = current().lift(input)
+    with torch._C.DisableTorchFunction():
+        shape, dtype = tuple(lifted.shape), lifted.dtype
+    if len(shape) not in (1, 2):
+        raise RuntimeError(f"prob_dist must be 1 or 2 dim, got shape {shape}")
     if num_samples <= 0:
         raise RuntimeError(f"cannot sample n_sample <= 0 samples, got {num_samples}")
-    if not replacement and num_samples > input.shape[-1]:
+    if not replacement and num_samples > shape[-1]:
         raise RuntimeError(
-            f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of "
-            f"{input.shape[-1]}"
+            f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, got {num_samples} of {shape[-1]}"
         )
-    if input.dtype not in FLOATS:
-        dtype = type_name(input.dtype)
-        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {dtype}")
-    weights = known_values(current().lift(input))
+    if dtype not in FLOATS:
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {type_name(dtype)}")
+    weights = known_values(lifted)
     if weights is not None:
         _expect_weights(weights)
     body = _multinomial_with_replacement if replacement else _multinomial
-    return sample(body, (*input.shape[:-1], num_samples), torch.int64, input, generator=generator)
+    return sample(body, (*shape[:-1], num_samples), torch.int64, lifted, generator=generator)
 
 
 @factory(aten._standard_gamma.default)

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import torch
 
+from ..tensors.held import Lazy
 from ..tensors.interop import dense_strides
-from ..tensors.known import Deferred, in_pytorch, real
+from ..tensors.known import in_pytorch, real
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, with_strides, wrap
 from .owned import WANTING, state_of
@@ -31,11 +32,12 @@ def copied_values(tensor: Torchish) -> torch.Tensor:
         node, dtype = tensor._node, tensor.dtype
         root = node.storage.root
         known: Any = root.known
+        waits = known is not None and isinstance(root.lazy(None, None), Lazy)
         if isinstance(node, View) and node.place is not None and not node.is_chosen:
             place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
-            if isinstance(known, Deferred) or (isinstance(known, jax.Array) and known.is_fully_addressable):
+            if waits or (isinstance(known, jax.Array) and known.is_fully_addressable):
                 return _in_order_of(tensor, in_pytorch(_read, place, known, root.frame).to(dtype))
-        elif node is root and isinstance(known, Deferred):
+        elif node is root and waits:
             return _in_order_of(tensor, real(known).clone())
         return _in_order_of(tensor, _copied(tensor.read(), dtype))
 
