@@ -32,6 +32,7 @@ from .owned import NO, WANTING, YES, state_of
 from .reordered import REORDERING, Orders
 from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
 from .spare import Spare
+from .subscripts import Subscripts
 
 __all__ = ["NOT_RUN", "Around"]
 
@@ -63,7 +64,7 @@ class Around:
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
         self.memories = Memories()
         self.spare = Spare()
-        self._orders = Orders(self.spare.has, self.owns)
+        self._orders, self._subscripts = Orders(self.spare.has, self.owns), Subscripts()
 
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
@@ -369,7 +370,18 @@ class Around:
                 result = self.run(function, args, kwargs, sort)
                 if result is not NOT_RUN:
                     return result
+                if function is torch.Tensor.__getitem__:
+                    return self._subscripted(call, function, args)
         return self._on_jax(call, function, args, kwargs)
+
+    def _subscripted(self, call: Any, function: Callable, args: tuple) -> Any:
+        """A view of a tensor of JAX's, or whatever else a subscript gives there."""
+        key, view = self._subscripts.again(args)
+        if view is None:
+            view = self._on_jax(call, function, args, {})
+            if key is not None:
+                self._subscripts.note(key, args[0], view)
+        return view
 
     def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:
         """What a tensor says of its gradients, of which it has none as yet.
