@@ -6,7 +6,7 @@ The derivatives themselves are JAX's. This says which tensors are connected, als
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from torch import autograd
@@ -68,6 +68,19 @@ def saves(operation: str, other: int, places: Iterable[int]) -> bool:
     return operation in _OF_TWO and any(_uses(operation, place, other) for place in places)
 
 
+def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
+    """What is made when it is first asked for: each parameter has a node, and hardly one has hooks."""
+
+    def found(node):
+        value = getattr(node, slot)
+        if value is None:
+            value = make()
+            setattr(node, slot, value)
+        return value
+
+    return property(found)
+
+
 class Node(graph.Node):
     """What `Tensor.grad_fn` is: an operation that tensors which require grad went into.
 
@@ -77,8 +90,8 @@ class Node(graph.Node):
     """
 
     __slots__ = (
-        *("_leaves", "_number", "_operation", "end", "hooked", "inputs", "metadata"),
-        *("operands", "posthooks", "prehooks", "refusal", "undefined"),
+        *("_leaves", "_metadata", "_number", "_operation", "_posthooks", "_prehooks", "end", "hooked", "inputs"),
+        *("operands", "refusal", "undefined"),
     )
 
     def __init__(self, operation: str, inputs: Iterable["Node | None"] = ()):
@@ -90,10 +103,12 @@ class Node(graph.Node):
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
         self.hooked: Any = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
         self.refusal: str | None = None  # the error that its backward is
-        self.undefined: set[int] = set()  # the inputs that its backward gave no gradient for
-        self.metadata: dict = {}
-        self.prehooks: OrderedDict[int, Callable] = OrderedDict()
-        self.posthooks: OrderedDict[int, Callable] = OrderedDict()
+        self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
+        self._metadata = self._prehooks = self._posthooks = None
+
+    metadata = _on_demand("_metadata", dict)
+    prehooks = _on_demand("_prehooks", OrderedDict)
+    posthooks = _on_demand("_posthooks", OrderedDict)
 
     def name(self) -> str:
         return f"{self._operation}Backward0"
@@ -209,13 +224,16 @@ class Source(Node):
         variable: that tensor.
     """
 
-    __slots__ = ("_variable", "accumulated", "places")
+    __slots__ = ("_accumulated", "_variable", "places")
 
     def __init__(self, variable):
         super().__init__("AccumulateGrad")
         self._variable = weakref.ref(variable)  # which has this
         self.places: tuple = ()  # those of its array on a tape, one for each level
-        self.accumulated: OrderedDict[int, Callable] = OrderedDict()  # hooks for when a gradient has been added
+        self._accumulated = None
+
+    accumulated = _on_demand("_accumulated", OrderedDict)
+    """Hooks for when a gradient has been added."""
 
     @property
     def variable(self) -> Any:
