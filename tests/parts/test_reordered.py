@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.parts.reordered import Reordered
-from torch2jax.parts.spare import Spare
+from torch2jax.parts.reordered import Order, Reordered
 
 from .test_around import Module, compare
 
@@ -208,12 +207,8 @@ def test_a_program_takes_a_few_combinations_of_orders(caplog):
 
 def test_in_order():
     array, rows = jnp.arange(6.0).reshape(2, 3), jnp.array([1, 0])
-    spare = Spare()
-    spare.add(array)
 
     def code(x):
-        from torch2jax.parts.reordered import Order
-
         waiting = Reordered(array, Order(rows, 0))
         assert waiting.shape == (2, 3)
         assert waiting.size == 6

@@ -14,7 +14,7 @@ from ..tensors.held import Held
 from ..tensors.history import UNRECORDED, Source
 from ..tensors.journal import Uncontained
 from ..tensors.memory import Memory
-from ..tensors.storage import Storage, View
+from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
 from ..translation import current
 from .objects import Codec, codec_of
@@ -252,13 +252,10 @@ class Left:
         return described
 
     def _describe_tensor(self, tensor: Torchish) -> _Tensor:
-        kinds, node = [], tensor._node
-        while isinstance(node, View):
-            if node.kind.traced:
-                raise Uncontained("a view at a place that is computed within")
-            kinds.append((node.kind, node.place))
-            node = node.parent
-        described = _Tensor(tensor, kinds[::-1], self._describe_storage(node), None)
+        steps = steps_to(tensor._node)
+        if any(kind.traced for kind, _ in steps):
+            raise Uncontained("a view at a place that is computed within")
+        described = _Tensor(tensor, steps, self._describe_storage(tensor._node.storage), None)
         self._remember(tensor, described)
         if tensor._viewed is not None:
             described._viewed = self._describe(tensor._viewed)

@@ -20,7 +20,7 @@ from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometr
 from ..translation import current
 from .left import Left, Made, Restoration
 from .reached import Reached
-from .reordered import Order, Reordered, layout_of, shown
+from .reordered import Order, Reordered, held_of, shown
 from .spare import references_alone
 
 __all__ = ["Program"]
@@ -151,7 +151,7 @@ class Program:
         if any(storage.is_outgrown for storage in storages):
             raise Uncontained("memory that has grown")
         for storage, array in zip(storages, arrays, strict=True):
-            storage.replace(Held(array, layout_of(storage)), None, is_written=True)
+            storage.replace(Held(array, held_of(storage).layout), None, is_written=True)
         for storage in storages:
             storage.settle_as_is()
 
@@ -187,7 +187,7 @@ class Program:
         storages = reached.all_storages
         layouts = {x.place: x.layout for x in self._written}
         self._alike = frozenset(
-            place for place in given if place < len(storages) and layout_of(storages[place]) == layouts[place]
+            place for place in given if place < len(storages) and held_of(storages[place]).layout == layouts[place]
         )
         self._uses_stream = self._draws > 0 or self._stream is not None
 

@@ -14,7 +14,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 from .objects import codec_of, leaf_of
-from .reordered import Reordered, shown
+from .reordered import Reordered, held_of, shown
 
 __all__ = ["Aliased", "Reached", "World"]
 
@@ -239,8 +239,7 @@ class Reached:
         return tuple([self._described(storage) for storage in self.storages])
 
     def _described(self, storage: Storage) -> tuple:
-        held = storage.lazy(None, None)
-        held = held if type(held) is Reordered else storage.held
+        held = held_of(storage)
         memory, history = storage.memory, storage.history
         shared = self._shared(storage) if memory.is_shared else None
         return (
@@ -288,7 +287,7 @@ class World(Reached):
 
     def _watch(self, value) -> None:
         kind = type(value)
-        if kind in _PLAIN and not value and kind is not list:
+        if kind in _PLAIN and not value:
             self._empty.append(value)
             return
         codec: Any = codec_of(kind)

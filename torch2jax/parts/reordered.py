@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 
 from ..rules import registry
@@ -22,7 +21,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
 from ..translation import current
 
-__all__ = ["REORDERING", "Order", "Orders", "Reordered", "layout_of", "shown"]
+__all__ = ["REORDERING", "Order", "Orders", "Reordered", "held_of", "shown"]
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
 """What may reorder, and the number of its arguments."""
@@ -52,22 +51,11 @@ class Reordered(Lazy):
     """
 
     __slots__ = ("array", "order")
-    depth, source, layout = 1, None, None
+    layout = None
 
     def __init__(self, array, order: Order):
         self.array, self.order, self._held = array, order, None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
-
-    @property
-    def size(self) -> int:
-        return self.array.size
+        self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
 
     @property
     def held(self) -> Held:
@@ -83,16 +71,16 @@ class Reordered(Lazy):
         return in_pytorch(torch.index_select, real(self.array), self.order.dim, real(self.order.rows)).to(dtype)
 
 
-def shown(storage: Storage) -> Any:
-    """What a storage holds: an array, or one that waits to be put in another order."""
+def held_of(storage: Storage) -> Held | Reordered:
+    """What a storage holds; an array that waits is not put in order for that."""
     held = storage.lazy(None, None)
-    return held if type(held) is Reordered else storage.held.array
+    return held if type(held) is Reordered else storage.held
 
 
-def layout_of(storage: Storage) -> tuple[int, ...] | None:
-    """The layout of what a storage holds, which is not computed for it."""
-    held: Any = storage.lazy(None, None)
-    return held.layout if type(held) is Reordered else storage.held.layout
+def shown(storage: Storage) -> Any:
+    """An array that a storage holds, or what waits to be put in another order."""
+    held = held_of(storage)
+    return held if type(held) is Reordered else held.array
 
 
 class Orders:

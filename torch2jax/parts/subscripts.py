@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..tensors.storage import Storage, View
+from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_view_of_shape
 
 __all__ = ["Subscripts"]
@@ -50,15 +50,10 @@ class Subscripts:
         """Notes what has been made of a tensor."""
         if type(view) is not Torchish or len(self._ways) >= _MOST:
             return
-        steps, node = [], view._node
-        while isinstance(node, View) and node is not tensor._node:
-            if node.kind.traced or node.place is None:
-                return
-            steps.append((node.kind, node.place))
-            node = node.parent
-        if node is tensor._node:
+        steps = steps_to(view._node)
+        if view._node.storage is tensor._node and not any(kind.traced or place is None for kind, place in steps):
             with torch._C.DisableTorchFunction():
-                self._ways[key] = _Way(tuple(steps[::-1]), view.shape, view.stride(), int(view.storage_offset()))
+                self._ways[key] = _Way(tuple(steps), view.shape, view.stride(), int(view.storage_offset()))
 
 
 def _is_free(tensor: Torchish) -> bool:

@@ -25,7 +25,7 @@ from .memory import Memory
 from .traced import is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
-__all__ = ["Storage", "View"]
+__all__ = ["Storage", "View", "steps_to"]
 
 
 class Storage(Journaled):
@@ -677,3 +677,12 @@ class View(Journaled):
         if self.kind.permutation is None or _tape() is not None:
             view._take(held)
         return view
+
+
+def steps_to(node: Storage | View) -> list[tuple[ViewKind, Place | None]]:
+    """The kinds and places of the views on the way from a storage to a node, the innermost first."""
+    steps = []
+    while isinstance(node, View):
+        steps.append((node.kind, node.place))
+        node = node.parent
+    return steps[::-1]
