@@ -72,7 +72,8 @@ def flex_attention(
         if has_mask:
             mask = _mapped(mask_mod, (), mask_mod_other_buffers)(*indices, *mask_mod_other_buffers)
             scores = torch.where(mask, scores, -float("inf"))
-        found: Any = _ATTEND((scores, value, has_score_mod or has_mask, wants_log_sum), {})
+        may_be_empty = has_score_mod or has_mask or keys == 0
+        found: Any = _ATTEND((scores, value, may_be_empty, wants_log_sum), {})
         output, *rest = found if wants_log_sum else (found,)
         return output, *rest, *([scores.amax(-1)] if wants_most else ())
 

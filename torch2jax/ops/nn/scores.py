@@ -51,7 +51,7 @@ def _attend(query, mask, first=None, *, key, value, is_causal, scale, drop, rng)
     and in the gradient.
     """
     scores = _masked(scores_of(query, key, scale), mask, is_causal, first)
-    weights, total, _ = exponentials(scores, may_be_empty=mask is not None)
+    weights, total, _ = exponentials(scores, may_be_empty=mask is not None or scores.shape[-1] == 0)
     if drop is not None:
         weights = drop(rng if first is None else jax.random.fold_in(rng, first), weights)
     return weighted(weights, total, value)
@@ -164,6 +164,6 @@ def exponentials(scores, may_be_empty: bool):
         most = lax.max(most, np.asarray(jnp.finfo(scores.dtype).min, scores.dtype))
     powers = lax.exp(lax.sub(scores, lax.broadcast_in_dim(most, scores.shape, range(most.ndim))))
     total = lax.reduce_sum(powers, (scores.ndim - 1,))
-    if may_be_empty:
-        total = lax.max(total, np.asarray(jnp.finfo(scores.dtype).tiny, scores.dtype))
+    if may_be_empty:  # the sum is 1 at least, or 0: what stands for that has a square that derivatives can divide by
+        total = lax.max(total, np.asarray(0.5, scores.dtype))
     return powers, total, most
