@@ -14,7 +14,7 @@ from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import held_values
 
-__all__ = ["load_state"]
+__all__ = ["load_state", "placed"]
 
 _PICKLES = (".bin", ".pt", ".pth")
 _INDEXED = ("model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin")
@@ -50,7 +50,7 @@ def load_state(
     wanted = None if dtype is None else _floating(dtype)
     state: dict[str, jax.Array] = {}
     for name, tensor in _tensors(source):
-        state[name] = _placed(tensor, _sharding_of(name, shardings), wanted)
+        state[name] = placed(tensor, _sharding_of(name, shardings), wanted)
     return state
 
 
@@ -73,18 +73,26 @@ def _sharding_of(name: str, shardings) -> Sharding | None:
     return NamedSharding(mesh, found)
 
 
-def _placed(tensor: torch.Tensor, sharding: Sharding | None, floating: np.dtype | None) -> jax.Array:
-    """A copy of a tensor on its devices; of each shard no more is read than it holds."""
-    wanted = canonical(tensor.dtype) if floating is None or not tensor.is_floating_point() else floating
+def placed(values: torch.Tensor | np.ndarray, sharding: Sharding | None, floating: np.dtype | None = None) -> jax.Array:
+    """A copy of values on their devices; of each shard no more is read than it holds.
+
+    Args:
+        floating: what those of floating point are cast to.
+    """
+    dtype = values.dtype
+    wanted = canonical(dtype) if isinstance(dtype, torch.dtype) else jax.dtypes.canonicalize_dtype(dtype)
+    if floating is not None and jax.numpy.issubdtype(wanted, np.floating):
+        wanted = floating
 
     def part(index: Any) -> np.ndarray:  # slices
-        return _in_memory(to_numpy(values_of(tensor[index])), wanted)
+        found = values[index]
+        return _in_memory(to_numpy(values_of(found)) if isinstance(found, torch.Tensor) else found, wanted)
 
     if sharding is None:
-        placed = jax.device_put(part(()), may_alias=False)
+        array = jax.device_put(part(()), may_alias=False)
     else:
-        placed = jax.make_array_from_callback(tuple(tensor.shape), sharding, part)
-    return jax.block_until_ready(placed)  # before the file is closed
+        array = jax.make_array_from_callback(tuple(values.shape), sharding, part)
+    return jax.block_until_ready(array)  # before the file is closed
 
 
 def _in_memory(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

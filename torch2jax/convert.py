@@ -29,6 +29,7 @@ __all__ = ["j2t", "t2j"]
 def t2j(
     thing: Any,
     *,
+    copy: bool = True,
     state: Any = None,
     on_missing: str = "error",
     call_torch: Sequence[Any] = (),
@@ -43,9 +44,8 @@ def t2j(
     Args:
         thing: one of
 
-            - a tensor: the array of the same values, without a copy on the CPU where the layout allows it. While
-              ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits. Of one on the meta device, a
-              `jax.ShapeDtypeStruct`.
+            - a tensor: the array of the same values. While ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
+              Of one on the meta device, a `jax.ShapeDtypeStruct`.
             - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
@@ -57,6 +57,9 @@ def t2j(
             - what `j2t` made of a JAX function: that function.
             - any tree of these, also of objects that hold tensors or are to hold some, as caches: other objects with
               the same attributes, whose classes are pytrees of JAX's from then on. Other leaves stay as they are.
+        copy: for tensors: give arrays memory of their own. With False they have the tensors' where the layout allows
+            it. Such an array changes when PyTorch writes to the tensor (an optimizer's step, a loader that fills its
+            buffer again), and what JAX still computes with it, in a call that is back already, may see the change.
         state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
             schedulers, gradient scalers. It becomes a pure function ``step(state, *args, rng=None, **kwargs)`` that
             gives ``(result, new_state)``. ``step.init(*args)`` makes the first state, a dictionary of arrays for each
@@ -86,7 +89,7 @@ def t2j(
 
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
-            something of another kind; or `compile` is given for a function, or with `state`.
+            something of another kind; `compile` is given for a function, or with `state`; or ``copy=False`` for code.
         ValueError: `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
             no positive integer; or `call_torch` or `compile` has a name that nothing bears.
 
@@ -102,10 +105,15 @@ def t2j(
     policy = Policy.of(checks, answers, max_paths)
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")
+    if not copy and callable(thing) and not isinstance(thing, type):
+        raise TypeError(
+            f"t2j got copy=False with a {type(thing).__name__}; wanted tensors. The arrays of a module's state may "
+            "share memory: t2j(module.state_dict(), copy=False), for state_dict="
+        )
     if isinstance(thing, torch.Tensor):
         if isinstance(thing, Torchish):
             return thing.read()
-        return without_values(thing) if thing.is_meta else tensor_to_array(thing)
+        return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):
@@ -128,18 +136,17 @@ def t2j(
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options), policy)
     open_up(thing)
-    others = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
-    return map_results(_but_for(thing, functools.partial(t2j, **options, **others)), thing)
+    others: dict[str, Any] = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
+    return map_results(_but_for(thing, functools.partial(t2j, copy=copy, **options, **others)), thing)
 
 
-def j2t(thing: Any, *, jit: bool = True) -> Any:
+def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
     """Turns a JAX thing into its PyTorch counterpart.
 
     Args:
         thing: one of
 
-            - an array: a tensor that shares its memory on the CPU; clone it before writing to it. Inside a translated
-              call, traced arrays become tensors too.
+            - an array: a tensor of the same values. Inside a translated call, traced arrays become tensors too.
             - a dtype: PyTorch's dtype of that name.
             - a function: a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch, to any
               depth, through JAX. Its arguments and results are trees with tensors where JAX has arrays; tensors and
@@ -147,6 +154,8 @@ def j2t(thing: Any, *, jit: bool = True) -> Any:
               int64 where JAX computes in int32 with an int64 argument. Inside a translated call, `thing` itself is
               called.
             - any tree of these; other leaves stay as they are.
+        copy: for arrays: give tensors memory of their own. With False they have the arrays', which JAX takes never to
+            change: clone such a tensor before anything writes to it.
         jit: compile the function, once for each signature: the structure, shapes, dtypes and static leaves of its
             arguments. Without, it runs operation by operation, and its Python code may ask for values.
 
@@ -164,14 +173,14 @@ def j2t(thing: Any, *, jit: bool = True) -> Any:
     """
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
-        return array_to_tensor(thing) if call is None else call.lift(thing)
+        return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)
     if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):
         return dtype_j2t(thing)
     if isinstance(thing, type(jax.numpy.float32)):
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
-    return map_arguments(_but_for(thing, functools.partial(j2t, jit=jit)), thing)
+    return map_arguments(_but_for(thing, functools.partial(j2t, copy=copy, jit=jit)), thing)
 
 
 def _but_for(tree, convert: Callable) -> Callable:

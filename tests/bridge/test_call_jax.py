@@ -108,13 +108,6 @@ def test_dtypes_and_shapes_and_shared_memory(dtype, shape):
         assert results_of([array])[0].data_ptr() == array.unsafe_buffer_pointer()
 
 
-def test_tensors_are_read_where_they_are():
-    x = torch.zeros(1 << 22)
-    pointers = []
-    j2t(lambda x: pointers.append(x.unsafe_buffer_pointer()) or x[:1], jit=False)(x)
-    assert pointers == [x.data_ptr()]
-
-
 @pytest.mark.parametrize(
     "x",
     [

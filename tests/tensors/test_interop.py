@@ -50,12 +50,12 @@ def test_empty_tensors_may_have_any_strides(dtype):
 
 @pytest.mark.parametrize("dtype", SHARED, ids=str)
 @pytest.mark.parametrize("shape", [(), (64,), (4, 8)], ids=str)
-def test_tensor_and_array_share_memory(dtype, shape):
+def test_tensor_and_array_share_memory_where_asked(dtype, shape):
     tensor = some(shape, dtype)
-    array = t2j(tensor)
+    array = t2j(tensor, copy=False)
     assert array.shape == shape
     assert array.unsafe_buffer_pointer() == tensor.data_ptr()
-    back = j2t(array)
+    back = j2t(array, copy=False)
     assert back.data_ptr() == tensor.data_ptr()
     assert back.dtype == dtype
     assert torch.equal(back.to(torch.complex64), tensor.to(torch.complex64))
@@ -83,7 +83,7 @@ def test_64_bit_types_narrow_silently_without_x64(dtype):
 def test_64_bit_types_share_memory_with_x64(dtype):
     with jax.enable_x64(True):
         tensor = some((8, 8), dtype)
-        array = t2j(tensor)
+        array = t2j(tensor, copy=False)
         assert array.dtype == canonical(dtype)
         assert array.unsafe_buffer_pointer() == tensor.data_ptr()
 
@@ -104,7 +104,9 @@ def test_64_bit_types_share_memory_with_x64(dtype):
     ids=["transposed", "strided", "offset", "expanded", "channels_last", "conj", "neg", "requires_grad", "parameter"],
 )
 def test_layouts_and_bits(tensor):
-    np.testing.assert_array_equal(np.asarray(t2j(tensor)), tensor.detach().resolve_conj().resolve_neg().numpy())
+    for copy in (True, False):
+        array = t2j(tensor, copy=copy)
+        np.testing.assert_array_equal(np.asarray(array), tensor.detach().resolve_conj().resolve_neg().numpy())
 
 
 def test_a_tensor_without_values_gives_its_shape_and_dtype():

@@ -53,14 +53,14 @@ def torch2jax_without_vjp(
     )
 
 
-def tree_t2j(tree: Any, via: str = "dlpack") -> Any:
-    """The arrays of a tree of tensors, without copies where the layout allows it; `via` is for compatibility."""
+def tree_t2j(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
+    """The arrays of a tree of tensors, as `t2j` of each; `via` is for compatibility."""
     del via
     is_tensor = lambda leaf: isinstance(leaf, torch.Tensor)
-    return jax.tree.map(lambda leaf: tensor_to_array(leaf) if is_tensor(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: tensor_to_array(leaf, copy=copy) if is_tensor(leaf) else leaf, tree)
 
 
-def tree_j2t(tree: Any, via: str = "dlpack") -> Any:
-    """The tensors of a tree of arrays, which share their memory: clone one before writing to it."""
+def tree_j2t(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
+    """The tensors of a tree of arrays, as `j2t` of each; `via` is for compatibility."""
     del via
-    return jax.tree.map(lambda leaf: array_to_tensor(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    return jax.tree.map(lambda leaf: array_to_tensor(leaf, copy=copy) if isinstance(leaf, jax.Array) else leaf, tree)

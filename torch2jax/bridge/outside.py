@@ -205,7 +205,7 @@ class _Piece:
         knowns = [tensor.known for tensor in tensors]
         if all(known is not None for known in knowns):
             form, reals = self._in_pytorch(lambda: self._observe([*map(_real, knowns)]))
-            return form, [tensor_to_array(real, copy=True) for real in reals]
+            return form, [tensor_to_array(real) for real in reals]
         form, function = self._on_meta or self._find(knowns)
         made = form.results(self.dtypes, self.shapes)
         if not made:

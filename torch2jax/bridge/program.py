@@ -197,7 +197,7 @@ def _gradients(pullback, primals, cotangents) -> list:
 
 
 def _array(value):
-    return jax.device_put(value, may_alias=True) if isinstance(value, np.ndarray) else value
+    return jax.device_put(value.copy(), may_alias=True) if isinstance(value, np.ndarray) else value
 
 
 def _is_differentiable(array) -> bool:

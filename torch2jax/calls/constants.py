@@ -120,7 +120,7 @@ class Constants:
             with contextlib.suppress(TypeError), torch._C.DisableTorchFunction():  # dtypes that PyTorch lacks
                 return self.lift_own(torch.from_numpy(np.array(value)))
             with evaluating():  # a known value, also while JAX traces
-                value = jax.numpy.asarray(value)
+                value = jax.numpy.array(value)
         return wrap(value, dtype_j2t(value.dtype))
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
@@ -174,20 +174,27 @@ class Constants:
             canonical(tensor.dtype)  # says that JAX lacks it
             lifted = constant(values_of(tensor).clone(), strides=strides, device=tensor.device)
         else:
-            array = self._array_of(tensor)
-            known = values_of(tensor) if self.stages else None
+            values, array = self._copied(tensor)
+            known = values if self.stages else None
             lifted = wrap(array, tensor.dtype, known, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
         return lifted
 
-    def _array_of(self, tensor: torch.Tensor):
-        arrays = current().attempt.constants
-        if arrays is None:
-            return tensor_to_array(tensor, copy=self.stages)
-        if id(tensor) not in arrays:
-            arrays[id(tensor)] = tensor, tensor_to_array(tensor, copy=self.stages)
-        return arrays[id(tensor)][1]
+    def _copied(self, tensor: torch.Tensor) -> tuple[torch.Tensor, jax.Array]:
+        """A copy of a tensor, of which nothing changes when PyTorch writes to it after the call, and its array.
+
+        JAX may still be computing then, or keep the values in a graph or for a derivative.
+        """
+        copies = current().attempt.constants
+        if copies is not None and id(tensor) in copies:
+            return copies[id(tensor)][1:]
+        # What a graph holds is on no device in particular.
+        values = values_of(tensor.cpu() if self.stages else tensor).clone()
+        array = tensor_to_array(values, copy=False)
+        if copies is not None:
+            copies[id(tensor)] = tensor, values, array
+        return values, array
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None) -> Torchish:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():

@@ -185,7 +185,7 @@ def as_array(value) -> jax.Array:
             f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "
             "it as an argument of jax.eval_shape, or of jit(...).lower"
         )
-    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.asarray(value)
+    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.array(value)
 
 
 def _check_names(state, tensors, persistent) -> None:

@@ -221,7 +221,7 @@ unique_parts = (None, torch.int64, torch.int64)
 
 
 def _by_pytorch(function, input, *args) -> tuple:
-    return tuple(tensor_to_array(part) for part in in_pytorch(function, real(input), *args))
+    return tuple(tensor_to_array(part, copy=False) for part in in_pytorch(function, real(input), *args))
 
 
 @implements(torch._unique2, aten._unique2, takes=REALS_AND_BOOL, concrete=True, dtype=unique_parts)

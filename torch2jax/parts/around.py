@@ -269,7 +269,7 @@ class Around:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
             with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                tensor = in_place_of(value, tensor_to_array(value, copy=True))
+                tensor = in_place_of(value, tensor_to_array(value))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]

@@ -84,7 +84,7 @@ class Memories:
 
     def _give_up(self, value: torch.Tensor) -> None:
         """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
-        self._replace(value, lambda: in_place_of(value, tensor_to_array(value)))
+        self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
         """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""

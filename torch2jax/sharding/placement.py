@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
+import torch
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ..checkpoints import placed
+from ..tensors.interop import without_values
 from .meshes import resolve
 
 __all__ = ["put", "shardings"]
@@ -42,7 +46,8 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
     """A tree with each array on the devices, and in the parts, that `specs` tells.
 
     Args:
-        tree: arrays, which are copied there, and `jax.ShapeDtypeStruct`, which get the sharding.
+        tree: arrays or tensors, which are copied there, one after another and of tensors each shard by itself, and
+            `jax.ShapeDtypeStruct` or tensors without values, which get the sharding.
         specs: as `specs` gives it.
         mesh: None for the one in force (`jax.set_mesh`). An abstract one serves where nothing has values.
 
@@ -51,8 +56,12 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
     """
 
     def place(leaf: Any, sharding: NamedSharding) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+            leaf = without_values(leaf)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf.update(sharding=sharding)
+        if isinstance(leaf, (torch.Tensor, np.ndarray)):  # JAX might keep numpy's memory, which may be written to
+            return placed(leaf, sharding)
         return jax.device_put(leaf, sharding)
 
     return jax.tree.map(place, tree, shardings(tree, specs, mesh))

@@ -1,4 +1,4 @@
-"""Tensors and arrays as each other, sharing memory on the CPU where the layout allows it."""
+"""Tensors and arrays as each other, in memory of their own or in the same."""
 
 import jax
 import jax.core
@@ -25,14 +25,16 @@ __all__ = [
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
 
-def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
+def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     """The jax array of a tensor's values; 64-bit types narrow while ``jax_enable_x64`` is off.
 
     An integer that 32 bits do not hold becomes the largest or smallest that they do.
 
     Args:
         tensor: a dense tensor of any shape; it may require grad, be non-contiguous, or carry a conj or neg bit.
-        copy: never share memory, so that later writes to the tensor are not seen.
+        copy: give the array memory of its own. Otherwise it has the tensor's where the layout allows it, so that it
+            changes when the tensor is written to, also while JAX still computes with it: for a tensor that nobody else
+            has.
 
     Raises:
         TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
@@ -40,17 +42,16 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = False) -> jax.Array:
     """
     tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
-    if copy or tensor.numel() == 0 or wanted != dtype_t2j(tensor.dtype):
-        # Of a clone, for which nothing is compiled: PyTorch can no longer resize what numpy has.
-        values = held_values(to_numpy(tensor.clone()), wanted)
-        with evaluating():  # a value, also while JAX traces
-            return jax.device_put(np.asarray(values, order="C"), may_alias=True)
-    if tensor.is_cpu and tensor.is_contiguous():
-        # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
-        # twice, since what it gives is committed where any argument is.
-        with evaluating():
-            return jax.device_put(to_numpy(tensor), may_alias=True)
-    return jax.dlpack.from_dlpack(tensor if is_dense(tensor) else tensor.contiguous())
+    is_held = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
+    if is_held and not tensor.is_cpu:
+        return jax.dlpack.from_dlpack(tensor.clone() if copy else tensor if is_dense(tensor) else tensor.contiguous())
+    if tensor.is_cpu and (copy or not is_held or not tensor.is_contiguous()):
+        # PyTorch's own copy: it is there before JAX looks, and PyTorch can no longer resize what numpy has.
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
+    # twice, since what it gives is committed where any argument is.
+    with evaluating():  # a value, also while JAX traces
+        return jax.device_put(held_values(to_numpy(tensor), wanted), may_alias=True)
 
 
 def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
@@ -106,13 +107,13 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
         return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
 
 
-def array_to_tensor(array) -> torch.Tensor:
-    """The tensor of a jax array's values, on the CPU without a copy.
-
-    The memory belongs to JAX, which takes arrays to be immutable: clone the tensor before writing to it.
+def array_to_tensor(array, *, copy: bool = False) -> torch.Tensor:
+    """The tensor of a jax array's values.
 
     Args:
         array: a concrete jax array or numpy array of any shape, on one device.
+        copy: give the tensor memory of its own. Otherwise it has the array's: JAX takes that to be immutable, so that
+            nobody may write to the tensor.
 
     Raises:
         TypeError: the array is traced, or of a dtype that PyTorch lacks.
@@ -126,7 +127,7 @@ def array_to_tensor(array) -> torch.Tensor:
         )
     if not isinstance(array, jax.Array):
         with evaluating():  # a value, also while JAX traces
-            array = jnp.asarray(array)
+            array, copy = jnp.array(array), False
     if array.is_deleted():
         raise RuntimeError("j2t got an array that was deleted or donated to a jitted call; keep a copy of it")
     if len(array.sharding.device_set) > 1:
@@ -137,7 +138,8 @@ def array_to_tensor(array) -> torch.Tensor:
     dtype = dtype_j2t(array.dtype)
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype)
-    return torch.from_dlpack(array)
+    tensor = torch.from_dlpack(array)
+    return tensor.clone() if copy else tensor
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -46,7 +46,7 @@ class Attempt:
         left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
             have put them aside, and find them there.
         path: how questions about traced values are answered.
-        constants: the arrays of tensors from outside, that runs have in common.
+        constants: copies of tensors from outside, and the arrays of these, that runs have in common.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Attempt:
         depth: int = 0,
         left: Iterable[Torchish] = (),
         path: Path | None = None,
-        constants: dict[int, tuple[torch.Tensor, Any]] | None = None,
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
     ):
         self.depth, self.left, self.constants = depth, list(left), constants
         self.path = path or Path(Policy(max_paths=1), None)
@@ -101,7 +101,7 @@ class Runs:
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt())
         left: list[Torchish] = []
-        constants: dict[int, tuple[torch.Tensor, Any]] = {}
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
         def attempt(path: Path) -> T:
             nonlocal left
