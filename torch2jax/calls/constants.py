@@ -40,10 +40,15 @@ class Constants:
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
+        attempt: Any = current().attempt
+        array = attempt.entering(array)
         with torch._C.DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
-            return self._remember(tensor, lifted)
+            self._remember(tensor, lifted)
+            if lifted.history is None and attempt.is_differentiated(array):
+                lifted.start_history(is_given=True)
+            return lifted
 
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
@@ -121,7 +126,19 @@ class Constants:
                 return self.lift_own(torch.from_numpy(np.array(value)))
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.array(value)
-        return wrap(value, dtype_j2t(value.dtype))
+        return self._given(value)
+
+    def _given(self, array) -> Torchish:
+        """The tensor that stands for an array from outside."""
+        attempt: Any = current().attempt
+        array = attempt.entering(array)
+        lifted = wrap(array, dtype_j2t(array.dtype))
+        if attempt.is_differentiated(array):
+            if current().tape is None or not current().tape.knows(array):
+                lifted.start_history(is_given=True)
+            else:  # a JAX function within the call has computed it
+                lifted.descend_from_afar()
+        return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):

@@ -81,16 +81,16 @@ class Copies:
         for key, place in list(self.places()):
             if key not in given:
                 continue
-            array, value = given.pop(key), place.get()
+            array, value = jnp.asarray(self._call.attempt.entering(given.pop(key))), place.get()
             if isinstance(value, torch.Tensor):
                 if id(value) not in bound:  # one that a copy made at its start
-                    place.set(_apart(wrap(jnp.asarray(array), value.dtype)))
+                    place.set(_apart(wrap(array, value.dtype)))
             else:
                 kind = Count if key[1].endswith("_step_count") else Number
-                place.set(kind.holding(jnp.asarray(array), value))
+                place.set(kind.holding(array, value))
         inserted = Inserted(self._names, self.objects)
         for key, array in given.items():
-            array = jnp.asarray(array)
+            array = jnp.asarray(self._call.attempt.entering(array))
             tensor = _apart(wrap(array, dtypes.get(key) or dtype_j2t(array.dtype)))
             inserted.put(key, Number.of(tensor) if key in numbers else tensor)
 

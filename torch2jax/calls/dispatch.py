@@ -43,6 +43,7 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.inputs import NeedsArray, NeedsInputs
 from ..transforms.paths import Fork
 from ..transforms.tape import Attempt
 from ..transforms.traces import current_trace
@@ -66,6 +67,7 @@ __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "obse
 
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
+_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, Fork)
 _REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
@@ -144,9 +146,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self._is_outermost and (
-                exc_info[0] in (NeedsTape, NeedsClasses, Fork) or self.attempt.path.is_one_of_several
-            ):
+            if self._is_outermost and (exc_info[0] in _ABANDONING or self.attempt.path.is_one_of_several):
                 self._session.abandon()
         finally:
             self._leave(*exc_info)

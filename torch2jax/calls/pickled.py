@@ -93,7 +93,8 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor | None:
     memory = current().kept.memory_of(tensor)
     if memory.real is None:
         return None
-    shape, strides, offset, requires_grad = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.requires_grad
+    shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+    requires_grad = tensor.history is not None
     with _as_pytorch():
         base = memory.real if memory.real.dtype == tensor.dtype else memory.real.view(tensor.dtype)
         real = base.as_strided(shape, strides, offset)
@@ -127,7 +128,7 @@ def _reduce(tensor, protocol):
             return _reduce_tensor(real, protocol)
     memory = current().kept.memory_of(tensor)
     geometry = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
-    kind = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
+    kind = tensor.history is not None, isinstance(tensor, torch.nn.Parameter)
     return _rebuild, (memory, *geometry, *kind, _attributes(tensor))
 
 

@@ -20,6 +20,7 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
+from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
 from .copies import Copies
@@ -45,7 +46,7 @@ class StatefulFunction:
     def __init__(self, function: Callable, objects: Sequence[Any], last_resort: Any = None, policy: Policy = FOLLOWING):
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
-        self._runs = Runs(policy)
+        self._runs = Runs(policy, Inputs())
         self._numbers: set[Key] = set()  # those that the function changes
         self._dtypes: dict[Key, torch.dtype] = {}
         self._unused: set[Key] = set()  # gradients that the function leaves, but never asks for
@@ -145,10 +146,11 @@ class StatefulFunction:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
-        def run(attempt: Attempt):
+        def run(attempt: Attempt, given: Any):
+            state, args, kwargs, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
-                given = None if state is None else self._parted(state)
-                copies = Copies(call, self._names, self._objects, given, self._numbers, self._dtypes)
+                parted = None if state is None else self._parted(state)
+                copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
                 before = {key: place.get() for key, place in copies.places()}
                 if first is not None:
                     first.begin(state is None, before, copies, recordings)
@@ -165,7 +167,7 @@ class StatefulFunction:
                     )
                 return result, self._outgoing(state, after, call)
 
-        return self._runs.run(run)
+        return self._runs.run(run, (state, args, kwargs, rng))
 
     def _has_changed(self, key: Key, before, after) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""

@@ -18,6 +18,7 @@ from ..parts.part import Parts
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments, map_results
+from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
 from . import attributes as attributes, optimizers as optimizers  # registers what stands in for PyTorch's
@@ -61,15 +62,16 @@ class TranslatedFunction:
     __signature__ = _Signature(rng=None)
 
     def __init__(self, function: Callable, last_resort: Any = None, policy: Policy = FOLLOWING):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy)
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs())
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, rng=None, **kwargs):
-        def run(attempt: Attempt):
+        def run(attempt: Attempt, given: Any):
+            args, kwargs, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 return run_on_arrays(call, self._function, args, kwargs)
 
-        return self._runs.run(run)
+        return self._runs.run(run, (args, kwargs, rng))
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r})"
@@ -91,8 +93,8 @@ class TranslatedModule:
         policy: Policy = FOLLOWING,
         parts: Parts | None = None,
     ):
-        self._module, self._method, self._last_resort, self._runs = module, method, last_resort, Runs(policy)
-        self._parts = parts
+        self._module, self._method, self._last_resort = module, method, last_resort
+        self._runs, self._parts = Runs(policy, Inputs()), parts
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -104,7 +106,8 @@ class TranslatedModule:
                 'jit with static_argnames="return_state_dict", or a function that passes it'
             )
 
-        def run(attempt: Attempt):
+        def run(attempt: Attempt, given: Any):
+            args, kwargs, state_dict, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 if self._parts is not None:
                     call.constants.around = Around(call)
@@ -113,7 +116,7 @@ class TranslatedModule:
                 result = run_on_arrays(call, function, args, kwargs)
                 return (result, skeleton.state_dict()) if return_state_dict else result
 
-        return self._runs.run(run)
+        return self._runs.run(run, (args, kwargs, state_dict, rng))
 
     def __repr__(self) -> str:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"

@@ -94,10 +94,10 @@ def _without_choices(function: Callable, *args, **kwargs):
 def _reentrant(run_function, preserve_rng_state, *args):
     del preserve_rng_state  # a JAX key gives the same numbers again
     result = run_function(*args)
-    needed = [x for x in args if isinstance(x, Torchish) and x.requires_grad]
+    needed = [x for x in args if isinstance(x, Torchish) and x.history is not None]
     if needed:
         given = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
-        is_unused = current().tape is not None and not any(x.requires_grad for x in given)
+        is_unused = current().tape is not None and not any(x.history is not None for x in given)
         return map_arguments(lambda x: _without_use(x, needed), result) if is_unused else result
     if current().tape is not None:  # else the question is JAX's, and it has gradients
         torch_checkpoint.check_backward_validity(args)

@@ -13,6 +13,7 @@ from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
 from ..transforms.engine import is_source, retain
 from ..transforms.form import Form
+from ..transforms.inputs import ask, requires_grad
 from ..transforms.tape import Hooked
 from ..translation import current
 
@@ -21,7 +22,7 @@ Tensor = torch.Tensor
 
 @implements_tensors(Tensor.requires_grad.__get__)
 def _requires_grad(self):
-    return current().lift(self).history is not None
+    return requires_grad(current().lift(self))
 
 
 @implements_tensors(Tensor.requires_grad_)
@@ -67,7 +68,7 @@ def set_requires_grad(self, requires_grad):
 @implements_tensors(Tensor.is_leaf.__get__)
 def _is_leaf(self):
     tensor = current().lift(self)
-    return tensor.history is None or is_source(tensor) or _is_inference_view(tensor)
+    return not requires_grad(tensor) or is_source(tensor) or _is_inference_view(tensor)
 
 
 @implements_tensors(torch.is_inference, Tensor.is_inference)
@@ -85,6 +86,8 @@ def _grad_fn(self):
     history, made = tensor.history, tensor._restriction
     if made is not None and made.kind in ("no_grad", "inference") and made.writes < tensor._writes[0]:
         _expect_no_history(tensor._viewed, made.kind)
+    if history is None:
+        ask(tensor)
     if history is None or is_source(tensor):
         return None
     node = Node("View", (history,)) if isinstance(history, Source) else history
@@ -96,7 +99,7 @@ def _grad_fn(self):
 @implements_tensors(Tensor.output_nr.__get__)
 def _output_nr(self):
     tensor = current().lift(self)
-    if tensor.history is None or is_source(tensor):
+    if not requires_grad(tensor) or is_source(tensor):
         return 0
     if current().tape is None:
         raise NeedsTape(1)
@@ -114,7 +117,7 @@ def _expect_no_history(viewed, kind: str) -> None:
 @implements_tensors(Tensor.grad.__get__)
 def _grad(self):
     tensor = current().lift(self)
-    if tensor._gradient is None and not _is_leaf(tensor) and not tensor.retains_grad:
+    if tensor._gradient is None and tensor.history is not None and not _is_leaf(tensor) and not tensor.retains_grad:
         warnings.warn(
             "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
             "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
@@ -169,7 +172,7 @@ for _attribute, _message in (
 @implements_tensors(Tensor.register_hook)
 def register_hook(self, hook):
     tensor = current().lift(self)
-    if tensor.history is None:
+    if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     return added(_hooked(tensor).hooks, hook)
 
@@ -187,7 +190,7 @@ def _hooked(tensor) -> Hooked:
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)
 def register_post_accumulate_grad_hook(self, hook):
     tensor = current().lift(self)
-    if tensor.history is None:
+    if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
@@ -198,7 +201,7 @@ def register_post_accumulate_grad_hook(self, hook):
 def retain_grad(self):
     _expect_no_transformation("retain_grad")
     tensor = current().lift(self)
-    if tensor.history is None:
+    if not requires_grad(tensor):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     retain(tensor)
 

@@ -299,7 +299,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
     if torch.is_grad_enabled():
         expect_writable(self)
         become(self, place.detach())
-        if isinstance(source, Tensor) and source.requires_grad:
+        if isinstance(source, Tensor) and current().lift(source).history is not None:
             set_without_derivative(self, source, "derivative for set_ is not implemented")
     else:  # it goes on to require grad, as another leaf
         set_data(self, place)

@@ -148,7 +148,7 @@ def tolist(self):
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        if self.requires_grad and torch.is_grad_enabled():
+        if current().lift(self).history is not None and torch.is_grad_enabled():
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
@@ -357,7 +357,7 @@ def map2_(self, x, y, callable):
 
 
 def _computed(tensor, function, *operands):
-    if tensor.requires_grad:
+    if current().lift(tensor).history is not None:
         raise RuntimeError("Can't call apply_() on Variable that requires grad. Use var.detach().apply_() instead.")
     lists = [values(x.expand_as(tensor), "a function of each element").reshape(-1).tolist() for x in operands]
     results = [function(*elements) for elements in zip(*lists, strict=True)]

@@ -262,7 +262,7 @@ def expect_writable(tensor: Torchish, values: tuple[Torchish, ...] = ()) -> None
     source = tensor.history
     if source is None and isinstance(tensor._viewed, Torchish):  # which may have begun to require grad since
         source = tensor._viewed.history
-    if isinstance(source, Source):
+    if isinstance(source, Source) and not source.is_given:
         what = "a leaf Variable" if source.variable is tensor else "a view of a leaf Variable"
         raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
 

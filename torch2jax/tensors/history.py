@@ -222,13 +222,15 @@ class Source(Node):
 
     Args:
         variable: that tensor.
+        is_given: whether it does so since JAX differentiates it: to JAX, an argument is none of the user's tensors.
     """
 
-    __slots__ = ("_accumulated", "_variable", "places")
+    __slots__ = ("_accumulated", "_variable", "is_given", "places")
 
-    def __init__(self, variable):
+    def __init__(self, variable, is_given: bool = False):
         super().__init__("AccumulateGrad")
         self._variable = weakref.ref(variable)  # which has this
+        self.is_given = is_given
         self.places: tuple = ()  # those of its array on a tape, one for each level
         self._accumulated = None
 

@@ -213,8 +213,11 @@ class Torchish(torch.Tensor):
         self._node.storage.place(origins)
         node.end = current().tape.end_of(self)
 
-    def start_history(self) -> None:
+    def start_history(self, is_given: bool = False) -> None:
         """Lets the tensor require grad by itself.
+
+        Args:
+            is_given: whether JAX differentiates it, which lets it be written to.
 
         Raises:
             RuntimeError: it is of an integer dtype.
@@ -223,7 +226,7 @@ class Torchish(torch.Tensor):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         expect_contained(self._node, "a tensor begins to require grad")
         held, tape = self.held, current().tape
-        source = Source(self)
+        source = Source(self, is_given)
         current().attempt.begun.add(source)
         if tape is not None:
             held = Held(tape.leaf(held.array, source), held.layout)

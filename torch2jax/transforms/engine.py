@@ -19,6 +19,7 @@ from ..tensors.journal import Uncontained, expect_no_journal, journal
 from ..tensors.tensor import Torchish, wrap
 from ..translation import current
 from .form import Form, conjugate
+from .inputs import requires_grad
 from .linearization import Var
 from .recorders import expect_unrecorded
 from .saved import set_within
@@ -124,9 +125,9 @@ def _tensor_of(value) -> Torchish:
 
 def _check(outputs: list[Torchish], inputs: list[Torchish]) -> None:
     for i, output in enumerate(outputs):
-        if output.history is None:
+        if not requires_grad(output):
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
-    if any(x.history is None for x in inputs):
+    if not all(map(requires_grad, inputs)):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
 
 

@@ -4,6 +4,7 @@ The forward runs as it is, with gradients off. Then its results are `attached` t
 whose derivative is the function's own. That serves the tape and JAX's transformations alike.
 """
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from ..tensors.traced import is_traced
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
 from .function_derivative import Context, Derivative, base_of
+from .inputs import ask
 from .vmap import Batch
 
 __all__ = ["apply"]
@@ -90,10 +92,8 @@ class _Application:
     def __init__(self, function, args: tuple):
         self.function, self.args = function, args
         self.inputs = {i: x for i, x in enumerate(args) if isinstance(x, Torchish) and not is_integral(x.dtype)}
-        required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
-        # Where nothing requires grad, the derivatives that JAX may ask for later are of all.
-        self.needed = required if any(required) else tuple(i in self.inputs for i in range(len(args)))
-        self.is_recorded = any(required)
+        self.required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
+        self.is_recorded = any(self.required)
 
     def run(self, call: Call):
         batch = None if _is_operators(self.function) else batch_of(self.function, self.args)
@@ -104,7 +104,7 @@ class _Application:
                 "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
             )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
-        ctx = Context(self.function, self.needed)
+        ctx = Context(self.function, functools.partial(self._needed, call))
         with torch.no_grad(), _set_fwd_grad_enabled(False):
             if _has_context_of_its_own(self.function):
                 output = self._output(batch)
@@ -113,6 +113,15 @@ class _Application:
                 output = self.function.forward(ctx, *self.args)
         with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             return self._recorded(call, ctx, arrays, output)
+
+    def _needed(self, call: Call) -> tuple[bool, ...]:
+        """The arguments that require grad."""
+        if not self.is_recorded and (call.levels or call.dual is not None or call.attempt.inputs is None):
+            return tuple(i in self.inputs for i in range(len(self.args)))  # whose derivatives JAX may ask for later
+        for i, x in self.inputs.items():
+            if not self.required[i]:
+                ask(x)
+        return self.required
 
     def _recorded(self, call: Call, ctx: Context, arrays: list, output):
         results = output if isinstance(output, tuple) else (output,)

@@ -30,7 +30,7 @@ __all__ = ["Context", "Derivative", "base_of"]
 _Function = torch.autograd.Function
 _ONCE = once_differentiable(lambda ctx: None).__code__
 _OWN = frozenset(vars(FunctionCtx)) | {
-    *("_function", "needs_input_grad", "to_save", "saved_for_forward"),
+    *("_function", "_needed", "to_save", "saved_for_forward"),
     *("dirty_tensors", "non_differentiable", "materialize_grads"),
 }
 """What a context has before a function adds attributes to it."""
@@ -41,13 +41,13 @@ class Context(FunctionCtx):
 
     Args:
         function: whose it is.
-        needed: which of its arguments gradients are wanted for.
+        needed: gives which of its arguments gradients are wanted for.
     """
 
     saved_tensors: tuple = ()
 
-    def __init__(self, function, needed: tuple[bool, ...]):
-        self._function, self.needs_input_grad = function, needed
+    def __init__(self, function, needed: Callable[[], tuple[bool, ...]]):
+        self._function, self._needed = function, needed
         self.materialize_grads = self._materialize_non_diff_grads = True
         self.to_save: tuple = ()
         self.saved_for_forward: tuple = ()
@@ -56,6 +56,10 @@ class Context(FunctionCtx):
 
     def name(self) -> str:
         return self._function.__name__ + "Backward"
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        return self._needed()
 
     @property
     def saved_variables(self) -> tuple:
@@ -251,9 +255,9 @@ class Derivative:
 
         if self._is_at_home():
             ctx = self._context
-            ctx.needs_input_grad = needed
+            ctx._needed = lambda: needed
         else:
-            ctx = Context(self._function, needed)
+            ctx = Context(self._function, lambda: needed)
             vars(ctx).update(put_back(self._attributes))
         ctx.saved_tensors = put_back(saved)
         return ctx, pairs
@@ -264,7 +268,7 @@ class Derivative:
         return call is not None and call.is_running
 
     def _running(self, body: Callable[[Any], list]) -> list:
-        def run(attempt: Attempt):
+        def run(attempt: Attempt, _given: Any):
             new_call: Any = self._call_type
             with new_call(attempt=attempt) as call, torch.enable_grad():
                 call.is_backward = True

@@ -7,7 +7,7 @@ from jax.interpreters import batching, mlir
 
 from .traces import is_zero
 
-__all__ = ["Sealed", "is_sealed", "once", "sealed"]
+__all__ = ["Sealed", "Undecided", "is_sealed", "once", "sealed", "undecided"]
 
 
 class Sealed(Exception):
@@ -103,3 +103,41 @@ mlir.register_lowering(_of_once_p, _twice)
 batching.primitive_batchers[_once_p] = _batch_once
 ad.primitive_jvps[_once_p] = _jvp_of_once
 ad.primitive_transposes[_of_once_p] = _twice
+
+
+class Undecided:
+    """Whether code was told of an input that it requires no grad, though JAX may differentiate it yet."""
+
+    is_asked = False
+
+
+def undecided(array, asked: Undecided):
+    """An input of code whose derivative is an error, if the code was told that it has none.
+
+    A later derivative runs code anew that is told otherwise. It cannot where JAX has taken another one by then.
+    """
+    return _undecided_p.bind(array, asked=asked)
+
+
+_undecided_p = Primitive("undecided")
+_undecided_p.def_impl(lambda array, *, asked: array)
+_undecided_p.def_abstract_eval(lambda array, *, asked: array)
+mlir.register_lowering(_undecided_p, lambda _, array, *, asked: [array])
+
+
+def _batch_undecided(arrays, dims, *, asked):
+    return undecided(arrays[0], asked), dims[0]
+
+
+def _jvp_of_undecided(primals, tangents, *, asked):
+    if asked.is_asked:
+        raise NotImplementedError(
+            "got a derivative of a derivative, within jax.jit, that was taken with respect to other inputs, of code "
+            "that asks whether its inputs require grad: it was told that this one does not. Wanted jax.jit around all "
+            "derivatives, as jit(jacfwd(grad(f), 1)), or one derivative with respect to all of these inputs"
+        )
+    return undecided(primals[0], asked), tangents[0]
+
+
+batching.primitive_batchers[_undecided_p] = _batch_undecided
+ad.primitive_jvps[_undecided_p] = _jvp_of_undecided

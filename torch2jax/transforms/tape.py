@@ -9,6 +9,7 @@ one level gives is `sealed` there: whoever is led back to it has to ask the next
 """
 
 import contextlib
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..translation import current
 from .form import Form
+from .inputs import Inputs, NeedsInputs, told
 from .linearization import Level, Var, keep_with, renumber
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
@@ -47,6 +49,7 @@ class Attempt:
             have put them aside, and find them there.
         path: how questions about traced values are answered.
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
+        inputs: what it knows of its arrays from outside; None where nobody is to be told more.
     """
 
     def __init__(
@@ -55,11 +58,20 @@ class Attempt:
         left: Iterable[Torchish] = (),
         path: Path | None = None,
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
+        inputs: Inputs | None = None,
     ):
-        self.depth, self.left, self.constants = depth, list(left), constants
+        self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.path = path or Path(Policy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""
+
+    def entering(self, array: Any) -> Any:
+        """What the run has in the place of an array from outside."""
+        return array if self.inputs is None else self.inputs.entering(array)
+
+    def is_differentiated(self, array: Any) -> bool:
+        """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
+        return self.inputs is not None and self.inputs.is_differentiated(array)
 
     def begin(self) -> None:
         """Lets what the abandoned run left begin a history in this one."""
@@ -84,30 +96,49 @@ class Attempt:
 
 
 class Runs:
-    """The runs of a function: how deep a tape it needs, and whether it asks for traced values, its first runs find out.
+    """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
 
     Args:
         policy: how questions about traced values are answered.
+        inputs: what the first runs know of the arrays from outside.
     """
 
-    def __init__(self, policy: Policy):
-        self._policy, self._depth = policy, 0
+    def __init__(self, policy: Policy, inputs: Inputs | None = None):
+        self._policy, self._inputs = policy, inputs
+        self._depth, self._asks = 0, False
 
-    def run(self, body: Callable[[Attempt], T]) -> T:
+    def run(self, body: Callable[[Attempt, Any], T], given: Any = ()) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
 
-        Where it asks for a traced value it is called for each way that the answers lead.
+        Where it asks for a traced value it is called for each way that the answers lead, and where it asks which inputs
+        are differentiated, for each derivative.
+
+        Args:
+            given: a tree with the arrays from outside, which `body` gets, or others in their places.
         """
         if current() is not None:  # the whole outer call has to run again
-            return body(Attempt())
+            return body(Attempt(), given)
+        run = functools.partial(self._attempts, body)
+        if not self._asks:
+            bookmark = Bookmark()
+            try:
+                return run(self._inputs, given)
+            except NeedsInputs:
+                self._asks = True
+            bookmark.return_to()
+        return told(run, given)
+
+    def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
         def attempt(path: Path) -> T:
             nonlocal left
-            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None)
+            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None, inputs)
+            if inputs is not None:
+                inputs.begin()
             try:
-                return body(attempt)
+                return body(attempt, given)
             finally:
                 left = attempt.left
 

@@ -1,6 +1,6 @@
 """What JAX is tracing, and tangents of what it computes meanwhile."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from jax._src import core
@@ -13,8 +13,12 @@ __all__ = [
     "decides",
     "example_of",
     "examples_in",
+    "is_differentiated",
+    "is_from_around",
     "is_transforming",
     "is_zero",
+    "may_differentiate",
+    "program_of",
     "running",
     "without_derivatives",
     "without_tangents",
@@ -68,6 +72,48 @@ def decides(array, trace) -> bool:
             return False
         now = getattr(now, "parent_trace", None)
     return True
+
+
+def _stack(trace) -> Iterator[Any]:
+    """The traces that JAX is at with one, the innermost first."""
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def may_differentiate(trace) -> bool:
+    """Whether JAX may take derivatives of what it computes with a trace, now or later."""
+    return not all(isinstance(x, (core.EvalTrace, batching.BatchTrace)) for x in _stack(trace))
+
+
+def program_of(trace) -> Any:
+    """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
+    return next((x for x in _stack(trace) if isinstance(x, pe.DynamicJaxprTrace)), None)
+
+
+def _layers(array) -> Iterator[Any]:
+    """The tracers of an array, from the innermost transformation outwards."""
+    while isinstance(array, core.Tracer):
+        yield array
+        array = array.primal if isinstance(array, _DERIVED) else getattr(array, "val", None)
+
+
+_DERIVED = (ad.JVPTracer, ad.LinearizeTracer)
+
+
+def is_differentiated(array) -> bool:
+    """Whether JAX is taking a derivative with respect to what an array came from."""
+    return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
+
+
+def is_from_around(array, program) -> bool:
+    """Whether an array is of a trace outside of a program that JAX is at."""
+    tags = set()
+    for trace in _stack(current_trace()):
+        tags.add(getattr(trace, "tag", trace))
+        if trace is program:
+            break
+    return any(getattr(x._trace, "tag", x._trace) not in tags for x in _layers(array))
 
 
 def example_of(trace, array, dim: int):

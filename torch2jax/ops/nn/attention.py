@@ -339,4 +339,4 @@ def _leaves_out_padding(encoder, src, mask, src_key_padding_mask) -> bool:
         return False
     if torch.is_autocast_enabled():
         return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (src, *layer.parameters())))
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (*layer.parameters(), src)))

@@ -14,6 +14,7 @@ from ...rules.inplace import write_in_place
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...rules.rule import InnerRule
 from ...tensors.dtypes import FLOATS, INEXACT
+from ...tensors.history import Source
 from ...translation import current
 from ..arrays import spread
 from ..views import reshape
@@ -195,7 +196,9 @@ def _expect_constant(input, running_mean, running_var, training: bool) -> None:
     statistics = {"running_mean": running_mean, "running_var": running_var}
     given = {name: current().lift(tensor) for name, tensor in statistics.items() if tensor is not None}
     for name, tensor in given.items():
-        if tensor.history is not None and torch.is_grad_enabled():
+        history = tensor.history
+        is_given = isinstance(history, Source) and history.is_given
+        if history is not None and not is_given and torch.is_grad_enabled():
             raise RuntimeError(
                 f"The function 'native_batch_norm' is not differentiable with respect to argument '{name}'. This input "
                 "cannot have requires_grad True."
