@@ -189,6 +189,11 @@ def _replaced(given, before):
     return lift(given[0] if isinstance(given, tuple) else given)
 
 
+def _arrays_of(gradients: tuple) -> list:
+    """What gradients hold, by which it is told whether hooks gave others or wrote to these."""
+    return [None if x is None else lift(x).held.array for x in gradients]
+
+
 class _Run:
     """A backward pass at one level of a tape."""
 
@@ -311,15 +316,16 @@ class _Run:
         hooked = self.tape.hooks.get(place)
         if cotangent is None:
             return self._visit_zeros(place, retaining, hooked, goes_on)
+        written = cotangent
         if hooked is not None:
-            for hook in list(hooked.hooks.values()):
-                cotangent = self._shown(cotangent, hook, hooked.form)
+            written, cotangent = self._shown(cotangent, hooked.hooks.values(), hooked.form)
         if retaining is not None:
             self._retain(retaining, cotangent)
-        own, replaced = cotangent, None
+        # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
+        own, replaced = written if goes_on else cotangent, None
         for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
-            for hook in list(node.prehooks.values()):
-                cotangent = self._shown(cotangent, lambda gradient, hook=hook: hook((gradient,)), node.end.form)
+            hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
+            _, cotangent = self._shown(cotangent, hooks, node.end.form)
             if goes_on and node.posthooks and node.operands is not None:
                 replaced = self._show_inputs(node, cotangent)
         return own, cotangent if replaced is None else replaced
@@ -338,7 +344,7 @@ class _Run:
         if hooked is None or given is None:
             return None, None
         cotangent = self._cotangent(lift(given), hooked.form.layout, place.aval.dtype)
-        return cotangent, cotangent
+        return None if goes_on else cotangent, cotangent
 
     def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
         """Calls the hooks on a node with the gradients that it gives its inputs.
@@ -352,10 +358,11 @@ class _Run:
         ends = frozenset(place for place in places if place is not None)
         reached = self.level.reach_tangents([tangent], ends)
         found = self.level.pull_back(reached, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
-        inputs = before = tuple(
+        inputs = tuple(
             self._tensor(found[place], x.form) if x is not None and place in found else None
             for x, place in zip(operands, places, strict=True)
         )
+        before = _arrays_of(inputs)
         for hook in list(node.posthooks.values()):
             with torch.set_grad_enabled(self.create):
                 given = hook(inputs, outputs)
@@ -368,7 +375,7 @@ class _Run:
                     f"{len(given)}, but expected {len(inputs)})"
                 )
             inputs = given
-        if all(a is b for a, b in zip(inputs, before, strict=True)):
+        if all(a is b for a, b in zip(_arrays_of(inputs), before, strict=True)):
             return None
         return {
             place: self._cotangent(lift(gradient), x.form.layout, found[place].dtype)
@@ -376,12 +383,22 @@ class _Run:
             if gradient is not None and x is not None and place in found
         }
 
-    def _shown(self, cotangent, hook: Callable, form: Form):
-        """What a hook makes of a gradient."""
-        gradient = self._tensor(cotangent, form)
+    def _shown(self, cotangent, hooks: Iterable[Callable], form: Form) -> tuple[Any, Any]:
+        """What hooks write into the gradient that they are shown, and what they make of it."""
+        hooks = list(hooks)
+        if not hooks:
+            return cotangent, cotangent
+        gradient = shown = self._tensor(cotangent, form)
+        before = shown.held.array
         with torch.set_grad_enabled(self.create):
-            result = _replaced(hook(gradient), gradient)
-        return cotangent if result is gradient else self._cotangent(result, form.layout, cotangent.dtype)
+            for hook in hooks:
+                gradient = _replaced(hook(gradient), gradient)
+
+        def found(tensor: Torchish):
+            array = tensor.held.array
+            return cotangent if array is before else self._cotangent(tensor, form.layout, cotangent.dtype)
+
+        return found(shown), found(gradient)
 
     def _cotangent(self, gradient: Torchish, layout, dtype):
         array, own = gradient.held

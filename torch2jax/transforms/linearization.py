@@ -276,9 +276,9 @@ class _Backward:
             for var in at_stop:
                 if var not in self._leads:
                     continue
-                own = before = after = cotangents.pop(var, None)
+                own = after = cotangents.pop(var, None)
                 if is_zero(own):
-                    own = before = after = None
+                    own = after = None
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
                     own, after = visit[var](own, goes_on)
@@ -287,8 +287,7 @@ class _Backward:
                 elif after is not None:
                     cotangents[var] = after
                 if var in self._targets and own is not None:
-                    # As in PyTorch, hooks are not seen where the way goes on to other targets.
-                    found[var] = before if goes_on else own
+                    found[var] = own
         return found
 
     def _add(self, cotangents: dict[Var, Any], others: dict[Var, Any]) -> None:
