@@ -27,9 +27,12 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
     """Declares what is ``owner.name``, an attribute of a module, class or function, while calls are translated.
 
     Args:
+        owner: itself, or the name of a module, which counts once it has been imported.
         may_lack: the attribute need not be there; by default nothing is exchanged then.
     """
-    if name in vars(owner) or may_lack:
+    if isinstance(owner, str):
+        _awaited.append((owner, lambda module: exchange(module, name, stand_in, may_lack=may_lack)))
+    elif name in vars(owner) or may_lack:
         with _lock:
             _seams.append((owner, name, stand_in))
             if _calls:

@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -218,3 +219,33 @@ def test_a_module_with_the_attributes_of_another_is_itself():
 
     module, x = Twice(), torch.randn(4, 3)
     np.testing.assert_allclose(t2j(module)(t2j(x)), module(x).detach(), rtol=1e-5)
+
+
+class Counting(nn.Module):
+    """A module that replaces its buffer, where batch norm writes to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps = self.steps + 1
+        return x * self.steps
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("module", [nn.Sequential(nn.BatchNorm1d(3)), Counting()], ids=["writes", "replaces"])
+def test_buffers_whose_new_values_are_lost_are_warned_of(module, jit):
+    x = jnp.arange(12.0).reshape(4, 3)
+    run = (jax.jit if jit else lambda f: f)(lambda x: t2j(module)(x))
+    with pytest.warns(UserWarning, match="what it writes is lost: give return_state_dict=True"):
+        run(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        t2j(module)(x, return_state_dict=True)
+
+
+def test_nothing_is_warned_of_in_evaluation():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        t2j(nn.BatchNorm1d(3).eval())(jnp.ones((4, 3)))

@@ -74,6 +74,7 @@ def test_manual_seed_reseeds_the_call():
     assert not np.array_equal(numbers, t2j(f)(5 + 2**32, rng=KEY))
 
 
+@pytest.mark.filterwarnings("ignore:translated code draws from a torch.Generator")
 def test_torchs_own_state_is_left_alone():
     generator = torch.Generator().manual_seed(3)
     before, of_generator = torch.get_rng_state(), generator.get_state()
@@ -124,6 +125,7 @@ def test_generators_have_streams_of_their_own():
     np.testing.assert_array_equal(second, restored)
 
 
+@pytest.mark.filterwarnings("ignore:translated code draws from a torch.Generator")
 def test_a_generator_from_outside_starts_every_call_alike():
     generator = torch.Generator().manual_seed(7)
     f = t2j(lambda: torch.rand(3, generator=generator))
@@ -184,3 +186,34 @@ def test_nested_calls_share_the_stream():
     outer, nested, own = t2j(f)(rng=KEY)
     assert not np.array_equal(outer, nested)
     np.testing.assert_array_equal(own, inner(rng=jax.random.key(9)))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, lambda f: jax.vmap(f, in_axes=0)])
+def test_a_generator_from_outside_is_warned_of(transform):
+    generator = torch.Generator().manual_seed(3)
+    before = generator.get_state()
+
+    def outside(x):
+        return x + torch.rand(3, generator=generator)
+
+    def inside(x):
+        if x.sum() > 100:  # runs more than once
+            x = x + 1
+        return x + torch.rand(3, generator=torch.Generator().manual_seed(3))
+
+    x = jnp.ones((2, 3))
+    with pytest.warns(UserWarning, match="each call draws the same numbers"):
+        given = transform(t2j(outside))(x)
+    assert torch.equal(generator.get_state(), before)
+    np.testing.assert_array_equal(given, transform(t2j(inside))(x))
+
+
+def test_a_generator_is_not_warned_of_where_the_call_fails():
+    generator = torch.Generator()
+
+    def fails(x):
+        torch.rand(3, generator=generator)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        t2j(fails)(jnp.ones(3))

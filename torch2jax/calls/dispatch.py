@@ -150,8 +150,11 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 self._session.abandon()
         finally:
             self._leave(*exc_info)
-        if self._reports and exc_info[0] is None:
-            self.last_resort.report()
+        if exc_info[0] is None:
+            if self._owns_stream:
+                self.stream.report()
+            if self._reports:
+                self.last_resort.report()
 
     def _leave(self, *exc_info):
         self._recording.close()

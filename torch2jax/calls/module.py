@@ -4,6 +4,7 @@ import collections
 import copy
 import difflib
 import types
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import user_location
 from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
@@ -49,6 +51,7 @@ class Skeleton:
         self._missing: set[str] = set()
         self._persistent = module.state_dict(keep_vars=True)
         self.module = copy_structure(module, self._bind(module, call))
+        self._buffers = dict(self.module.named_buffers())
         name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
@@ -99,6 +102,19 @@ class Skeleton:
             if name not in self._missing
         }
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
+
+    def warn_of_lost_buffers(self) -> None:
+        """Warns of buffers that the call has written, where nobody is given what they hold now."""
+        buffers = dict(self.module.named_buffers())
+        lost = [name for name in self._buffers if _is_written(buffers.get(name), self._buffers[name])]
+        if lost:
+            shown = ", ".join(lost[:_LISTED]) + (f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else "")
+            mode = "is in training mode and " if self.module.training else ""
+            warnings.warn(
+                f"{type(self.module).__name__} {mode}writes its buffers ({shown}), and what it writes is lost: give "
+                f"return_state_dict=True, or call eval() on the module first if it is not meant; at {user_location()}",
+                stacklevel=2,
+            )
 
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
@@ -186,6 +202,11 @@ def as_array(value) -> jax.Array:
             "it as an argument of jax.eval_shape, or of jit(...).lower"
         )
     return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.array(value)
+
+
+def _is_written(tensor: Any, before: Any) -> bool:
+    """Whether the buffer that a call began with was written to, or another stands in its place."""
+    return tensor is not before or before._writes[0] > 0
 
 
 def _check_names(state, tensors, persistent) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import secrets
+import sys
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,9 @@ from ..transforms.mapped_draws import Mapped
 from ..translation import current
 
 __all__ = ["Stream"]
+
+
+_OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 
 
 class _State(NamedTuple):
@@ -133,6 +138,16 @@ class Stream:
         """Puts the generators back into the states in which the call found them."""
         for generator, state in self._generators.values():
             generator.set_state(state)
+
+    def report(self) -> None:
+        """Warns if the code has drawn from a generator that outlives it: one that it was given, and has not made."""
+        if any(sys.getrefcount(generator) > _OWN_REFERENCES for generator, _ in self._generators.values()):
+            warnings.warn(
+                "translated code draws from a torch.Generator from outside the call: each call draws the same numbers "
+                "from it, and it is not advanced. Leave generator= out and give a key, fn(..., rng=jax.random.key(0)), "
+                "or make the generator within the code",
+                stacklevel=2,
+            )
 
     def _next_of(self, generator: torch.Generator):
         expect_no_repetition("a torch.Generator")

@@ -114,7 +114,10 @@ class TranslatedModule:
                 skeleton = Skeleton(self._module, state_dict, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)
-                return (result, skeleton.state_dict()) if return_state_dict else result
+                if return_state_dict:
+                    return result, skeleton.state_dict()
+                skeleton.warn_of_lost_buffers()
+                return result
 
         return self._runs.run(run, (args, kwargs, state_dict, rng))
 

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...calls.item import Item
 from ...rules.formats import as_input
 from ...rules.inplace import write_in_place
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...rules.rule import InnerRule
+from ...seams import exchange
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...tensors.history import Source
 from ...translation import current
@@ -183,8 +185,12 @@ def _updated(running_mean, running_var, mean, var, count: int, momentum):
 def _moved(running, value, momentum):
     if running is None:
         return None
+    value = value.astype(running.dtype)
+    if isinstance(momentum, jax.Array):  # one over how many batches there were
+        momentum = lax.broadcast(momentum.astype(running.dtype), running.shape)
+        return lax.add(running, lax.mul(momentum, lax.sub(value, running)))
     kept = lax.mul(running, _scalar(running, 1 - momentum))
-    return lax.add(kept, lax.mul(value.astype(running.dtype), _scalar(running, momentum)))
+    return lax.add(kept, lax.mul(value, _scalar(running, momentum)))
 
 
 _NORMALIZE_BATCH = InnerRule(_normalize_batch, "batch_norm", channels_last=("follow", 4), strides=as_input)
@@ -219,8 +225,23 @@ def batch_norm(input, weight, bias, running_mean, running_var, training, momentu
         return input.clone()
     if not training and running_mean is not None:
         return _NORMALIZE_WITH((input, weight, bias, running_mean, running_var, eps), {})
-    output, mean, var = _NORMALIZE_BATCH((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    output, mean, var = _NORMALIZE_BATCH((input, weight, bias, running_mean, running_var, _operand(momentum), eps), {})
     return _with_written(output, running_mean, running_var, mean, var)
+
+
+def _operand(momentum):
+    """A momentum as a body takes it: one that is computed from a traced number of batches is a tensor."""
+    return momentum.tensor(torch.float64) if isinstance(momentum, Item) else momentum
+
+
+def _float(value=0.0):
+    """``float`` where PyTorch's batch norm divides by its number of batches, which a jitted training step traces."""
+    number = value.item() if isinstance(value, torch.Tensor) else value
+    return number if isinstance(number, Item) else float(number)
+
+
+for _module in ("torch.nn.modules.batchnorm", "timm.layers.norm_act"):
+    exchange(_module, "float", _float, may_lack=True)
 
 
 def _with_written(output, running_mean, running_var, mean, var):
@@ -249,5 +270,7 @@ def instance_norm(input, weight, bias, running_mean, running_var, use_input_stat
     if not use_input_stats:
         return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)
     _expect_constant(input, running_mean, running_var, training=True)
-    output, mean, var = _NORMALIZE_INSTANCES((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    output, mean, var = _NORMALIZE_INSTANCES(
+        (input, weight, bias, running_mean, running_var, _operand(momentum), eps), {}
+    )
     return _with_written(output, running_mean, running_var, mean, var)
