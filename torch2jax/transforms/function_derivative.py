@@ -61,6 +61,10 @@ class Context(FunctionCtx):
     def needs_input_grad(self) -> tuple[bool, ...]:
         return self._needed()
 
+    @needs_input_grad.setter
+    def needs_input_grad(self, needed: tuple[bool, ...]) -> None:  # as PyTorch does for custom operators
+        self._needed = lambda: needed
+
     @property
     def saved_variables(self) -> tuple:
         warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
