@@ -33,6 +33,8 @@ class Settings:
         """The devices whose regions were left when others began, for each that lasts."""
         self.changes: list[Callable[[], None]] = []
         """What undoes each change of an object from outside the call, and takes itself from here."""
+        self.parametrizations: dict[Any, torch.Tensor] = {}
+        """What ``torch.nn.utils.parametrize.cached()`` keeps within the call."""
         self.made: dict[int, weakref.ref[torch.nn.Module]] = {}
         """The modules that the call has made, by their ids."""
         self._default_device = _default_device_context()

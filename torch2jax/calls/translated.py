@@ -21,7 +21,11 @@ from ..tensors.trees import map_arguments, map_results
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
-from . import attributes as attributes, optimizers as optimizers  # registers what stands in for PyTorch's
+from . import (
+    attributes as attributes,
+    optimizers as optimizers,
+    switches as switches,
+)  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
 
