@@ -13,17 +13,19 @@ from .bridge.compat import (
 )
 from .checkpoints import load_state
 from .convert import j2t, t2j
-from .errors import NoRuleError, TracedValueError
+from .errors import BranchError, NoRuleError, SparseLayoutError, TracedValueError
 from .exporting.export import export
 from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 
 __all__ = [
+    "BranchError",
     "NoRuleError",
     "Promotion",
     "Rules",
     "Size",
+    "SparseLayoutError",
     "TracedValueError",
     "dtype_j2t",
     "dtype_t2j",

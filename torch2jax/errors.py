@@ -192,6 +192,12 @@ class SparseLayoutError(TypeError):
         )
 
 
+_NUMPY_HINT = (
+    " Code that leaves PyTorch for numpy runs in PyTorch itself with torch2jax(function, *examples), or, as a part or "
+    "operator of what is translated, with t2j(..., call_torch=[...])."
+)
+
+
 class TracedValueError(TypeError):
     """Python asked for the value of a tensor that depends on a traced input."""
 
@@ -201,7 +207,7 @@ class TracedValueError(TypeError):
             f"{what} needs the value of a tensor that depends on a traced input, at {user_location()}. "
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
-            "so that no shape and no branch depends on data."
+            "so that no shape and no branch depends on data." + (_NUMPY_HINT if "numpy" in what else "")
         )
 
 

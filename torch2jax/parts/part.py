@@ -84,10 +84,17 @@ def _named(module: torch.nn.Module, parts: dict[str, torch.nn.Module], name: str
     path, _, method = name.rpartition(".")
     if path in parts and isinstance(getattr(type(parts[path]), method, None), (types.FunctionType, classmethod)):
         return path, method
-    methods = [f"{path}.{x}" if path else x for x in dir(type(parts.get(path, module))) if not x.startswith("__")]
+    methods = [f"{path}.{x}" if path else x for x in _own_methods(parts.get(path, module))]
     near = ", ".join(map(repr, difflib.get_close_matches(name, [*parts, *methods], n=3, cutoff=0.4)))
     hint = f" (nearest: {near})" if near else ""
     raise ValueError(f"compile names {name!r}, but the module has no part and no method of that name{hint}")
+
+
+def _own_methods(module: torch.nn.Module) -> list[str]:
+    """The methods of a module that its code has written, not those of PyTorch's classes."""
+    bases = [base for base in type(module).__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
+    functions = (types.FunctionType, classmethod)
+    return [name for base in bases for name, x in vars(base).items() if isinstance(x, functions) and name[:2] != "__"]
 
 
 class Parts:
