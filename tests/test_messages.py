@@ -34,3 +34,12 @@ def test_errors_of_users_are_exported():
     assert issubclass(torch2jax.BranchError, torch2jax.TracedValueError)
     with pytest.raises(torch2jax.SparseLayoutError, match="to_dense"):
         t2j(torch.eye(3).to_sparse())
+
+
+def test_check_shows_notes():
+    from torch2jax.cli.check import _told
+
+    error = RuntimeError("first\nsecond")
+    error.add_note("what helps")
+    error.add_note("--------------------\nof tracebacks")
+    assert _told(error) == "first\nwhat helps"

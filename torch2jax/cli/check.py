@@ -228,7 +228,7 @@ class _Checker:
             actual = jax.block_until_ready(compiled(*arguments))
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
-            return [Check(first, error=f"{type(error).__name__}: {_first_line(error)}")]
+            return [Check(first, error=f"{type(error).__name__}: {_told(error)}")]
         accepted = self._tolerance or tolerance
         random = draws and not _agree(compiled(*arguments[:2], jax.random.key(1)), actual, accepted)
         checks = []
@@ -297,3 +297,9 @@ def _recorder(operators: dict[Level, collections.Counter[str]]) -> Callable:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _told(error: Exception) -> str:
+    """The first line of an error, and the notes that say what helps; those of JAX on tracebacks are left out."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
+    return "\n".join([_first_line(error), *notes])
