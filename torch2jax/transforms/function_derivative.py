@@ -62,6 +62,10 @@ class Context(FunctionCtx):
         return self._needed()
 
     @needs_input_grad.setter
+    def needs_input_grad(self, needed: tuple[bool, ...]) -> None:
+        self._needed = lambda: needed  # as PyTorch's own derivatives of operators say for a while
+
+    @needs_input_grad.setter
     def needs_input_grad(self, needed: tuple[bool, ...]) -> None:  # as PyTorch does for custom operators
         self._needed = lambda: needed
 
