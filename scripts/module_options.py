@@ -61,7 +61,7 @@ def page(found: list[Outcome]) -> Iterator[str]:
     yield ""
     yield "Every keyword of the constructors of PyTorch's modules, one at a time, in training mode under `jax.jit`,"
     yield "with parameters, buffers and inputs traced: outputs, buffers after the step, and gradients of parameters and"
-    yield "inputs are compared with PyTorch's; of random modules their shapes. What PyTorch itself refuses is not counted."
+    yield "inputs are compared with PyTorch's; of random modules their shapes. What PyTorch itself refuses is left out."
     yield f"Written by `python -m scripts.module_options` with PyTorch {torch.__version__.partition('+')[0]} and"
     yield f"JAX {jax.__version__}."
     yield ""
