@@ -8,7 +8,7 @@ import sysconfig
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optree
@@ -28,31 +28,32 @@ __all__ = [
     "hinting_at_axes",
     "is_raised_by_code",
     "is_translator",
+    "user_level",
     "user_location",
     "user_place",
 ]
 
-_LIBRARIES = tuple(
-    str(Path(path).resolve()) + os.sep  # torchvision is none of them
-    for path in (
-        Path(__file__).parent,
-        Path(str(torch.__file__)).parent,
-        Path(str(jax.__file__)).parent,
-        Path(str(optree.__file__)).parent,
-        sysconfig.get_paths()["stdlib"],
-    )
-)
-_TORCH, _TRANSLATORS = _LIBRARIES[1], (_LIBRARIES[0], _LIBRARIES[2], _LIBRARIES[3])
+
+def _folders(*paths: Any) -> tuple[str, ...]:
+    """Folders as frames may name them: through links, as in an environment that is one, or without."""
+    found = [str(each) + os.sep for path in paths for each in (Path(path).absolute(), Path(path).resolve())]
+    return tuple(dict.fromkeys(found))
+
+
+_TORCH = _folders(Path(str(torch.__file__)).parent)
+_TRANSLATORS = _folders(Path(__file__).parent, Path(str(jax.__file__)).parent, Path(str(optree.__file__)).parent)
+_LIBRARIES = _TORCH + _TRANSLATORS
+_STANDARD = _folders(sysconfig.get_paths()["stdlib"])
 # An installed package lives below the standard library's folder, yet is the user's model code.
-_SITE_PACKAGES = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
+_SITE_PACKAGES = _folders(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
 
 def _is_library(filename: str) -> bool:
     if filename.startswith("<"):
         return True
-    if filename.startswith(_LIBRARIES[:-1]):
+    if filename.startswith(_LIBRARIES):
         return True
-    return filename.startswith(_LIBRARIES[-1]) and not filename.startswith(_SITE_PACKAGES)
+    return filename.startswith(_STANDARD) and not filename.startswith(_SITE_PACKAGES)
 
 
 class Place(NamedTuple):
@@ -88,6 +89,14 @@ def asking_place() -> Place:
 def user_location() -> str:
     """Names the innermost ``file:line`` on the stack outside torch, jax, the standard library and this package."""
     return str(user_place())
+
+
+def user_level() -> int:
+    """The ``stacklevel`` of a warning that is given by who calls this, for the user's innermost line to be named."""
+    frame, level = sys._getframe(1), 1
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def is_translator(filename: str) -> bool:

@@ -12,7 +12,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import get_overridable_functions, resolve_name
 
 from ..calls.module import copy_structure, named_tensors
-from ..errors import NoRuleError, user_location
+from ..errors import NoRuleError, user_level, user_location
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
@@ -194,7 +194,7 @@ class LastResort:
             listed = ", ".join(f"{name} (at {place})" for name, place in new.items())
             warnings.warn(
                 f"t2j runs in PyTorch itself what it was told to, outside of what XLA compiles: {listed}",
-                stacklevel=7,
+                stacklevel=user_level(),
             )
 
 

@@ -174,12 +174,11 @@ def _transpose(cotangents, *operands, function: TorchFunction, wanted, results):
             "it may be differentiated, or register a derivative with PyTorch if t2j calls an operator that has none"
         )
     primals = operands[: -len(wanted)]
-    weights = [
-        jnp.zeros(result.shape, result.dtype) if type(weight) is ad.Zero else weight
-        for weight, result in zip(cotangents, results, strict=True)
-    ]
+    places = zip(function.results, cotangents, strict=True)
+    given = tuple(index for index, weight in places if type(weight) is not ad.Zero)
+    weights = [weight for weight in cotangents if type(weight) is not ad.Zero]
     types = tuple(Result(jnp.shape(primals[index]), jnp.result_type(primals[index])) for index in wanted)
-    gradients = call_torch(gradient(function, wanted), types, *primals, *weights)
+    gradients = call_torch(gradient(function, wanted, given), types, *primals, *weights)
     return [None] * len(primals) + gradients
 
 

@@ -12,7 +12,7 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import user_location
+from ..errors import user_level
 from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
 from .dispatch import Translation
@@ -112,8 +112,8 @@ class Skeleton:
             mode = "is in training mode and " if self.module.training else ""
             warnings.warn(
                 f"{type(self.module).__name__} {mode}writes its buffers ({shown}), and what it writes is lost: give "
-                f"return_state_dict=True, or call eval() on the module first if it is not meant; at {user_location()}",
-                stacklevel=2,
+                "return_state_dict=True, or call eval() on the module first if it is not meant",
+                stacklevel=user_level(),
             )
 
     def method(self, method: types.MethodType):

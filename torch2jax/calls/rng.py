@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import user_location
+from ..errors import user_level, user_location
 from ..seams import exchange, stands_in
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
@@ -146,7 +146,7 @@ class Stream:
                 "translated code draws from a torch.Generator from outside the call: each call draws the same numbers "
                 "from it, and it is not advanced. Leave generator= out and give a key, fn(..., rng=jax.random.key(0)), "
                 "or make the generator within the code",
-                stacklevel=2,
+                stacklevel=user_level(),
             )
 
     def _next_of(self, generator: torch.Generator):
