@@ -151,7 +151,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
-            if self._owns_stream:
+            if self._owns_stream and self.constants.around is None:  # parts hold generators for longer
                 self.stream.report()
             if self._reports:
                 self.last_resort.report()

@@ -65,10 +65,6 @@ class Context(FunctionCtx):
     def needs_input_grad(self, needed: tuple[bool, ...]) -> None:
         self._needed = lambda: needed  # as PyTorch's own derivatives of operators say for a while
 
-    @needs_input_grad.setter
-    def needs_input_grad(self, needed: tuple[bool, ...]) -> None:  # as PyTorch does for custom operators
-        self._needed = lambda: needed
-
     @property
     def saved_variables(self) -> tuple:
         warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
