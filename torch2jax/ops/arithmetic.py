@@ -1,5 +1,7 @@
 """Arithmetic: PyTorch adds booleans as `or` and multiplies them as `and`."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -266,7 +268,21 @@ def float_power_(input, exponent):
 
 @floating_real(torch.atan2, torch.arctan2)
 def atan2(input, other):
-    return lax.atan2(*same_shape(input, other))
+    return _angle(*same_shape(input, other))
+
+
+@jax.custom_jvp
+def _angle(y, x):
+    """``lax.atan2`` with derivatives of zero at the origin, where JAX has nan: torsions of atoms in a line."""
+    return lax.atan2(y, x)
+
+
+@_angle.defjvp
+def _(primals, tangents):
+    (y, x), (d_y, d_x) = primals, tangents
+    size = lax.add(lax.square(y), lax.square(x))
+    size = where(lax.eq(size, like(size, 0)), like(size, math.inf), size)
+    return _angle(y, x), lax.sub(lax.mul(d_y, lax.div(x, size)), lax.mul(d_x, lax.div(y, size)))
 
 
 @default(torch.hypot, takes=FLOATS)
@@ -276,7 +292,20 @@ def hypot(input, other):
 
 @floating_real(torch.copysign)
 def copysign(input, other):
-    return jnp.copysign(input, other)
+    return _copysign(*same_shape(input, other))
+
+
+@jax.custom_jvp
+def _copysign(x, other):
+    """``jnp.copysign`` with PyTorch's derivative, which is zero at zero; the other operand has none."""
+    return jnp.copysign(x, other)
+
+
+@_copysign.defjvp
+def _(primals, tangents):
+    (x, other), (d_x, _) = primals, tangents
+    result = _copysign(x, other)
+    return result, lax.mul(lax.mul(lax.sign(x), lax.sign(result)), d_x)
 
 
 @jax.custom_jvp

@@ -95,7 +95,23 @@ def complex_(real, imag):
 
 @exact(torch.polar, takes=frozenset({torch.float32, torch.float64}), dtype=lambda abs, angle: _to_complex(abs, angle))
 def polar(abs, angle):
-    return lax.complex(*same_shape(lax.mul(abs, lax.cos(angle)), lax.mul(abs, lax.sin(angle))))
+    return _polar(*same_shape(abs, angle))
+
+
+@jax.custom_jvp
+def _polar(size, angle):
+    """A complex number by its size and angle; as PyTorch's, without a derivative by a size of zero."""
+    return lax.complex(lax.mul(size, lax.cos(angle)), lax.mul(size, lax.sin(angle)))
+
+
+@_polar.defjvp
+def _(primals, tangents):
+    (size, angle), (d_size, d_angle) = primals, tangents
+    along = lax.mul(d_size, cast(lax.ne(size, like(size, 0)), size.dtype))
+    across = lax.mul(size, d_angle)
+    cos, sin = lax.cos(angle), lax.sin(angle)
+    real = lax.sub(lax.mul(along, cos), lax.mul(across, sin))
+    return _polar(size, angle), lax.complex(real, lax.add(lax.mul(along, sin), lax.mul(across, cos)))
 
 
 def complex_power(base, exponent):

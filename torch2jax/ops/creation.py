@@ -474,7 +474,11 @@ def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
         obj = torch.utils.dlpack.from_dlpack(obj)
     elif _is_buffer(obj):
         obj = frombuffer(obj, dtype=dtype or torch.get_default_dtype())
-    result = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    if copy and not isinstance(obj, torch.Tensor):
+        result = tensor(obj, dtype=dtype, device=device)
+    else:
+        result = as_tensor(obj, dtype, device)
+        result = result.clone() if copy and result is obj else result
     if requires_grad is None:
         return result  # it requires grad if `obj` does
     if requires_grad and result.grad_fn is not None:

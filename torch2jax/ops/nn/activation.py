@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +97,31 @@ def _expm1_below(x):
 
 @activation(F.elu, fits=("alpha",))
 def elu(input, *, alpha=1.0, scale=1, input_scale=1):
-    negative = lax.mul(_expm1_below(_times(input, input_scale)), like(input, alpha))
-    return _times(where(lax.gt(input, like(input, 0)), input, negative), scale)
+    def body(x):
+        negative = lax.mul(_expm1_below(_times(x, input_scale)), like(x, alpha))
+        return _times(where(lax.gt(x, like(x, 0)), x, negative), scale)
+
+    return straight_where(lambda x: lax.eq(x, like(x, 0)), body, input)
+
+
+def straight_where(is_kink: Callable, body: Callable, x):
+    """``body(x)``, elementwise, taken for a straight line at kinks: PyTorch has second derivatives of zero there."""
+
+    @jax.custom_jvp
+    def function(x):
+        return body(x)
+
+    @function.defjvp
+    def _(primals, tangents):
+        def straight(x):
+            at = lax.stop_gradient(x)
+            value, slope = jax.jvp(body, (at,), (lax.full_like(at, 1),))
+            line = lax.add(lax.stop_gradient(value), lax.mul(lax.stop_gradient(slope), lax.sub(x, at)))
+            return where(is_kink(at), line, body(x))
+
+        return jax.jvp(straight, primals, tangents)
+
+    return function(x)
 
 
 def _times(x, factor):
@@ -197,11 +221,17 @@ def silu(input):
 
 @activation(F.mish)
 def mish(input):
-    return lax.mul(input, lax.tanh(softplus(input)))
+    return lax.mul(input, lax.tanh(_softplus(1, 20, input)))
 
 
 @activation(F.softplus, fits=("beta", "threshold"))
 def softplus(input, *, beta=1, threshold=20):
+    return straight_where(
+        lambda x: lax.eq(_times(x, beta), like(x, threshold)), functools.partial(_softplus, beta, threshold), input
+    )
+
+
+def _softplus(beta, threshold, input):
     scaled = _times(input, beta)
     is_linear = lax.gt(scaled, like(input, threshold))
     # The unused branch must stay finite, for its derivative is multiplied by zero.
@@ -212,7 +242,7 @@ def softplus(input, *, beta=1, threshold=20):
 @activation(F.logsigmoid, aten.log_sigmoid)
 def logsigmoid(input):
     # Beyond the threshold the two branches are the same number.
-    return lax.neg(softplus(lax.neg(input), threshold=-math.log(jnp.finfo(input.dtype).eps)))
+    return lax.neg(_softplus(1, -math.log(jnp.finfo(input.dtype).eps), lax.neg(input)))
 
 
 @implements(F.glu, takes=FLOATS, strides=as_input)

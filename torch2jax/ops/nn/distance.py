@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -53,8 +54,22 @@ def _norm(difference, p):
     if p == 1:
         return lax.reduce_sum(size, last)
     if math.isinf(p):
-        return lax.reduce_max(size, last) if size.shape[-1] else jnp.zeros(size.shape[:-1], size.dtype)
+        return _largest(size) if size.shape[-1] else jnp.zeros(size.shape[:-1], size.dtype)
     return _root(lax.reduce_sum(_where_positive(lambda x: x ** like(x, p), size), last), p)
+
+
+@jax.custom_jvp
+def _largest(x):
+    """The largest along the last dimension; of several, as in PyTorch's distances, each has all of the derivative."""
+    return lax.reduce_max(x, (x.ndim - 1,))
+
+
+@_largest.defjvp
+def _(primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    largest = _largest(x)
+    is_largest = lax.eq(x, lax.broadcast_in_dim(largest, x.shape, tuple(range(x.ndim - 1))))
+    return largest, lax.reduce_sum(lax.mul(tangent, cast(is_largest, x.dtype)), (x.ndim - 1,))
 
 
 def _root(x, p):

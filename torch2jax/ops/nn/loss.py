@@ -19,6 +19,7 @@ from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ...translation import current
 from ..arrays import cast, is_complex, like, where, widened
+from ..complex import magnitude
 from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, shifted
 
@@ -56,7 +57,7 @@ def _real_dtype(input, target, reduction=MEAN, *parameters, **named_parameters) 
 
 
 def _absolute(input, target):
-    return lax.abs(lax.sub(input, target))
+    return magnitude(lax.sub(input, target))
 
 
 def _square(input, target):
@@ -79,7 +80,8 @@ def _huber(input, target, delta=1.0):
     distance = _absolute(input, target)
     square = lax.mul(lax.square(lax.sub(input, target)), like(input, 0.5))
     line = lax.mul(lax.sub(distance, like(input, delta / 2)), like(input, delta))
-    return where(lax.le(distance, like(input, delta)), square, line)
+    # At the bound both are the same number; the second derivative is that of the line, as PyTorch's.
+    return where(lax.lt(distance, like(input, delta)), square, line)
 
 
 def _absolute_dtypes(input, target, reduction=MEAN):
