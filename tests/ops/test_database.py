@@ -39,6 +39,7 @@ from tests.ops.database.exceptions import (
     UNINITIALISED,
 )
 from tests.ops.database.modules import module_db
+from tests.ops.database.options import options
 from tests.ops.database.samples import bad_cases
 from torch2jax import TracedValueError, t2j
 
@@ -142,11 +143,12 @@ EXCEPTIONS = [
     *DATA_DEPENDENT,
     *DATA_DEPENDENT_SAMPLES,
 ]
+MODULES = [*(info.name for info in module_db), *(option.name for option in options())]
 
 
 @pytest.mark.parametrize("pattern", sorted(set(EXCEPTIONS)))
 def test_every_exception_is_of_an_entry_or_module(pattern):
-    assert _matching(pattern) or fnmatch.filter([info.name for info in module_db], pattern)
+    assert _matching(pattern) or fnmatch.filter(MODULES, pattern)
 
 
 def test_a_wrong_result_is_found():

@@ -477,8 +477,11 @@ def gradients_in_pytorch(program, expected: State, given=inputs) -> list[torch.T
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
-def with_gradients(program, notes: list) -> tuple[Callable, Callable]:
-    """A program as a function of tensors, and of arrays, with gradients; metadata and exceptions go to `notes`."""
+def with_gradients(program, notes: list, *, differentiated: bool = True) -> tuple[Callable, Callable]:
+    """A program as a function of tensors, and of arrays, with gradients; metadata and exceptions go to `notes`.
+
+    While JAX differentiates, inputs require grad, so that the program may raise other exceptions; these come last.
+    """
 
     def run(tensors):
         state = execute(program, tensors)
@@ -491,15 +494,20 @@ def with_gradients(program, notes: list) -> tuple[Callable, Callable]:
             floats = [(i, x) for i, x in enumerate(results) if jnp.issubdtype(x.dtype, jnp.inexact)]
             return sum((jnp.sum(x * weight(i, x.shape)).real for i, x in floats), jnp.zeros(())), results
 
-        grads, results = jax.grad(scalar, argnums=(0, 1, 2), has_aux=True)(*arrays[:-1])
+        results = t2j(run)(list(arrays))
+        if not differentiated:
+            return results, None
+        noted = list(notes)
+        grads, _ = jax.grad(scalar, argnums=(0, 1, 2), has_aux=True)(*arrays[:-1])
+        notes[:] = [*noted, notes[1]]
         return results, grads
 
     return run, values_and_gradients
 
 
-def translated(program, notes: list, *, jit: bool):
+def translated(program, notes: list, *, jit: bool, differentiated: bool = True):
     """The arrays of the live tensors and the gradients; metadata and exceptions are left in `notes`."""
-    run, values_and_gradients = with_gradients(program, notes)
+    run, values_and_gradients = with_gradients(program, notes, differentiated=differentiated)
     arrays = [t2j(tensor) for tensor in inputs()]
     if jit:
         return jax.jit(values_and_gradients, compiler_options=QUICK)(*arrays)
@@ -522,14 +530,15 @@ def check(program, *, jit: bool) -> None:
         program = program[: error.number]
         expected = execute(program, inputs())
     notes: list = []
-    results, grads = translated(program, notes, jit=jit)
-    for step, got, want in zip(program, notes[1], expected.raised, strict=True):
-        assert got == want, f"{step}: raised {got}, in PyTorch {want}"
+    wanted = gradients_in_pytorch(program, expected) if jit else None
+    results, grads = translated(program, notes, jit=jit, differentiated=wanted is not None)
+    for raised in notes[1:]:
+        for step, got, want in zip(program, raised, expected.raised, strict=True):
+            assert got == want, f"{step}: raised {got}, in PyTorch {want}"
     for i, (got, want) in enumerate(zip(notes[0], metadata(expected), strict=True)):
         assert got == want, f"live tensor {i}: {got}, in PyTorch {want}"
     for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
         assert_close(got, want, f"live tensor {i}")
-    wanted = gradients_in_pytorch(program, expected) if jit else None
     for i, (got, want) in enumerate(zip(grads or (), wanted or (), strict=False)):
         assert_close(jnp.conj(got), want, f"gradient of input {i}")
 
@@ -571,13 +580,14 @@ def negated() -> list[torch.Tensor]:
     return [-tensor for tensor in inputs()]
 
 
-def ends_alike(program) -> bool:
+def ends_alike(program, *, differentiable: bool) -> bool:
     """Whether all ways through a program raise the same, and leave tensors of the same shapes and dtypes."""
     count = sum(isinstance(step, Choice) for step in program)
     ends = set()
     for answers in itertools.product((True, False), repeat=count):
         try:
-            state = execute(program, inputs(), answers=list(answers))
+            given = [x.requires_grad_(differentiable and x.dtype.is_floating_point) for x in inputs()]
+            state = execute(program, given, differentiable=differentiable, answers=list(answers))
         except Limit:
             return False
         ends.add((tuple(state.raised), tuple((tuple(x.shape), x.dtype) for x in state.live)))
@@ -592,10 +602,13 @@ def check_choices(program) -> None:
             expected = execute(program, given())
         except (Limit, Unsure):
             continue
-        if not ends_alike(program):
+        if not ends_alike(program, differentiable=False):
             return
         arrays = [t2j(tensor) for tensor in given()]
-        compiled = compiled or jax.jit(with_gradients(program, [])[1], compiler_options=QUICK)
+        if compiled is None:
+            differentiated = ends_alike(program, differentiable=True)
+            code = with_gradients(program, [], differentiated=differentiated)[1]
+            compiled = jax.jit(code, compiler_options=QUICK)
         results, grads = compiled(*arrays)
         for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
             assert_close(got, want, f"live tensor {i}")
@@ -603,7 +616,7 @@ def check_choices(program) -> None:
             wanted = gradients_in_pytorch(program, expected, given)
         except Unsure:
             continue
-        for i, (got, want) in enumerate(zip(grads, wanted or (), strict=False)):
+        for i, (got, want) in enumerate(zip(grads or (), wanted or (), strict=False)):
             assert_close(jnp.conj(got), want, f"gradient of input {i}")
 
 

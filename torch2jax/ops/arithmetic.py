@@ -226,16 +226,30 @@ def _integer_power(base, exponent):
     if isinstance(exponent, np.ndarray):
         return lax.integer_pow(base, int(exponent))
     zero, one = like(base, 0), like(base, 1)
-    # jnp.power takes six bits of an exponent. Larger ones overflow, unless the base is one or minus one, or to zero.
-    is_large, is_odd = lax.gt(exponent, like(base, 63)), lax.bitwise_and(exponent, one)
-    power = jnp.power(base, where(is_large, lax.add(is_odd, like(base, 62)), lax.max(exponent, zero)))
-    is_even_base = lax.eq(lax.bitwise_and(base, one), zero)
-    power = where(lax.bitwise_and(is_large, is_even_base), zero, power)
+    power = _power_by_squaring(base, lax.max(exponent, zero))
     if is_unsigned(base):
         return power
+    is_odd = lax.bitwise_and(exponent, one)
     sign_of_minus_one = where(lax.eq(is_odd, zero), one, like(base, -1))
     inverse = where(lax.eq(base, like(base, -1)), sign_of_minus_one, cast(lax.eq(base, one), base.dtype))
     return where(lax.lt(exponent, zero), inverse, power)
+
+
+def _power_by_squaring(base, exponent):
+    """Powers that wrap around as products do, by all bits of the largest exponent: ``jnp.power`` looks at six."""
+    base, exponent = same_shape(base, exponent)
+    one = like(base, 1)
+
+    def has_bits(carry):
+        return lax.reduce_or(lax.ne(carry[2], like(base, 0)), range(base.ndim))
+
+    def turn(carry):
+        result, square, rest = carry
+        is_factor = lax.ne(lax.bitwise_and(rest, one), like(base, 0))
+        result = lax.select(is_factor, lax.mul(result, square), result)
+        return result, lax.mul(square, square), lax.shift_right_logical(rest, lax.full_like(rest, 1))
+
+    return lax.while_loop(has_bits, turn, (lax.full_like(base, 1), base, exponent))[0]
 
 
 @implements(torch.square, promote=Promotion.BOOL_TO_LONG)
@@ -385,12 +399,26 @@ def addcdiv(input, tensor1, tensor2, *, value=1):
 
 @exact(torch.gcd, takes=INTEGERS)
 def gcd(input, other):
-    return jnp.gcd(input, other)
+    """As PyTorch computes it, step by step: the least integer has no absolute value, and ``jnp.gcd`` no end for it."""
+    input, other = same_shape(*(x if is_unsigned(x) else lax.abs(x) for x in (input, other)))
+    zero, one, axes = like(input, 0), like(input, 1), tuple(range(input.ndim))
+
+    def turn(pair):
+        rest, divisor = pair
+        goes_on = lax.ne(rest, zero)
+        return where(goes_on, lax.rem(divisor, where(goes_on, rest, one)), zero), where(goes_on, rest, divisor)
+
+    return lax.while_loop(lambda pair: lax.reduce_or(lax.ne(pair[0], zero), axes), turn, (input, other))[1]
 
 
 @exact(torch.lcm, takes=INTEGERS)
 def lcm(input, other):
-    return jnp.lcm(input, other)
+    dtype, divisor = input.dtype, gcd(input, other)
+    if dtype.itemsize < 4:  # as C computes with narrow integers
+        input, other, divisor = (cast(x, np.int32) for x in (input, other, divisor))
+    parts = lax.div(*same_shape(input, where(lax.eq(divisor, like(divisor, 0)), like(divisor, 1), divisor)))
+    found = lax.mul(*same_shape(parts, other))
+    return cast(found if is_unsigned(found) else lax.abs(found), dtype)
 
 
 @implements(torch.frexp, takes=FLOATS, dtype=(None, torch.int32))

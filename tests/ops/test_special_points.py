@@ -1,0 +1,93 @@
+"""Derivatives at ties, zeros, kinks, bounds and infinities are PyTorch's: a sample, and all that ever differed.
+
+``python -m scripts.special_points`` runs every entry of the operator database and writes `docs/special-points.md`.
+"""
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.ops.database import Refused, cases, entry
+from tests.ops.database.special import compared, points
+
+INFINITY = float("inf")
+PAIR = ([1.0, 2.0, 0.0, -1.0], [1.0, 2.0, 0.0, 1.0])
+ROWS = [[0.0, 0.0], [1.0, 1.0], [1.0, 3.0], [1.0, 1.0]]
+KINKS = [0.0, -0.0, 1.0, -1.0, 2.0, 3.0, -3.0, 0.5, -0.5, 6.0]
+
+# Functions at points where a derivative of them was not PyTorch's.
+NAMED = {
+    "l1_loss": (F.l1_loss, *PAIR),
+    "L1Loss": (torch.nn.L1Loss(reduction="none"), *PAIR),
+    "smooth_l1_loss, beta=0": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), *PAIR),
+    "smooth_l1_loss": (F.smooth_l1_loss, *PAIR),
+    "huber_loss": (F.huber_loss, [1.0, 2.0, 0.0], [1.0, 1.0, 1.0]),
+    "atan2": (torch.atan2, [0.0, -0.0, 0.0, 0.0, 1.0], [0.0, 0.0, -1.0, 1.0, 0.0]),
+    "atan2 of negative zeros": (torch.atan2, [-0.0, 0.0], [-0.0, -0.0]),
+    "copysign": (torch.copysign, [0.0, -0.0, 1.0, -1.0, 0.0], [0.0, 1.0, -1.0, 0.0, -1.0]),
+    "asarray": (lambda x: torch.asarray(x, copy=True) * 2, [0.0, 1.0]),
+    "cdist, p=inf": (lambda x, y: torch.cdist(x, y, p=INFINITY), ROWS, [[0.0, 0.0], [2.0, 2.0]]),
+    "pdist, p=inf": (lambda x: torch.pdist(x, p=INFINITY), ROWS),
+    "softplus": (lambda x: F.softplus(x, 2, threshold=2), KINKS),
+    "celu": (lambda x: F.celu(x, 0.5), KINKS),
+    "elu": (lambda x: F.elu(x, 2.0), KINKS),
+    "selu": (F.selu, KINKS),
+    "leaky_relu": (F.leaky_relu, KINKS),
+    "hardtanh": (F.hardtanh, KINKS),
+    "hardswish": (F.hardswish, KINKS),
+    "hardsigmoid": (F.hardsigmoid, KINKS),
+    "relu6": (F.relu6, KINKS),
+    "softshrink": (F.softshrink, KINKS),
+    "hardshrink": (F.hardshrink, KINKS),
+}
+# PyTorch's reverse mode is no linear map that forward mode has too: the first derivatives agree, the others need not.
+REVERSE_ONLY = {
+    "lp_pool1d": (lambda x: F.lp_pool1d(x, 2, 2), [[0.0, 0.0, 0.0, 0.0]]),
+    "polar": (lambda x, y: torch.view_as_real(torch.polar(x, y)), [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]),
+    "prelu": (F.prelu, [0.0, -0.0, 1.0], [0.25]),
+}
+# Those of the database whose derivatives are PyTorch's at all points; docs/special-points.md has the others.
+SAMPLED = ("abs", "max.binary", "norm", "linalg.vector_norm", "sqrt", "amax", "sign")
+SAMPLED += (
+    "logsumexp",
+    "nn.functional.relu",
+    "nn.functional.margin_ranking_loss",
+    "nn.functional.hinge_embedding_loss",
+)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMED)
+def test_named_points(name, dtype):
+    function, *values = NAMED[name]
+    found = compared(function, [torch.tensor(x, dtype=dtype) for x in values])
+    assert [x for x in found if x.kind == "differs"] == []
+
+
+@pytest.mark.parametrize("name", REVERSE_ONLY)
+def test_where_pytorchs_modes_disagree_gradients_are_those_of_reverse_mode(name):
+    function, *values = REVERSE_ONLY[name]
+    first, *_ = compared(function, [torch.tensor(x, dtype=torch.float64) for x in values])
+    assert first.kind == "agrees"
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_entries_of_the_database(name):
+    differing, tried = [], 0
+    for case in cases(entry(name), torch.float64, 2):
+        for point in points(case):
+            try:
+                found = compared(case.function, point.tensors)
+            except Refused:
+                continue
+            tried += 1
+            differing += [(point.name, x) for x in found if x.kind == "differs"]
+    assert tried
+    assert differing == []
