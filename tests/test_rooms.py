@@ -20,7 +20,7 @@ FLOORS = [
     {"transforms"},
     {"rules"},
     {"tensors"},
-    {"seams"},
+    {"seams", "tracebacks"},
     {"errors", "translation"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -26,6 +26,7 @@ __all__ = [
     "WrapsOthersError",
     "asking_place",
     "hinting_at_axes",
+    "is_library",
     "is_raised_by_code",
     "is_translator",
     "user_level",
@@ -48,7 +49,8 @@ _STANDARD = _folders(sysconfig.get_paths()["stdlib"])
 _SITE_PACKAGES = _folders(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file is of torch, jax, the standard library or this package."""
     if filename.startswith("<"):
         return True
     if filename.startswith(_LIBRARIES):
@@ -78,7 +80,7 @@ def _innermost(is_skipped) -> Place:
 
 def user_place() -> Place:
     """The innermost line on the stack outside torch, jax, the standard library and this package."""
-    return _innermost(_is_library)
+    return _innermost(is_library)
 
 
 def asking_place() -> Place:
@@ -94,7 +96,7 @@ def user_location() -> str:
 def user_level() -> int:
     """The ``stacklevel`` of a warning that is given by who calls this, for the user's innermost line to be named."""
     frame, level = sys._getframe(1), 1
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
 
@@ -136,7 +138,7 @@ def _fails_while_raising(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not _is_library(code.co_filename) and _is_raising(code, traceback.tb_lasti):
+        if not is_library(code.co_filename) and _is_raising(code, traceback.tb_lasti):
             return True
         traceback = traceback.tb_next
     return False

@@ -116,7 +116,8 @@ def _code_that_calls(target: Callable, function: types.FunctionType) -> types.Co
         exec("\n".join(lines), namespace)
     code = namespace["around"](*free).__code__
     constants = tuple(target if constant == "target" else constant for constant in code.co_consts)
-    return code.replace(co_consts=constants, co_name=function.__name__)
+    # A file of this package, for its frames to be left out of tracebacks, that has no lines to show.
+    return code.replace(co_consts=constants, co_name=function.__name__, co_filename=f"{__file__}:hand_on")
 
 
 def _chosen(original, body: Callable) -> Callable:

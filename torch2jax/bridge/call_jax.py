@@ -8,6 +8,7 @@ import jax
 import torch
 
 from ..rules.rule import InnerRule
+from ..tracebacks import boundary
 from ..translation import current
 from .differentiable import run_program
 from .exchange import check_dtypes, widened
@@ -31,6 +32,7 @@ class JaxFunction:
         self._programs: dict = {}
         functools.update_wrapper(self, function, updated=())
 
+    @boundary
     def __call__(self, *args, **kwargs):
         if torch.compiler.is_compiling():
             return _outside_graph(self, args, kwargs)

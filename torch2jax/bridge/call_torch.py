@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
+from ..tracebacks import boundary
 from .ffi import check_version
 from .function import Settings
 from .primitive import call_torch
@@ -183,6 +184,7 @@ class _Call:
     def __repr__(self) -> str:
         return f"torch2jax({self._fn!r})"
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
         # Traced for a gradient, the inner jit's jaxpr would stay in JAX's caches, and the function with it.

@@ -20,6 +20,8 @@ from typing import Any
 import jax
 import jaxlib
 
+from ..tracebacks import hides_frames, without_frames
+
 __all__ = ["CallFrame", "check_version", "register", "register_target", "registered", "stream_of"]
 
 TARGET = "torch2jax_call"
@@ -256,8 +258,8 @@ def _answer_metadata(extension: int) -> None:
 
 
 def _error(api: int, error: BaseException) -> int | None:
-    if error.__traceback__ is not None:  # the first frame is this file's
-        error = error.with_traceback(error.__traceback__.tb_next)
+    if hides_frames():
+        without_frames(error)
     message = "".join(traceback.format_exception(error)).encode(errors="replace").replace(b"\0", b"")
     arguments = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, message, _INTERNAL)
     return _Function(_Api.from_address(api).error_create)(ctypes.addressof(arguments))

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import user_level
 from ..seams import runs_instead_of, stands_in
 from ..tensors.interop import tensor_to_array
+from ..tracebacks import is_call_of_module
 from .dispatch import Translation
 
 __all__ = ["Skeleton", "as_array", "copy_structure", "expect_shape", "name_scopes", "named_tensors"]
@@ -241,6 +242,7 @@ class _Named:
     def __call__(self, *args, **kwargs):
         return self.call(self._module, args, kwargs)
 
+    @is_call_of_module
     def call(self, module: torch.nn.Module, args: tuple, kwargs: dict):
         outer = self._stack[-1]
         self._stack.append(self._path)

@@ -20,6 +20,7 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
+from ..tracebacks import boundary
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
@@ -54,6 +55,7 @@ class StatefulFunction:
         self._is_ready = False
         self.__name__, self.__doc__ = getattr(function, "__name__", "step"), function.__doc__
 
+    @boundary
     def init(self, *args, rng=None, **kwargs) -> State:
         """The state from which the first step starts: that of the objects, and what optimizers make in that step.
 
@@ -103,6 +105,7 @@ class StatefulFunction:
             del state[name][path]
         return state
 
+    @boundary
     def __call__(self, state: State, *args, rng=None, **kwargs):
         """Runs the function on a state.
 

@@ -18,6 +18,7 @@ from ..parts.part import Parts
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments, map_results
+from ..tracebacks import boundary
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
@@ -69,6 +70,7 @@ class TranslatedFunction:
         self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs())
         functools.update_wrapper(self, function, updated=())
 
+    @boundary
     def __call__(self, *args, rng=None, **kwargs):
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
@@ -103,6 +105,7 @@ class TranslatedModule:
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
 
+    @boundary
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
         if is_traced(return_state_dict):
             raise TypeError(

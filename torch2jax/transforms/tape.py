@@ -26,6 +26,7 @@ from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_amon
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
+from ..tracebacks import name_place
 from ..translation import current
 from .form import Form
 from .inputs import Inputs, NeedsInputs, told
@@ -119,14 +120,18 @@ class Runs:
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
         run = functools.partial(self._attempts, body)
-        if not self._asks:
-            bookmark = Bookmark()
-            try:
-                return run(self._inputs, given)
-            except NeedsInputs:
-                self._asks = True
-            bookmark.return_to()
-        return told(run, given)
+        try:
+            if not self._asks:
+                bookmark = Bookmark()
+                try:
+                    return run(self._inputs, given)
+                except NeedsInputs:
+                    self._asks = True
+                bookmark.return_to()
+            return told(run, given)
+        except Exception as error:
+            name_place(error)
+            raise
 
     def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []

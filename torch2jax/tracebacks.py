@@ -1,0 +1,104 @@
+"""What an error tells of the place that it comes from: the module and the user's line, without our own frames.
+
+JAX hides its frames at its own functions, `jax.jit` for one. Its filter is not used: it is private, and what it shows
+of a line within a ``with`` or ``try`` is the end of that statement.
+"""
+
+import functools
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+import jax
+
+from .errors import is_library, is_translator
+from .translation import current
+
+__all__ = ["boundary", "hides_frames", "is_call_of_module", "name_place", "without_frames"]
+
+C = TypeVar("C", bound=Callable)
+
+_NOTE = "--------------------\ntorch2jax has left its own frames out. Set JAX_TRACEBACK_FILTERING=off to see them."
+_calls_of_modules: set[types.CodeType] = set()
+
+
+def is_call_of_module(method: C) -> C:
+    """Declares that ``self._path`` of a method is the path of the module that it calls."""
+    _calls_of_modules.add(method.__code__)
+    return method
+
+
+def name_place(error: Exception) -> None:
+    """Notes the path of the module that an error comes from, and the user's line unless its message has that."""
+    path = line = None
+    for step in _steps(error.__traceback__):
+        code = step.tb_frame.f_code
+        if code in _calls_of_modules:
+            path = step.tb_frame.f_locals["self"]._path
+        if not is_library(code.co_filename):
+            line = f"{code.co_filename}:{step.tb_lineno}", code.co_name
+    if path is None:
+        return
+    note = f"raised in the module {path}"
+    told = "".join(traceback.format_exception_only(error))
+    if note in told:
+        return
+    if line is not None and line[0] not in told:
+        note += f", at {line[0]} in {line[1]}"
+    _add_note(error, note)
+
+
+def hides_frames() -> bool:
+    """Whether JAX is set to hide its frames, and so are ours."""
+    mode: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
+    return mode not in ("off", "remove_frames")  # with the latter JAX shows both, and needs all of them
+
+
+def without_frames(error: BaseException) -> None:
+    """Leaves the frames of JAX and of this package out of what is shown of an error, and of what it comes from."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        each = todo.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            kept = None
+            for step in reversed(list(_steps(each.__traceback__))):
+                if not is_translator(step.tb_frame.f_code.co_filename):
+                    kept = types.TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+            each.with_traceback(kept)
+            todo += each.__cause__, each.__context__
+
+
+def boundary(function: C) -> C:
+    """A function whose errors leave it without the frames of this package, where no translated code calls it.
+
+    What looks at the frames within, as following the ways through code does, sees all of them.
+    """
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if current() is None and hides_frames():
+                without_frames(error)
+                _add_note(error, _NOTE)
+            raise
+
+    return cast(C, run)
+
+
+def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _add_note(error: Exception, note: str) -> None:
+    try:
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    except Exception:  # it cannot be written to, as a frozen dataclass
+        pass
