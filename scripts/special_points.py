@@ -80,11 +80,12 @@ def _of_entry(op: Any, counts: collections.Counter) -> Iterator[Row]:
     import torch
 
     from tests.ops.database import Refused, cases, full_name
+    from tests.ops.database.exceptions import has_values
     from tests.ops.database.special import compared, points
 
     differing: dict[str, list] = collections.defaultdict(list)
     for case in cases(op, torch.float64, SAMPLES):
-        if sum(x.numel() for x in case.tensors) > LARGEST:
+        if sum(x.numel() for x in case.tensors) > LARGEST or not has_values(case):
             continue
         for point in points(case):
             try:
@@ -118,7 +119,8 @@ def page(found: Tried) -> Iterator[str]:
     yield "halves, the numbers among an entry's arguments, infinities, and equal arguments, in float64. The first"
     yield "derivative is that of `jax.vjp`, the second one is taken of it, and `jax.jvp` is compared with PyTorch's"
     yield "gradient. Where PyTorch has nan, a number counts as better. Written by"
-    yield f"`python -m scripts.special_points` with PyTorch {torch.__version__.partition('+')[0]} and JAX {jax.__version__}."
+    version = torch.__version__.partition("+")[0]
+    yield f"`python -m scripts.special_points` with PyTorch {version} and JAX {jax.__version__}."
     yield ""
     yield f"{counts['entries']} entries of the operator database: {counts['agrees']} derivatives agree,"
     yield f"{counts['better']} are better, {counts['differs']} differ, of which the table has one line for each entry."

@@ -350,7 +350,21 @@ def logaddexp2(input, other):
 
 @floating_real(torch.xlogy, torch.special.xlogy)
 def xlogy(input, other):
-    return jax.scipy.special.xlogy(input, other)
+    return _x_times_log(*same_shape(input, other))
+
+
+@jax.custom_jvp
+def _x_times_log(x, y):
+    """``jax.scipy.special.xlogy`` with PyTorch's derivative of zero by `x` where it is 0 and the logarithm is not."""
+    return jax.scipy.special.xlogy(x, y)
+
+
+@_x_times_log.defjvp
+def _(primals, tangents):
+    (x, y), (d_x, d_y) = primals, tangents
+    vanishes = lax.bitwise_and(lax.eq(x, like(x, 0)), lax.le(y, like(y, 0)))
+    slope = lax.log(where(vanishes, like(y, 1), y))
+    return _x_times_log(x, y), lax.add(lax.mul(d_x, slope), lax.mul(d_y, lax.div(x, y)))
 
 
 @floating_real(torch.special.xlog1py)
