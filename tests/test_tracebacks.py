@@ -137,6 +137,7 @@ def test_the_bridge_shows_the_users_frames_alone():
     with pytest.raises(jax.errors.JaxRuntimeError, match="too much") as caught:
         jax.block_until_ready(jax.jit(function)(jnp.full(3, 4.0)))
     assert "in fails" in str(caught.value)
+    assert sum("FILTERING" in note for note in caught.value.__notes__) == 1
     assert OURS not in str(caught.value)
 
 

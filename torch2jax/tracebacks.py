@@ -19,7 +19,8 @@ __all__ = ["boundary", "hides_frames", "is_call_of_module", "name_place", "witho
 
 C = TypeVar("C", bound=Callable)
 
-_NOTE = "--------------------\ntorch2jax has left its own frames out. Set JAX_TRACEBACK_FILTERING=off to see them."
+_SWITCH = "JAX_TRACEBACK_FILTERING"
+_NOTE = f"--------------------\ntorch2jax has left its own frames out. Set {_SWITCH}=off to see them."
 _calls_of_modules: set[types.CodeType] = set()
 
 
@@ -84,7 +85,8 @@ def boundary(function: C) -> C:
         except Exception as error:
             if current() is None and hides_frames():
                 without_frames(error)
-                _add_note(error, _NOTE)
+                if not any(_SWITCH in str(note) for note in getattr(error, "__notes__", ())):  # JAX has told of it
+                    _add_note(error, _NOTE)
             raise
 
     return cast(C, run)
