@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import jax
+import torch
 
 from .errors import is_library, is_translator
 from .translation import current
@@ -80,6 +81,8 @@ def boundary(function: C) -> C:
 
     @functools.wraps(function)
     def run(*args, **kwargs):
+        if torch.compiler.is_compiling():  # a call that it leaves out of its graph must not be within a ``try``
+            return function(*args, **kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as error:
