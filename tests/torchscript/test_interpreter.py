@@ -264,3 +264,19 @@ def test_pytorch_is_left_as_it_was():
     with pytest.raises(torch.jit.Error):
         t2j(torch.jit.script(_fails))(X)
     assert (vars(torch._C.ScriptFunction)["__call__"], vars(torch._C.ScriptMethod)["__call__"]) == before
+
+
+def _tuples(x):
+    return x.topk(2), x.max(dim=0), x.sort(dim=0)
+
+
+def test_named_tuples_of_operators_are_plain_tuples():
+    """As they are in PyTorch, outside of a script."""
+    function = torch.jit.script(_tuples)
+    x = torch.tensor([[3.0, 1.0, 2.0], [4.0, 6.0, 5.0]])
+    expected = function(x)
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for got, want in zip(run(t2j(x)), expected, strict=True):
+            assert type(got) is type(want) is tuple
+            np.testing.assert_array_equal(got[0], want[0])
+            np.testing.assert_array_equal(got[1], want[1])

@@ -104,7 +104,8 @@ def leave(value, kind) -> Any:
     """What a program gives, of the type `kind`, as Python has it."""
     if isinstance(value, tuple) and kind.kind() == "TupleType":
         items = [leave(item, each) for item, each in zip(value, kind.elements(), strict=True)]
-        fields = _fields(kind)
+        # One that an operator gives has no name of its own, and is a plain tuple outside.
+        fields = [] if kind.annotation_str.startswith("Tuple[") else _fields(kind)
         return _named(kind.annotation_str, fields)(*items) if fields else tuple(items)
     if isinstance(value, list) and kind.kind() == "ListType":
         return [leave(item, kind.getElementType()) for item in value]
