@@ -50,10 +50,12 @@ CHANGES = {
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_a_switch_is_put_back(name, fails):
     before, seen = switches(), []
+    may_change = getattr(torch.backends, "__allow_nonbracketed_mutation")  # PyTorch's own test modules forbid it
 
     def change(x):
-        CHANGES[name]()
-        CHANGES[name]()
+        with may_change():
+            CHANGES[name]()
+            CHANGES[name]()
         seen.append(switches())
         if fails:
             raise KeyError
