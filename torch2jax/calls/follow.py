@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..errors import BranchError, user_place
 from ..tensors.tensor import Torchish
 from ..translation import current
 from .numbers import Number
@@ -35,6 +36,10 @@ class Place:
 
     def set(self, value) -> None:
         self.owner[self.key] = value
+
+
+_RUNS = 4
+"""Runs for each way that is allowed: half of them end at a question, and others in checks."""
 
 
 class _Question(BaseException):
@@ -86,9 +91,17 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Place]]) -> Any
     """
     if current().answers is not None:  # it is asked for within another
         return run()
-    before = _taken(places())
+    before, ways, bound = _taken(places()), 0, current().attempt.path.policy.max_paths
 
     def way(answers: tuple[bool, ...]):
+        nonlocal ways
+        ways += 1
+        if ways > _RUNS * bound:
+            raise BranchError(
+                f"{user_place()} asks more of traced values than can be followed: got more than {ways - 1} ways "
+                "through it. Wanted code without a loop that ends when the data say so; or allow more ways: "
+                "t2j(..., max_paths=...)"
+            )
         _put_back(places(), before)
         try:
             with _answering(_Answers(answers)):

@@ -7,10 +7,9 @@ import copy
 import functools
 import operator
 
-import jax
 import numpy as np
 import torch
-from jax.extend.core import concrete_or_error
+from jax.core import Tracer
 
 from ..calls.follow import answered
 from ..calls.item import Item
@@ -51,10 +50,7 @@ def values(tensor: torch.Tensor, what: str) -> np.ndarray:
 
 def _concrete(array):
     """The values of an array that is traced for differentiation only, else None."""
-    try:
-        return concrete_or_error(None, array)
-    except jax.errors.ConcretizationTypeError:
-        return None
+    return array.to_concrete_value() if isinstance(array, Tracer) else array
 
 
 def _scalar(tensor, what: str):

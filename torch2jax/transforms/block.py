@@ -25,6 +25,9 @@ from .warned import Warned
 __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
 
 
+_TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
+
+
 class _More(BaseException):
     """A block has an effect that was not known. No `Exception`, since code within handles these."""
 
@@ -260,8 +263,8 @@ def trace_blocks(trace: Callable[[Effects], Any], operator: str) -> Any:
     Raises:
         RuntimeError: a block does what PyTorch does not allow there either.
     """
-    effects = Effects()
-    while True:
+    effects, why = Effects(), f"other effects in each of {_TRACINGS} tracings"
+    for _ in range(_TRACINGS):
         effects.settle()
         try:
             return trace(effects)
@@ -269,7 +272,8 @@ def trace_blocks(trace: Callable[[Effects], Any], operator: str) -> Any:
             continue
         except Uncontained as refused:
             why = str(refused)
-        raise uncaptured(operator, f"got {why} within; wanted a function of tensors whose results are all it does")
+            break
+    raise uncaptured(operator, f"got {why} within; wanted a function of tensors whose results are all it does")
 
 
 def uncaptured(operator: str, why: str) -> Exception:

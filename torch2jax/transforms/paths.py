@@ -9,7 +9,8 @@ A way that ends in an exception which the code itself raises is a check: it is t
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -23,7 +24,19 @@ from ..errors import BranchError, Place, TracedValueError, asking_place, is_rais
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..translation import current
-from .programs import Atom, Check, Program, constant, evaluated, is_same_step, is_same_value, joined, new_var, pruned
+from .programs import (
+    Atom,
+    Check,
+    Program,
+    constant,
+    evaluated,
+    is_same_step,
+    is_same_value,
+    joined,
+    new_var,
+    pruned,
+    values_alike,
+)
 from .traces import current_trace, decides, running, without_derivatives
 from .warned import Warned, give
 
@@ -102,6 +115,14 @@ _CHECKS: dict[str, Callable[[Any, str], None] | None] = {
 
 _FEW = 4  # questions that a way may ask though there may be no room for its other ways: they may be checks
 
+# For each of the ways that are allowed, and for no fewer than this many:
+_AT_LEAST = 64
+_TURNS = 4  # questions of one line on one way: a loop that nothing but exceptions ends has no other bound
+_RUNS = 16  # ways of all kinds
+_ASKED = 512  # questions on all of them: what is traced grows with the square of a loop's turns
+
+_ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
+
 
 class _Question(NamedTuple):
     place: Place
@@ -109,6 +130,15 @@ class _Question(NamedTuple):
     answer: bool
     is_settled: bool
     """Whether the user has said what the answer is."""
+
+    @property
+    def side(self) -> tuple[Place, bool]:
+        """Where the answer leads to."""
+        return self.place, self.answer
+
+    @property
+    def other_side(self) -> tuple[Place, bool]:
+        return self.place, not self.answer
 
 
 _question_p = Primitive("question")
@@ -123,14 +153,25 @@ class Path:
         trace: what JAX traces the code with.
         answers: to the first questions; None for code that runs as it is, without any.
         limit: how many questions more get an answer.
+        checks: sides of questions on which the code has raised an exception of its own.
     """
 
-    def __init__(self, policy: Policy, trace: Any, answers: tuple[bool, ...] | None = None, limit: int = 0):
-        self.policy, self._trace, self._answers, self._limit = policy, trace, answers, limit
+    def __init__(
+        self,
+        policy: Policy,
+        trace: Any,
+        answers: tuple[bool, ...] | None = None,
+        limit: int = 0,
+        checks: Collection[tuple[Place, bool]] = (),
+    ):
+        self.policy, self._trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
         self.asked: list[_Question] = []
         self.is_abandoned = False
+        self.refusal: BranchError | None = None
+        """Why it cannot be followed, if it was abandoned for that."""
         self.warned: list[Warned] = []
-        self._known: list[tuple[Any, bool]] = []
+        self._known: dict[Any, list[tuple[Any, bool]]] = {}
+        self._count = 0
 
     @property
     def is_one_of_several(self) -> bool:
@@ -148,6 +189,9 @@ class Path:
             Fork: there is none yet.
         """
         place, asking = user_place(), asking_place()
+        self._count += 1
+        if self._count > _ANSWERED:
+            self._refuse(place)
         settled = self.policy.answer(place, asking)
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
@@ -155,7 +199,8 @@ class Path:
         flag = _flag(tensor)
         if not decides(flag, self._trace) or (settled is None and self.policy.max_paths == 1):
             raise TracedValueError(what)
-        for before, found in self._known:
+        alike = self._known.setdefault(values_alike(flag), [])
+        for before, found in alike:
             if is_same_value(flag, before):
                 return found
         if self._answers is None:
@@ -166,14 +211,29 @@ class Path:
         elif number < len(given):
             found = given[number]
         elif number - len(given) < self._limit:
-            found = True
+            found = self._likely(place)
         else:
             self._abandon()
         self.asked.append(_Question(place, asking.file, found, settled is not None))
         with running(self._trace):
             _question_p.bind(flag)
-        self._known.append((flag, found))
+        alike.append((flag, found))
         return found
+
+    def _likely(self, place: Place) -> bool:
+        """An answer with which the code goes far: a loop goes on, and no check finds something."""
+        before = next((question.answer for question in reversed(self.asked) if question.place == place), None)
+        if before is not None:
+            return before
+        return (place, True) not in self._checks or (place, False) in self._checks
+
+    def _refuse(self, place: Place):
+        self.refusal = BranchError(
+            f"bool(tensor) at {place} is asked of a traced value again and again on one way, with an answer that is "
+            f"known: got {self._count} questions. Wanted code that ends with these answers: one that a loop waits for "
+            "changes in the loop, and what `answers=` says of it ends it"
+        )
+        self._abandon()
 
     def _abandon(self):
         self.is_abandoned = True
@@ -227,6 +287,22 @@ class _Run(NamedTuple):
     results: list
     consts: list[tuple[Var, Any]]
 
+    @property
+    def loop(self) -> tuple[Place, int]:
+        """The line that asks most often, and how often it does."""
+        asking = Counter(question.place for question in self.asked if not question.is_settled)
+        return max(asking.items(), key=lambda item: item[1], default=(Place("", 0, ""), 0))
+
+
+class _Start(NamedTuple):
+    """Where ways are still to be gone."""
+
+    answers: tuple[bool, ...]
+    side: tuple[Place, bool] | None
+    """The last of the answers, if no run has given it."""
+    unfinished: _Run | None = None
+    """The run that goes on there."""
+
 
 class _Static(NamedTuple):
     """A leaf that is no array."""
@@ -279,52 +355,87 @@ class _Ways:
     def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: Policy):
         self._run, self._policy = run, policy
         self._root = _Node()
-        self._live = self._open = 0
+        self._checks: set[tuple[Place, bool]] = set()
+        self._live = self._runs = self._asked = 0
         self._consts: dict[Any, Var] = {}
         self._values: dict[Var, Any] = {}
 
     def joined(self, warned: set) -> tuple[Any, list]:
-        self._explore(())
-        side = self._side(self._root)
-        if isinstance(side, _Raised):
-            raise side.error
+        self._explore()
+        try:
+            side = self._side(self._root)
+            if isinstance(side, _Raised):
+                raise side.error
+            results = iter(evaluated(pruned(side.program), self._values))
+        except RecursionError as error:
+            raise BranchError(
+                f"branches are nested too deep: got {self._live} ways through the code, one inside of another, more "
+                "than Python's stack has room for. A loop that ends when the data say so is torch.while_loop; or "
+                "allow more by sys.setrecursionlimit"
+            ) from error
         new = {warning.key: warning for warning in side.warned if warning.key not in warned}
         give(new.values())
-        results = iter(evaluated(pruned(side.program), self._values))
         leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
         return side.structure.unflatten(leaves), side.notes
 
-    def _explore(self, answers: tuple[bool, ...]) -> None:
-        """Goes all ways that begin with some answers."""
-        budget = self._policy.max_paths - self._live - self._open
-        run = self._go(answers, max(budget, _FEW))
-        if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
-            raise self._too_many(run)
-        self._insert(run)
-        given = tuple(question.answer for question in run.asked)
-        others = [i for i in range(len(answers), len(given)) if not run.asked[i].is_settled]
-        self._live += run.end is not None and not (isinstance(run.end, _Raised) and run.end.is_check)
-        self._open += len(others)
-        self._expect_few(run)
-        for i in others:
-            self._open -= 1
-            self._explore((*given[:i], not given[i]))
-        if run.end is None:
-            self._live += 1
-            self._expect_few(run)
-            self._live -= 1
-            self._explore(given)
+    def _explore(self) -> None:
+        """Goes all ways, the last first that part from one which was gone."""
+        pending = [_Start((), None)]
+        while pending:
+            start = pending.pop()
+            expected = sum(other.side is not None and other.side not in self._checks for other in pending)
+            budget = self._policy.max_paths - self._live - expected
+            if start.unfinished is not None and budget <= 0:
+                raise self._too_many(start.unfinished)
+            run = self._go(start.answers, max(budget, _FEW))
+            if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
+                raise self._too_many(run)
+            self._insert(run)
+            self._count(run)
+            pending.extend(self._others(start, run))
 
-    def _expect_few(self, run: _Run) -> None:
+    def _count(self, run: _Run) -> None:
+        is_check = isinstance(run.end, _Raised) and run.end.is_check
+        if is_check:
+            self._checks.add(run.asked[-1].side)
+        self._live += run.end is not None and not is_check
+        self._runs += 1
+        self._asked += len(run.asked)
+        bound, (_, turns) = max(self._policy.max_paths, _AT_LEAST), run.loop
         if self._live > self._policy.max_paths:
             raise self._too_many(run)
+        if (turns > _TURNS * bound and run.end is None) or self._runs > _RUNS * bound or self._asked > _ASKED * bound:
+            raise self._too_many(run)
+
+    def _others(self, start: "_Start", run: _Run) -> "list[_Start]":
+        """What is left to do behind a run, the first last."""
+        given = tuple(question.answer for question in run.asked)
+        others = [
+            _Start((*given[:i], not given[i]), run.asked[i].other_side)
+            for i in range(len(start.answers), len(given))
+            if not run.asked[i].is_settled
+        ]
+        if run.end is not None:
+            return others
+        # Whether a loop may go on depends on what is beside it: are these ways, or checks?
+        ends = {other.side: i for i, other in reversed(list(enumerate(others)))}
+        asked = {i for sides in (ends, {other.side: i for i, other in enumerate(others)}) for i in sides.values()}
+        first = [other for i, other in enumerate(others) if i in asked and other.side not in self._checks]
+        rest = [other for i, other in enumerate(others) if i not in asked or other.side in self._checks]
+        return [*rest, _Start(given, None, run), *first]
 
     def _too_many(self, run: _Run) -> BranchError:
+        place, turns = run.loop
+        raised = self._runs - self._live
         return BranchError(
-            f"bool(tensor) at {run.asked[-1].place} is asked of a traced value on more ways than can be followed: "
-            f"got more than {self._policy.max_paths} ways through the code. A loop that ends when the data say so "
-            "is torch.while_loop (torch._higher_order_ops.while_loop), a choice of tensors is torch.where or "
-            "torch.cond; or allow more ways: t2j(..., max_paths=...)"
+            f"bool(tensor) at {place} is asked of a traced value on more ways than can be followed: got more than "
+            f"{self._policy.max_paths} ways through the code, or many more that raise exceptions (it ran "
+            f"{self._runs} times, {raised} of these to no end but an exception; on the last way this line asked "
+            f"{turns} times). A loop that ends when the data say so is torch.while_loop "
+            "(torch._higher_order_ops.while_loop), or jax.lax.while_loop around the call; a loop that may end early "
+            "is a `for` of few turns; a choice of tensors is torch.where or torch.cond; a question whose answer is "
+            "always the same can be told it: t2j(..., answers={'file.py:line': False}); or allow more ways: "
+            "t2j(..., max_paths=...)"
         )
 
     def _go(self, answers: tuple[bool, ...], limit: int) -> _Run:
@@ -333,7 +444,7 @@ class _Ways:
 
         def traced():
             nonlocal path, end
-            path = Path(self._policy, current_trace(), answers, limit)
+            path = Path(self._policy, current_trace(), answers, limit, self._checks)
             try:
                 tree, note = self._run(path)
             except Fork as fork:
@@ -354,6 +465,8 @@ class _Ways:
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
+        if path.refusal is not None:
+            raise path.refusal
         consts = list(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
         return _Run(path.asked, end, jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars, consts)
 

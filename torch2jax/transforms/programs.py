@@ -32,6 +32,7 @@ __all__ = [
     "joined",
     "new_var",
     "pruned",
+    "values_alike",
 ]
 
 Atom = Any
@@ -332,6 +333,33 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
         return False
     pairs = zip(step.in_tracers, again.in_tracers, strict=False)
     return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
+
+
+def values_alike(array: Any, depth: int = 8) -> Any:
+    """What is the same for arrays of which `is_same_value` may be true, and tells most others apart, as a hash does."""
+    return _likeness(array, depth, {})
+
+
+def _likeness(array: Any, depth: int, found: dict) -> Any:
+    array = without_derivatives(array)
+    if isinstance(array, batching.BatchTracer):
+        return "batch", array.batch_dim, _likeness(array.val, depth, found)
+    if not isinstance(array, core.Tracer):
+        return "values"
+    if not isinstance(array, pe.DynamicJaxprTracer):
+        return id(array)
+    atom: Atom = array.val
+    if isinstance(atom, Literal):
+        return _key(atom)
+    key = atom, depth
+    if key not in found:
+        step = array.parent
+        if step is None or not depth or step.effects:
+            found[key] = atom
+        else:
+            operands = (_likeness(x, depth - 1, found) for x in step.in_tracers)
+            found[key] = hash((step.primitive, step.outvars.index(atom), *operands))
+    return found[key]
 
 
 def _avals(atoms: Sequence[Atom]) -> list:
