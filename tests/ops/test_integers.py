@@ -110,6 +110,17 @@ def test_powers_of_and_by_numbers(dtype, exponent):
     assert int(t2j(lambda: 3**constant)()) == int(3**constant)
 
 
+@pytest.mark.parametrize("number", [300, -300, 2.5])
+def test_float_power_by_a_number_that_the_integers_do_not_hold(number):
+    values = pairs(torch.int8)[1][:256]
+    agree(lambda x: torch.float_power(x, number), values[values > 0])
+
+
+def test_the_least_integer_has_a_greatest_common_divisor():
+    """``jnp.gcd`` never ends for it."""
+    agree(torch.gcd, torch.tensor([-128, -128, -128], dtype=torch.int8), torch.tensor([0, 6, -128], dtype=torch.int8))
+
+
 @pytest.mark.parametrize("to", CASTS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
 def test_casts(dtype, to):

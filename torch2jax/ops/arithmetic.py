@@ -11,10 +11,11 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
-from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, canonical, expect, is_integral
+from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, is_integral
 from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .complex import complex_power
+from .conversion import converted
 from .elementwise import trunc
 from .families import default, default_once, exact, floating_once, floating_real
 
@@ -264,10 +265,16 @@ def _float_power_dtype(input, exponent) -> torch.dtype:
     return torch.complex128 if is_complex else torch.float64
 
 
-@exact(torch.float_power, dtype=_float_power_dtype)
+def _prepare_float_power(input, exponent):
+    """Both in double precision, before they meet: a number is not wrapped to the integers of a tensor."""
+    dtype = _float_power_dtype(input, exponent)
+    number = complex if dtype.is_complex else float
+    return tuple(converted(x, dtype) if isinstance(x, torch.Tensor) else number(x) for x in (input, exponent)), {}
+
+
+@exact(torch.float_power, dtype=_float_power_dtype, prepare=_prepare_float_power)
 def float_power(input, exponent):
-    dtype = canonical(torch.complex128 if is_complex(input) else torch.float64)
-    return pow(cast(input, dtype), cast(exponent, dtype))
+    return pow(input, exponent)
 
 
 @implements_tensors(torch.Tensor.float_power_)
