@@ -41,14 +41,13 @@ def _parts_of(module: _Module) -> list[dict]:
 
 
 def _put_back_later(module: _Module, place: dict, name: str, before) -> None:
-    reference, changes = weakref.ref(module), current().settings.changes
+    reference = weakref.ref(module)
 
     def undo() -> None:
-        changes.remove(undo)
         if before is not _ABSENT:
             place[name] = before
         elif (there := reference()) is not None:
             for part in _parts_of(there):
                 part.pop(name, None)
 
-    changes.append(undo)
+    current().settings.undo_later(undo)

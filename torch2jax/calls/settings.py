@@ -47,6 +47,15 @@ class Settings:
             dtypes = [(device, torch.get_autocast_dtype(device)) for device in _DEVICES]
             self._autocast = enabled, dtypes, torch.is_autocast_cache_enabled(), _nesting()
 
+    def undo_later(self, undo: Callable[[], None]) -> None:
+        """Lets the end of the call undo a change of an object from outside."""
+
+        def undone() -> None:
+            self.changes.remove(undone)
+            undo()
+
+        self.changes.append(undone)
+
     def restore(self) -> None:
         """Puts back what was there before the call."""
         self.undo_changes()
