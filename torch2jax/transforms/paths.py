@@ -402,12 +402,12 @@ class _Ways:
         self._runs += 1
         self._asked += len(run.asked)
         bound, (_, turns) = max(self._policy.max_paths, _AT_LEAST), run.loop
-        if self._live > self._policy.max_paths:
-            raise self._too_many(run)
-        if (turns > _TURNS * bound and run.end is None) or self._runs > _RUNS * bound or self._asked > _ASKED * bound:
+        is_endless = run.end is None and turns > _TURNS * bound
+        are_many = self._live > self._policy.max_paths or self._runs > _RUNS * bound or self._asked > _ASKED * bound
+        if is_endless or are_many:
             raise self._too_many(run)
 
-    def _others(self, start: "_Start", run: _Run) -> "list[_Start]":
+    def _others(self, start: _Start, run: _Run) -> list[_Start]:
         """What is left to do behind a run, the first last."""
         given = tuple(question.answer for question in run.asked)
         others = [
@@ -417,11 +417,14 @@ class _Ways:
         ]
         if run.end is not None:
             return others
-        # Whether a loop may go on depends on what is beside it: are these ways, or checks?
-        ends = {other.side: i for i, other in reversed(list(enumerate(others)))}
-        asked = {i for sides in (ends, {other.side: i for i, other in enumerate(others)}) for i in sides.values()}
-        first = [other for i, other in enumerate(others) if i in asked and other.side not in self._checks]
-        rest = [other for i, other in enumerate(others) if i not in asked or other.side in self._checks]
+        # Whether a loop may go on depends on what is beside it: are these ways, or checks? Of the exits of each line
+        # the deepest and the shallowest tell.
+        deepest = {other.side: other for other in others}
+        shallowest = {other.side: other for other in reversed(others)}
+        first, rest = [], []
+        for other in others:
+            tells = other is deepest[other.side] or other is shallowest[other.side]
+            (first if tells and other.side not in self._checks else rest).append(other)
         return [*rest, _Start(given, None, run), *first]
 
     def _too_many(self, run: _Run) -> BranchError:

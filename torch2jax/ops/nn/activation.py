@@ -101,10 +101,10 @@ def elu(input, *, alpha=1.0, scale=1, input_scale=1):
         negative = lax.mul(_expm1_below(_times(x, input_scale)), like(x, alpha))
         return _times(where(lax.gt(x, like(x, 0)), x, negative), scale)
 
-    return straight_where(lambda x: lax.eq(x, like(x, 0)), body, input)
+    return _straight_at_kinks(lambda x: lax.eq(x, like(x, 0)), body, input)
 
 
-def straight_where(is_kink: Callable, body: Callable, x):
+def _straight_at_kinks(is_kink: Callable, body: Callable, x):
     """``body(x)``, elementwise, taken for a straight line at kinks: PyTorch has second derivatives of zero there."""
 
     @jax.custom_jvp
@@ -114,10 +114,9 @@ def straight_where(is_kink: Callable, body: Callable, x):
     @function.defjvp
     def _(primals, tangents):
         def straight(x):
-            at = lax.stop_gradient(x)
+            at = lax.stop_gradient(x)  # so that neither the value nor the slope there has a derivative
             value, slope = jax.jvp(body, (at,), (lax.full_like(at, 1),))
-            line = lax.add(lax.stop_gradient(value), lax.mul(lax.stop_gradient(slope), lax.sub(x, at)))
-            return where(is_kink(at), line, body(x))
+            return where(is_kink(at), lax.add(value, lax.mul(slope, lax.sub(x, at))), body(x))
 
         return jax.jvp(straight, primals, tangents)
 
@@ -226,9 +225,8 @@ def mish(input):
 
 @activation(F.softplus, fits=("beta", "threshold"))
 def softplus(input, *, beta=1, threshold=20):
-    return straight_where(
-        lambda x: lax.eq(_times(x, beta), like(x, threshold)), functools.partial(_softplus, beta, threshold), input
-    )
+    is_bound = lambda x: lax.eq(_times(x, beta), like(x, threshold))
+    return _straight_at_kinks(is_bound, functools.partial(_softplus, beta, threshold), input)
 
 
 def _softplus(beta, threshold, input):
