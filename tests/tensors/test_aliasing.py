@@ -477,10 +477,15 @@ def gradients_in_pytorch(program, expected: State, given=inputs) -> list[torch.T
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
-def with_gradients(program, notes: list, *, differentiated: bool = True) -> tuple[Callable, Callable]:
+def with_gradients(
+    program, notes: list, *, differentiated: bool = True, execute: Callable = execute
+) -> tuple[Callable, Callable]:
     """A program as a function of tensors, and of arrays, with gradients; metadata and exceptions go to `notes`.
 
     While JAX differentiates, inputs require grad, so that the program may raise other exceptions; these come last.
+
+    Args:
+        execute: runs the program on tensors.
     """
 
     def run(tensors):
@@ -505,9 +510,9 @@ def with_gradients(program, notes: list, *, differentiated: bool = True) -> tupl
     return run, values_and_gradients
 
 
-def translated(program, notes: list, *, jit: bool, differentiated: bool = True):
+def translated(program, notes: list, *, jit: bool, differentiated: bool = True, execute: Callable = execute):
     """The arrays of the live tensors and the gradients; metadata and exceptions are left in `notes`."""
-    run, values_and_gradients = with_gradients(program, notes, differentiated=differentiated)
+    run, values_and_gradients = with_gradients(program, notes, differentiated=differentiated, execute=execute)
     arrays = [t2j(tensor) for tensor in inputs()]
     if jit:
         return jax.jit(values_and_gradients, compiler_options=QUICK)(*arrays)

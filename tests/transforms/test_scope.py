@@ -5,13 +5,11 @@ import os
 import warnings
 
 import hypothesis
-import jax
 import jax.numpy as jnp
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from tests.tensors.test_aliasing import (
-    QUICK,
     State,
     assert_close,
     execute,
@@ -20,9 +18,8 @@ from tests.tensors.test_aliasing import (
     metadata,
     random_programs,
     steps,
-    weight,
+    translated,
 )
-from torch2jax import t2j
 
 PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "60"))
 
@@ -74,33 +71,11 @@ def test_random_programs_agree(program, begin, length, nested):
 def check(program, execute_in_jax) -> None:
     expected = execute(program, inputs())
     notes: list = []
-
-    def run(tensors):
-        state = execute_in_jax(program, tensors)
-        notes[:] = [metadata(state), state.raised]
-        return list(state.live)
-
-    def scalar(*arrays):
-        results = t2j(run)(list(arrays))
-        floats = [(i, x) for i, x in enumerate(results) if jnp.issubdtype(x.dtype, jnp.inexact)]
-        return sum((jnp.sum(x * weight(i, x.shape)).real for i, x in floats), jnp.zeros(())), results
-
     wanted = gradients_in_pytorch(program, expected)
-
-    def transformed(*arrays):
-        results = t2j(run)(list(arrays))
-        if wanted is None:  # where its inputs require grad, PyTorch refuses what it does else
-            return (), results
-        noted = list(notes)
-        gradients = jax.grad(scalar, argnums=(0, 1, 2), has_aux=True)(*arrays)[0]
-        notes[:] = [*noted, notes[1]]
-        return gradients, results
-
-    arrays = [t2j(tensor) for tensor in inputs()]
-    gradients, results = jax.jit(transformed, compiler_options=QUICK)(*arrays)
+    results, gradients = translated(program, notes, jit=True, differentiated=wanted is not None, execute=execute_in_jax)
     assert notes[0] == metadata(expected)
     assert all(raised == expected.raised for raised in notes[1:])
     for i, (got, want) in enumerate(zip(results, expected.live, strict=True)):
         assert_close(got, want, f"live tensor {i}")
-    for i, (got, want) in enumerate(zip(gradients, wanted or (), strict=False)):
+    for i, (got, want) in enumerate(zip(gradients or (), wanted or (), strict=False)):
         assert_close(jnp.conj(got), want, f"gradient of input {i}")
