@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch2jax import t2j
-
-from .outcome import Refused, quiet
+from .derivatives import Derivatives
+from .outcome import quiet
 from .samples import Case
 
 __all__ = ["Found", "Point", "compared", "points"]
@@ -81,6 +80,20 @@ def points(case: Case) -> Iterator[Point]:
         yield Point("equal arguments", tensors)
 
 
+class _Code:
+    """A function at some tensors, as `Derivatives` takes a case."""
+
+    name, sample = "", None
+
+    def __init__(self, function: Callable, tensors: list[torch.Tensor]):
+        self._function = function
+        self.tensors = [x.detach().clone().requires_grad_(x.is_floating_point() and x.numel() > 0) for x in tensors]
+
+    def differentiable(self, *tensors) -> list[torch.Tensor]:
+        leaves = pytree.tree_leaves(self._function(*tensors))
+        return [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
 def compared(function: Callable, tensors: list[torch.Tensor]) -> list[Found]:
     """The derivatives of a function of tensors, in eager JAX and in PyTorch.
 
@@ -88,22 +101,45 @@ def compared(function: Callable, tensors: list[torch.Tensor]) -> list[Found]:
         Refused: PyTorch does not differentiate it there.
     """
     with quiet():
-        return _compared(function, tensors)
+        torch.manual_seed(0)
+        derivatives = Derivatives(_Code(function, tensors))
+        torch.manual_seed(0)  # away from zero, which hides what is not
+        derivatives.cotangents = [torch.rand_like(x) + 0.5 for x in derivatives.outputs]
+        derivatives.tangents = [torch.rand_like(derivatives.case.tensors[i]) + 0.5 for i in derivatives.wanted]
+        return _compared(derivatives)
 
 
-def _compared(function: Callable, tensors: list[torch.Tensor]) -> list[Found]:
-    torch.manual_seed(0)
-    at = [i for i, x in enumerate(tensors) if x.is_floating_point() and x.numel()]
-    theirs = _InPyTorch(function, tensors, at)
-    ours = _InJax(function, tensors, at, theirs)
-    first = ours.pull(*ours.arrays)
-    found = [_found("first", first, theirs.first)]
-    if theirs.second is not None and found[0].kind != "differs":
-        found.append(_found("second", ours.second(), theirs.second))
-    pushed = sum(float(np.vdot(c, x)) for c, x in zip(ours.cotangents, ours.push(), strict=True))
-    pulled = sum(float(np.vdot(t, x)) for t, x in zip(ours.tangents, theirs.first, strict=True))
+def _compared(derivatives: Derivatives) -> list[Found]:
+    inputs, tangents = derivatives.inputs, [x.numpy() for x in derivatives.tangents]
+    expected = [_values(x) for x in derivatives.expected]
+    found = [_found("first", derivatives.pull(*inputs), expected)]
+    second = _second_in_pytorch(derivatives)
+    if second is not None and found[0].kind != "differs":
+        _, pull_second = jax.vjp(derivatives.pull, *inputs)
+        found.append(_found("second", pull_second([*map(jax.numpy.asarray, tangents)]), second))
+    cotangents = [x.numpy() for x in derivatives.cotangents]
+    pushed = sum(float(np.vdot(c, x)) for c, x in zip(cotangents, derivatives.push(*inputs), strict=True))
+    pulled = sum(float(np.vdot(t, x)) for t, x in zip(tangents, expected, strict=True))
     found.append(_found("forward", [np.asarray(pushed)], [np.asarray(pulled)]))
     return found
+
+
+def _values(gradient: torch.Tensor) -> np.ndarray:
+    return gradient.detach().to_dense().numpy(force=True)
+
+
+def _second_in_pytorch(derivatives: Derivatives) -> list[np.ndarray] | None:
+    """The derivatives of the gradients, those of constant ones too; None where PyTorch has none."""
+    of = [derivatives.case.tensors[i] for i in derivatives.wanted]
+    pairs = [(g, t) for g, t in zip(derivatives.expected, derivatives.tangents, strict=True) if g.requires_grad]
+    if not pairs:
+        return [np.zeros(x.shape) for x in of]
+    try:
+        grads = torch.autograd.grad([g for g, _ in pairs], of, [t for _, t in pairs], allow_unused=True)
+    except Exception:
+        return None
+    zeros = map(torch.zeros_like, of)  # PyTorch may give zeros without memory
+    return [_values(zero if g is None else g + zero) for zero, g in zip(zeros, grads, strict=True)]
 
 
 def _found(order: str, got: list, wanted: list) -> Found:
@@ -119,70 +155,3 @@ def _found(order: str, got: list, wanted: list) -> Found:
 
 def _shown(arrays: list) -> str:
     return str([np.round(np.asarray(x).ravel()[:5].astype(float), 4).tolist() for x in arrays])
-
-
-class _InPyTorch:
-    def __init__(self, function: Callable, tensors: list[torch.Tensor], at: list[int]):
-        filled = [x.detach().clone() for x in tensors]
-        leaves = [filled[i].requires_grad_() for i in at]
-        try:
-            results = _results(function, filled)
-        except Exception as error:
-            raise Refused(repr(error)) from error
-        self.places = [i for i, x in enumerate(results) if x.requires_grad and x.is_floating_point()]
-        if not self.places:
-            raise Refused("nothing to differentiate")
-        outputs = [results[i] for i in self.places]
-        self.cotangents = [torch.rand_like(x) + 0.5 for x in outputs]
-        self.tangents = [torch.rand_like(x) + 0.5 for x in leaves]
-        try:
-            grads = torch.autograd.grad(outputs, leaves, self.cotangents, create_graph=True, allow_unused=True)
-        except Exception as error:
-            raise Refused(repr(error)) from error
-        grads = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
-        self.first = [g.detach().to_dense().numpy(force=True) for g in grads]
-        self.second = self._second(grads, leaves)
-
-    def _second(self, grads, leaves) -> list | None:
-        pairs = [(g, t) for g, t in zip(grads, self.tangents, strict=True) if g.requires_grad]
-        if not pairs:
-            return [np.zeros(x.shape) for x in leaves]
-        try:
-            found = torch.autograd.grad([g for g, _ in pairs], leaves, [t for _, t in pairs], allow_unused=True)
-        except Exception:
-            return None
-        return [
-            np.zeros(x.shape) if g is None else (g.detach() + torch.zeros_like(x)).numpy(force=True)
-            for x, g in zip(leaves, found, strict=True)
-        ]
-
-
-def _results(function: Callable, tensors) -> list[torch.Tensor]:
-    return [x for x in pytree.tree_leaves(function(*tensors)) if isinstance(x, torch.Tensor)]
-
-
-class _InJax:
-    def __init__(self, function: Callable, tensors: list[torch.Tensor], at: list[int], theirs: _InPyTorch):
-        self.given = [t2j(x.detach()) for x in tensors]
-        self.at, self.places = at, theirs.places
-        self.arrays = [self.given[i] for i in at]
-        self.cotangents = [x.numpy() for x in theirs.cotangents]
-        self.tangents = [x.numpy() for x in theirs.tangents]
-        self._run = t2j(lambda *tensors: _results(function, tensors))
-
-    def __call__(self, *arrays):
-        given = list(self.given)
-        for i, array in zip(self.at, arrays, strict=True):
-            given[i] = array
-        results = self._run(*given)
-        return [results[i] for i in self.places]
-
-    def pull(self, *arrays):
-        cotangents = [jax.numpy.asarray(c) for c in self.cotangents]
-        return jax.vjp(self, *arrays)[1](cotangents)
-
-    def second(self):
-        return jax.vjp(self.pull, *self.arrays)[1](tuple(jax.numpy.asarray(t) for t in self.tangents))
-
-    def push(self):
-        return jax.jvp(self, tuple(self.arrays), tuple(jax.numpy.asarray(t) for t in self.tangents))[1]
