@@ -9,10 +9,18 @@ gradients of all parameters and inputs are compared with PyTorch's. It takes som
 
 import argparse
 import collections
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import jax
+import torch
+
+from tests.compiling import keep_context, set_flags
+from tests.ops.database import Refused
+from tests.ops.database.exceptions import excluded
+from tests.ops.database.modules import check_module
+from tests.ops.database.options import options
 
 PAGE = Path(__file__).parents[1] / "docs" / "module-options.md"
 
@@ -28,11 +36,6 @@ class Outcome(NamedTuple):
 
 def outcomes(text: str) -> Iterator[Outcome]:
     """Those of the options whose name contains a text."""
-    from tests.ops.database import Refused
-    from tests.ops.database.exceptions import excluded
-    from tests.ops.database.modules import check_module
-    from tests.ops.database.options import options
-
     for option in options():
         if text.lower() not in option.name.lower():
             continue
@@ -52,9 +55,6 @@ def outcomes(text: str) -> Iterator[Outcome]:
 
 def page(found: list[Outcome]) -> Iterator[str]:
     """The lines of the page."""
-    import jax
-    import torch
-
     tried = [x for x in found if x.kind != "refused"]
     agree = sum(x.kind == "agrees" for x in tried)
     yield "# Options of modules"
@@ -93,9 +93,6 @@ def main() -> None:
     parser.add_argument("text", nargs="?", default="")
     parser.add_argument("--output", type=Path, default=PAGE)
     arguments = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from tests.compiling import keep_context, set_flags
-
     set_flags()
     keep_context()
     found = []

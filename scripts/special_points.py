@@ -9,11 +9,18 @@ arguments. An entry that takes longer than a minute is left where it is.
 
 import argparse
 import collections
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from tests.compiling import keep_context, set_flags
+from tests.ops.database import Refused, cases, entries, full_name
+from tests.ops.database.exceptions import excluded, has_values, is_drawn
+from tests.ops.database.special import compared, points
 
 PAGE = Path(__file__).parents[1] / "docs" / "special-points.md"
 SAMPLES = 2
@@ -49,11 +56,6 @@ def _expire(*_) -> None:
 
 def tried(pattern: str) -> Tried:
     """What comes of the entries whose name matches."""
-    import torch
-
-    from tests.ops.database import entries, full_name
-    from tests.ops.database.exceptions import excluded, is_drawn
-
     counts: collections.Counter = collections.Counter()
     rows: list[Row] = []
     signal.signal(signal.SIGALRM, _expire)
@@ -77,12 +79,6 @@ def tried(pattern: str) -> Tried:
 
 
 def _of_entry(op: Any, counts: collections.Counter) -> Iterator[Row]:
-    import torch
-
-    from tests.ops.database import Refused, cases, full_name
-    from tests.ops.database.exceptions import has_values
-    from tests.ops.database.special import compared, points
-
     differing: dict[str, list] = collections.defaultdict(list)
     for case in cases(op, torch.float64, SAMPLES):
         if sum(x.numel() for x in case.tensors) > LARGEST or not has_values(case):
@@ -109,9 +105,6 @@ def _of_entry(op: Any, counts: collections.Counter) -> Iterator[Row]:
 
 def page(found: Tried) -> Iterator[str]:
     """The lines of the page."""
-    import jax
-    import torch
-
     counts = found.counts
     yield "# Special points"
     yield ""
@@ -141,14 +134,8 @@ def main() -> None:
     parser.add_argument("pattern", nargs="?", default="*")
     parser.add_argument("--output", type=Path, default=PAGE)
     arguments = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from tests.compiling import keep_context, set_flags
-
     set_flags()
     keep_context()
-
-    import jax
-
     with jax.enable_x64(True):
         found = tried(arguments.pattern)
     print(dict(found.counts))
