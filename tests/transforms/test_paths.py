@@ -500,6 +500,17 @@ def loop_that_waits_for_what_never_changes(x):
     return y
 
 
+def counting(function):
+    """A function that counts its runs."""
+
+    def counted(x):
+        counted.runs += 1
+        return function(x)
+
+    counted.runs = 0
+    return counted
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -514,16 +525,10 @@ def loop_that_waits_for_what_never_changes(x):
     ],
 )
 def test_no_loop_on_data_is_traced_without_end(function):
-    start, turns = time.process_time(), 0
-
-    def counted(x):
-        nonlocal turns
-        turns += 1
-        return function(x)
-
+    start, counted = time.process_time(), counting(function)
     with pytest.raises(BranchError, match=r"bool\(tensor\) at .*in \w+ is asked"):
         jax.make_jaxpr(t2j(counted))(INPUTS[0])
-    assert turns < 200
+    assert counted.runs < 200
     assert time.process_time() - start < 30  # a second or two on a machine that does nothing else
 
 
@@ -534,16 +539,10 @@ def test_a_loop_that_answers_keep_going_is_no_endless_one():
 
 
 def test_few_runs_tell_that_a_loop_has_no_end():
-    runs = 0
-
-    def halved(x):
-        nonlocal runs
-        runs += 1
-        return until_small(x)
-
+    counted = counting(until_small)
     with pytest.raises(BranchError, match=r"more than 64 ways.*while_loop.*answers=.*max_paths="):
-        jax.make_jaxpr(t2j(halved))(INPUTS[0])
-    assert runs < 8
+        jax.make_jaxpr(t2j(counted))(INPUTS[0])
+    assert counted.runs < 8
 
 
 @pytest.mark.parametrize("turns", [24, 63])
