@@ -1,4 +1,12 @@
-"""What wrong calls are told: what was got, what was wanted, what to do."""
+"""What wrong calls are told: what was got, what was wanted, what to do.
+
+The calls are those that newcomers have tried, in the order in which they would meet them.
+"""
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +16,350 @@ import torch
 from torch import nn
 
 import torch2jax
-from torch2jax import t2j
+from torch2jax import j2t, t2j, torch2jax as bridge
+
+X = jnp.ones((2, 3))
+LINEAR = nn.Linear(3, 4)
+STATE = t2j(LINEAR.state_dict())
+KEY = jax.random.key(0)
+EMBEDDING = nn.Embedding(3, 2)
+NORMED = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+SGD = torch.optim.SGD(LINEAR.parameters(), 0.1)
+
+
+class Row(NamedTuple):
+    """A wrong call, the exception it ends in, and texts that tell what was got, what was wanted, and what to do."""
+
+    call: Callable[[], Any]
+    error: type[Exception]
+    got: str
+    wanted: str
+    do: str
+
+
+def under_jit(function, *args, **kwargs):
+    return lambda: jax.jit(t2j(function))(*args, **kwargs)
+
+
+def on(function, *args, **kwargs):
+    return lambda: t2j(function)(*args, **kwargs)
 
 
 class Model(nn.Sequential):
     def sample(self, x):
         return self(x)
+
+
+class Optional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x, mask=None):
+        return self.layer(x)
+
+
+@torch.library.custom_op("messages::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.sin(x.numpy()))
+
+
+@functools.cache
+def doubled():
+    return bridge(lambda x: x * 2, X)
+
+
+@functools.cache
+def sorted_by_numpy():
+    return bridge(lambda x: torch.from_numpy(np.sort(x.detach().numpy())).sum(), jnp.ones(3))
+
+
+def fails_on_large(x):
+    if x.sum() > 3:
+        raise ValueError("too large")
+    return x
+
+
+def trains_from_outside(x):
+    SGD.zero_grad()
+    LINEAR(x).sum().backward()
+    SGD.step()
+    return x
+
+
+def on_explicit_mesh():
+    with jax.set_mesh(jax.make_mesh((2,), ("data",))):
+        x = jax.device_put(jnp.zeros((4,), jnp.int32), jax.P("data"))
+        table = jax.device_put(jnp.ones((4, 2)), jax.P("data"))
+        return jax.jit(t2j(nn.Embedding(4, 2)))(x, state_dict={"weight": table})
+
+
+def meta_without(name):
+    with torch.device("meta"):
+        model = nn.BatchNorm1d(3).eval()
+    state = {key: x for key, x in t2j(nn.BatchNorm1d(3).state_dict()).items() if key != name}
+    return t2j(model)(X, state_dict=state)
+
+
+STATIC = "static_argnames=("
+ROWS = {
+    "a tensor to a bridge": Row(
+        lambda: doubled()(torch.ones(2, 3)), TypeError, "'torch.Tensor'", "wanted an array", "t2j(tensor)"
+    ),
+    "a tensor to a bridge under jit": Row(
+        lambda: jax.jit(lambda x: doubled()(torch.ones(2, 3)))(X),
+        TypeError,
+        "'torch.Tensor'",
+        "wanted an array",
+        "t2j(tensor)",
+    ),
+    "numpy's float64": Row(
+        on(LINEAR, np.ones((2, 3))),
+        RuntimeError,
+        "input is float64",
+        "parameters are float32",
+        "input.astype('float32')",
+    ),
+    "integers": Row(
+        on(LINEAR, jnp.ones((2, 3), int)), RuntimeError, "input is int32", "are float32", "input.astype('float32')"
+    ),
+    "half precision": Row(
+        on(LINEAR, X.astype("float16")), RuntimeError, "input is float16", "are float32", "input.astype('float32')"
+    ),
+    "weights of bfloat16": Row(
+        on(nn.Conv1d(3, 4, 1).bfloat16(), X[..., None]),
+        RuntimeError,
+        "input is float32",
+        "are bfloat16",
+        "input.astype('bfloat16')",
+    ),
+    "weights of bfloat16 as a state": Row(
+        on(LINEAR, X, state_dict={name: x.astype("bfloat16") for name, x in STATE.items()}),
+        RuntimeError,
+        "input is float32",
+        "are bfloat16",
+        "input.astype('bfloat16')",
+    ),
+    "dtypes that differ": Row(
+        on(torch.bmm, jnp.ones((1, 2, 2)), jnp.ones((1, 2, 2), int)),
+        RuntimeError,
+        "args[0] is float32, args[1] is int32",
+        "same dtype",
+        "astype('float32')",
+    ),
+    "a bad shape": Row(
+        on(nn.Sequential(nn.Linear(4, 5)), X),
+        RuntimeError,
+        "input of shape (2, 3)",
+        "weight of shape (5, 4)",
+        "raised in the module 0",
+    ),
+    "an unknown name": Row(
+        on(LINEAR, X, state_dict={"wieght": STATE["weight"]}),
+        RuntimeError,
+        "'wieght'",
+        "names that the module lacks",
+        "nearest: 'weight'",
+    ),
+    "a weight of a wrong shape": Row(
+        on(LINEAR, X, state_dict={"weight": STATE["bias"]}), RuntimeError, "(4,)", "wanted (4, 3)", "for weight"
+    ),
+    "the parameters first": Row(
+        on(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
+    ),
+    "the parameters first under jit": Row(
+        under_jit(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
+    ),
+    "the parameters first, where a second argument may be": Row(
+        on(Optional(), t2j(Optional().state_dict()), X),
+        TypeError,
+        "Argument 0 is a state",
+        "wanted that by name",
+        "(*args, state_dict=state)",
+    ),
+    "a state for a closure": Row(
+        on(lambda x: LINEAR(x), X, state_dict=STATE),
+        TypeError,
+        "state_dict= for a function",
+        "(x, rng=)",
+        "functional_call(module, state, args)",
+    ),
+    "no key": Row(on(nn.Dropout(), X), RuntimeError, "a random operator", "needs a key", "rng=jax.random.key(0)"),
+    "a seed for a key": Row(on(nn.Dropout(), X, rng=0), TypeError, "got 0", "wanted one JAX key", "jax.random.key(0)"),
+    "a generator for a key": Row(
+        on(nn.Dropout(), X, rng=torch.Generator()), TypeError, "Generator", "wanted one JAX key", "jax.random.key(0)"
+    ),
+    "a key as an argument": Row(
+        on(nn.Dropout(), X, KEY), TypeError, "Argument 1 is a random key", "wanted that by name", "rng=key"
+    ),
+    "a text under jit": Row(
+        under_jit(lambda x, mode: x.sum() if mode == "sum" else x, X, "sum"),
+        TypeError,
+        "'str'",
+        "abstract array",
+        "static_argnames",
+    ),
+    "a flag under jit": Row(
+        under_jit(lambda x, keep: x.sum(0, keepdim=keep), X, True), TypeError, "not Tensor", "must be bool", STATIC
+    ),
+    "a flag that decides on shapes": Row(
+        under_jit(lambda x, keep: x.sum(0) if keep else x, X, True),
+        torch2jax.BranchError,
+        "float32[3] where it is True",
+        "wanted the same structure",
+        STATIC + "'keep',)",
+    ),
+    "a flag among overloads": Row(
+        under_jit(lambda x, down: torch.sort(x, descending=down), X, True),
+        TypeError,
+        "descending=Tensor",
+        "bool descending",
+        STATIC + "'down',)",
+    ),
+    "a dimension under jit": Row(
+        under_jit(lambda x, dim: x.sum(dim), X, 1),
+        torch2jax.TracedValueError,
+        "dim (int32)",
+        "needs the value",
+        STATIC + "'dim',)",
+    ),
+    "a range of a value": Row(
+        under_jit(lambda x: list(range(int(x.sum()))), X),
+        torch2jax.TracedValueError,
+        "int(tensor)",
+        "needs the value",
+        "without jit",
+    ),
+    "a length that depends on values": Row(
+        under_jit(lambda x: x.nonzero(), X), torch2jax.TracedValueError, "nonzero", "needs the value", "torch.where"
+    ),
+    "a slice of a traced length": Row(
+        under_jit(lambda x, n: x[:n], X, 1), torch2jax.TracedValueError, "n (int32)", "needs the value", STATIC
+    ),
+    "numpy under jit": Row(
+        under_jit(lambda x: np.sin(x), X),
+        torch2jax.TracedValueError,
+        "numpy.asarray(tensor)",
+        "needs the value",
+        "torch2jax(function, *examples)",
+    ),
+    "a kernel in numpy": Row(
+        under_jit(lambda x: torch.ops.messages.sine(x), X),
+        torch2jax.TracedValueError,
+        "Tensor.numpy()",
+        "kernel of messages::sine",
+        'call_torch=["messages::sine"]',
+    ),
+    "a function of jax within": Row(
+        on(lambda x: jnp.sin(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "a function of jax within, under jit": Row(
+        under_jit(lambda x: jax.nn.relu(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "a bridge within": Row(
+        on(lambda x: doubled()(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "an array of jax within": Row(
+        on(lambda x: x + jnp.ones(3), X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
+    ),
+    "one example for batch norm": Row(
+        on(NORMED, X[:1]), ValueError, "input size torch.Size([1, 3])", "more than 1 value", "module.eval()"
+    ),
+    "an index out of range": Row(
+        on(EMBEDDING, jnp.array([5])), IndexError, "indices from 5 to 5", "for 3 rows", "idx < num_embeddings"
+    ),
+    "an embedding of floats": Row(
+        on(EMBEDDING, X), RuntimeError, "got torch.FloatTensor", "Long, Int", "astype('int32')"
+    ),
+    "a sparse tensor": Row(
+        lambda: t2j(torch.eye(3).to_sparse()), torch2jax.SparseLayoutError, "sparse_coo", "dense tensors", "to_dense()"
+    ),
+    "a misspelt keyword": Row(
+        on(LINEAR, X, return_sate_dict=True),
+        TypeError,
+        "'return_sate_dict'",
+        "(input, state_dict=, rng=, return_state_dict=)",
+        "did you mean return_state_dict=?",
+    ),
+    "a misspelt keyword of a function": Row(
+        on(lambda x, dim=0: x.sum(dim), X, dmi=1), TypeError, "'dmi'", "(x, dim=, rng=)", "did you mean dim=?"
+    ),
+    "a misspelt rng": Row(on(lambda x: x, X, rgn=KEY), TypeError, "rgn=", "(x, rng=)", "did you mean rng=?"),
+    "a misspelt keyword of t2j": Row(
+        lambda: t2j(LINEAR, on_mising="error"), TypeError, "on_mising", "on_missing=,", "did you mean on_missing=?"
+    ),
+    "a misspelt keyword of j2t": Row(
+        lambda: j2t(jnp.sin, jitt=False), TypeError, "jitt", "(thing, copy=, jit=)", "did you mean jit=?"
+    ),
+    "a misspelt keyword of torch2jax": Row(
+        lambda: bridge(torch.sin, X, vmap_metod="sequential"),
+        TypeError,
+        "vmap_metod",
+        "(fn, *example_args",
+        "did you mean vmap_method=?",
+    ),
+    "an optimizer from outside": Row(
+        on(trains_from_outside, X), RuntimeError, "a SGD from outside", "as its first arguments", "state=(model"
+    ),
+    "a step before its first state": Row(
+        lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))({}, X),
+        RuntimeError,
+        "was called before",
+        "makes its state",
+        ".init(*args)",
+    ),
+    "a step without its state": Row(
+        lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))(X),
+        RuntimeError,
+        "was called before",
+        "the state as the first argument",
+        ".init(*args)",
+    ),
+    "a buffer on meta": Row(
+        lambda: meta_without("running_mean"),
+        RuntimeError,
+        "buffer 'running_mean' is on the meta device",
+        "state_dict does not have it",
+        "give its array",
+    ),
+    "a mesh with explicit axes": Row(
+        on_explicit_mesh, Exception, "float32[4@data,2]", "out_sharding=", "jax.sharding.auto_axes(function"
+    ),
+    "a Hessian of the bridge": Row(
+        lambda: jax.hessian(lambda x: doubled()(x).sum())(X),
+        TypeError,
+        "runs in PyTorch",
+        "reverse-mode gradients only",
+        "jax.jacobian(jax.jacobian(f))",
+    ),
+    "a module as an example": Row(
+        lambda: bridge(lambda module, x: module(x), LINEAR, X),
+        TypeError,
+        "of type Linear",
+        "wanted tensors",
+        "functools.partial",
+    ),
+    "a gradient of what is detached": Row(
+        lambda: jax.grad(sorted_by_numpy())(jnp.ones(3)),
+        jax.errors.JaxRuntimeError,
+        "does not require grad",
+        "JAX differentiates",
+        "Write it in PyTorch's operations",
+    ),
+    "an error in the bridge": Row(
+        lambda: bridge(fails_on_large, X), ValueError, "too large", "fails_on_large", "raise ValueError"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_error_tells_what_was_got_and_wanted_and_what_to_do(name):
+    row = ROWS[name]
+    with pytest.raises(row.error) as caught:
+        row.call()
+    text = "".join(traceback.format_exception(caught.value))
+    for part in (row.got, row.wanted, row.do):
+        assert part in text, text
 
 
 @pytest.mark.parametrize("function", [lambda x: x.numpy(), np.sin, lambda x: torch.from_numpy(np.asarray(x))])
@@ -26,7 +372,7 @@ def test_a_misspelt_part_names_the_users_own():
     model = Model(nn.Linear(3, 3))
     with pytest.raises(ValueError, match=r"'sampel', .*\(nearest: 'sample'\)"):
         t2j(model, compile=["sampel"])
-    with pytest.raises(ValueError, match=r"no method of that name$"):
+    with pytest.raises(ValueError, match=r"no method of that name\n"):
         t2j(model, compile=["insrt"])
 
 

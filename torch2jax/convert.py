@@ -20,12 +20,14 @@ from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
 from .tensors.tensor import Torchish
 from .tensors.trees import map_arguments, map_results
+from .tracebacks import boundary
 from .transforms.paths import Policy
 from .translation import current
 
 __all__ = ["j2t", "t2j"]
 
 
+@boundary
 def t2j(
     thing: Any,
     *,
@@ -140,6 +142,7 @@ def t2j(
     return map_results(_but_for(thing, functools.partial(t2j, copy=copy, **options, **others)), thing)
 
 
+@boundary
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
     """Turns a JAX thing into its PyTorch counterpart.
 

@@ -14,6 +14,7 @@ import jax
 import torch
 
 from .errors import is_library, is_translator
+from .hints import hint_at
 from .translation import current
 
 __all__ = ["boundary", "hides_frames", "is_call_of_module", "name_place", "without_frames"]
@@ -86,13 +87,25 @@ def boundary(function: C) -> C:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if current() is None and hides_frames():
-                without_frames(error)
-                if not any(_SWITCH in str(note) for note in getattr(error, "__notes__", ())):  # JAX has told of it
-                    _add_note(error, _NOTE)
+            if current() is None:
+                _tell_user(error, function, args, kwargs)
             raise
 
     return cast(C, run)
+
+
+def _tell_user(error: Exception, function: Callable, args: tuple, kwargs: dict) -> None:
+    """Makes an error what the user is to see of it, who has called `function`."""
+    if function.__name__ == "__call__":
+        hint = hint_at(error, args[0], args[1:], kwargs)
+    else:
+        hint = hint_at(error, function, args, kwargs)
+    if hint is not None:
+        _add_note(error, hint)
+    if hides_frames():
+        without_frames(error)
+        if not any(_SWITCH in str(note) for note in getattr(error, "__notes__", ())):  # JAX has told of it
+            _add_note(error, _NOTE)
 
 
 def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:

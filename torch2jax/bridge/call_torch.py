@@ -25,6 +25,7 @@ VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_a
 _METHODS = ("ffi", "callback")
 
 
+@boundary
 def torch2jax(
     fn: Callable,
     *example_args: Any,
@@ -114,6 +115,7 @@ def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> C
     made: list[Callable] = []
 
     @functools.wraps(fn, updated=())
+    @boundary
     def call(*args, **kwargs):
         if not made:
             examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(*_type(leaf)), (args, kwargs))

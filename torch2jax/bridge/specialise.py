@@ -220,8 +220,9 @@ def _infer(run: Callable, examples: list[Example]):
     try:
         return _try_on(run, [example.meta() for example in examples])
     except Exception:
-        with torch.random.fork_rng(devices=[]):
-            return _try_on(run, [example.concrete() for example in examples])
+        pass  # what the concrete run raises is no consequence of it
+    with torch.random.fork_rng(devices=[]):
+        return _try_on(run, [example.concrete() for example in examples])
 
 
 def _try_on(run: Callable, tensors: list[torch.Tensor]):

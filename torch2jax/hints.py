@@ -1,0 +1,263 @@
+"""What to do about errors whose own words, those of Python, PyTorch or JAX, do not say it: notes on them.
+
+Nothing here runs before a call has failed.
+"""
+
+import contextlib
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.core import Tracer
+
+from .errors import TracedValueError
+
+__all__ = ["hint_at"]
+
+_LISTED = 12
+
+
+class _Failure(NamedTuple):
+    """A call that has raised an error."""
+
+    error: Exception
+    message: str
+    called: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """What is called, if that is a module, which has a state."""
+        return getattr(self.called, "_module", None)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arrays and tensors among the arguments, by the names of the parameters."""
+        try:
+            bound = inspect.signature(self.called).bind_partial(*self.args, **self.kwargs).arguments
+        except (TypeError, ValueError):  # it has none, or another
+            bound = {**{f"args[{number}]": x for number, x in enumerate(self.args)}, **self.kwargs}
+        found = {}
+        for name, value in bound.items():
+            for path, x in jax.tree_util.tree_leaves_with_path(value):
+                if isinstance(x, (jax.Array, np.ndarray, torch.Tensor)):
+                    found[name + jax.tree_util.keystr(path)] = x
+        return found
+
+
+def hint_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> str | None:
+    """What to do about an error, as far as can be told from it and from what the user has called.
+
+    Args:
+        called: the function that has raised it, with these arguments.
+    """
+    message = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    failure = _Failure(error, message, called, args, kwargs)
+    for hint in _HINTS:
+        with contextlib.suppress(Exception):  # a signature that cannot be had
+            found = hint(failure)
+            if found is not None:
+                return found
+    return None
+
+
+def _state_by_name(failure: _Failure) -> str | None:
+    """Parameters that are given as in Flax: before the arguments."""
+    if failure.module is None:
+        return None
+    names = set(failure.module.state_dict(keep_vars=True))
+    for number, value in enumerate(failure.args):
+        if isinstance(value, Mapping) and value and names.issuperset(value):
+            return (
+                f"Argument {number} is a state of the module; wanted that by name, behind the arguments of forward: "
+                f"t2j({type(failure.module).__name__}(...))(*args, state_dict=state)"
+            )
+    return None
+
+
+def _state_first(failure: _Failure) -> str | None:
+    """A step with a state that is called without it."""
+    if hasattr(failure.called, "_objects") and not (failure.args and isinstance(failure.args[0], Mapping)):
+        name = failure.called.__name__
+        return (
+            f"Wanted the state as the first argument: state = {name}.init(*args), and from then on "
+            f"result, state = {name}(state, *args)"
+        )
+    return None
+
+
+def _fitting_arguments(failure: _Failure) -> str | None:
+    """Arguments that the function does not take."""
+    if not isinstance(failure.error, TypeError):
+        return None
+    signature = inspect.signature(failure.called)
+    try:
+        signature.bind(*failure.args, **failure.kwargs)
+    except TypeError:
+        taken = list(signature.parameters)
+        unknown = [name for name in failure.kwargs if name not in taken]
+        keys = [number for number, x in enumerate(failure.args) if _is_key(x)]
+        wanted = f"Wanted the arguments {_listed(signature)}"
+        return "\n".join([*_on_keywords(failure, unknown, taken), *_on_keys(keys), wanted])
+    return None
+
+
+def _on_keywords(failure: _Failure, unknown: list[str], taken: list[str]) -> Iterable[str]:
+    for name in unknown:
+        if name in ("state_dict", "return_state_dict"):
+            yield (
+                f"Got {name}= for a function, which has no state of its own: translate the module that has it, "
+                "t2j(module)(*args, state_dict=state); or let the function take the state and call "
+                "torch.func.functional_call(module, state, args)"
+            )
+            continue
+        near = difflib.get_close_matches(name, taken, n=1)
+        yield f"Got {name}=" + (
+            f"; did you mean {near[0]}=?" if near else ", which is none of its parameters: leave it out"
+        )
+
+
+def _on_keys(numbers: list[int]) -> Iterable[str]:
+    return (f"Argument {number} is a random key; wanted that by name: rng=key" for number in numbers)
+
+
+def _listed(signature: inspect.Signature) -> str:
+    marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    names = [
+        marks.get(x.kind, "") + name + "=" * (x.default is not x.empty) for name, x in signature.parameters.items()
+    ]
+    return f"({', '.join(names[:_LISTED])}{', ...' if len(names) > _LISTED else ''})"
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _keys_by_name(failure: _Failure) -> str | None:
+    """A random key where an array is wanted."""
+    if isinstance(failure.error, TypeError) and re.search("JAX dtype key<", failure.message):
+        return "\n".join(_on_keys([i for i, x in enumerate(failure.args) if _is_key(x)])) or None
+    return None
+
+
+def _mixed(failure: _Failure) -> str | None:
+    """Functions and arrays of JAX's in code that computes with tensors."""
+    if not isinstance(failure.error, TypeError):
+        return None
+    if "Torchish" in failure.message:
+        return (
+            "A function of JAX got a tensor (torch.Torchish) of translated code; wanted an array. Give it by j2t, as "
+            "in j2t(jnp.sin)(tensor), or call one of PyTorch's"
+        )
+    tensors = [name for name, x in failure.arguments().items() if isinstance(x, torch.Tensor)]
+    if "torch.Tensor" in failure.message and tensors:
+        return f"A function of arrays got {tensors[0]}, a tensor of PyTorch; wanted an array: t2j(tensor)"
+    if re.search(r"Tensor.*\b(ArrayImpl|\w+Tracer)\b", failure.message):
+        return (
+            "A function of PyTorch got an array of JAX; wanted a tensor: j2t(array) is one, in translated code too. "
+            "An argument of the translated function is a tensor there already"
+        )
+    return None
+
+
+def _static(failure: _Failure) -> str | None:
+    """A Python number that `jax.jit` has made an array."""
+    asks = re.search(r"must be \w+.*, not Tensor|invalid combination of arguments", failure.message)
+    if not (isinstance(failure.error, TracedValueError) or (isinstance(failure.error, TypeError) and asks)):
+        return None
+    traced = {name: x for name, x in failure.arguments().items() if isinstance(x, Tracer) and x.ndim == 0}
+    numbers = [name for name, x in traced.items() if not jnp.issubdtype(x.dtype, jnp.inexact)]
+    if not numbers:
+        return None
+    first = ", ".join(f"{name} ({traced[name].dtype})" for name in numbers)
+    return (
+        f"Traced arguments: {first}. Where the code wants a Python number or flag, let jax.jit leave it as it is: "
+        f"jax.jit(function, static_argnames=({', '.join(map(repr, numbers))},)); or bind it before, with "
+        "functools.partial"
+    )
+
+
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+}
+_OF_DTYPES = re.compile(
+    r"(?i)\b(?:torch\.|c10::)?(double|float|half|long|int|short|char|byte|bfloat16|bool|(?:u?int|float|complex)\d+)"
+    r"(?:tensor)?\b"
+)
+
+
+def _dtypes(failure: _Failure) -> str | None:
+    """Arguments and parameters of dtypes that do not go together."""
+    if not isinstance(failure.error, (RuntimeError, TypeError, ValueError)):
+        return None
+    told = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
+    if len(told) < 2:
+        return None
+    given = {name: str(x.dtype).removeprefix("torch.") for name, x in failure.arguments().items()}
+    given = {name: dtype for name, dtype in given.items() if dtype in told and not name.startswith("state_dict")}
+    state = _dtype_of_state(failure)
+    if state in told:
+        given = {name: dtype for name, dtype in given.items() if dtype != state}
+    if not given:
+        return None
+    listed = ", ".join(f"{name} is {dtype}" for name, dtype in given.items())
+    wanted = state if state in told else "float32" if "float32" in given.values() else list(given.values())[-1]
+    name = next((name for name, dtype in given.items() if dtype != wanted), next(iter(given)))
+    way = f"as in {name}.astype({wanted!r})"
+    if state not in told:
+        return f"Of the arguments {listed}: convert those that differ, {way}"
+    if "int" not in given[name]:
+        way += f" or module.to(torch.{given[name]})"
+    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if state == "float64" and not x64:
+        way += "; or let JAX have float64: jax.config.update('jax_enable_x64', True)"
+    return f"{listed}, and the module's parameters are {state}: convert one of them, {way}"
+
+
+def _dtype_of_state(failure: _Failure) -> str | None:
+    """The dtype of a module's parameters of floating point, if that is one."""
+    if failure.module is None:
+        return None
+    own = dict(failure.module.named_parameters())
+    state = {**own, **(failure.kwargs.get("state_dict") or {})}
+    dtypes = {str(x.dtype).removeprefix("torch.") for name, x in state.items() if name in own}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+_ADVICE = {
+    "Expected more than 1 value per channel when training": (
+        "Batch norm in training mode takes its statistics of the batch: give it more than one example, or call "
+        "module.eval() before t2j(module)"
+    ),
+    "one of the following scalar types: Long, Int": "Indices are whole numbers: give array.astype('int32')",
+}
+
+
+def _of_pytorch(failure: _Failure) -> str | None:
+    """What PyTorch refuses, in its own words, which are the same for all users."""
+    return next((advice for words, advice in _ADVICE.items() if words in failure.message), None)
+
+
+_HINTS: tuple[Callable[[_Failure], str | None], ...] = (
+    _state_by_name,
+    _state_first,
+    _fitting_arguments,
+    _keys_by_name,
+    _mixed,
+    _of_pytorch,
+    _static,
+    _dtypes,
+)
