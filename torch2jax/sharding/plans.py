@@ -2,7 +2,6 @@
 
 import dataclasses
 import fnmatch
-import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -48,8 +47,7 @@ class Plan:
         return self.styles.get(name) or self.styles.get(owner) or self.styles.get(wrapped)
 
     def _add(self, path: str, style: Style, is_users: bool) -> None:
-        matches = re.compile(r"\.".join(_token(part) for part in path.split("."))).fullmatch
-        names = [name for name in self._names if matches(name)]
+        names = [name for name in self._names if _matches(name, path)]
         if not names and is_users:
             warnings.warn(f"the plan names {path!r}, which no module or parameter bears", stacklevel=5)
         for name in names:
@@ -57,8 +55,10 @@ class Plan:
             self.styles[name] = dataclasses.replace(style, inputs=()) if is_embedding else style  # indices stay whole
 
 
-def _token(part: str) -> str:
-    return fnmatch.translate(part).replace(".*", "[^.]*").removesuffix(r"\Z")
+def _matches(name: str, path: str) -> bool:
+    """Whether a path of a plan names a module or parameter: a star stands for anything between two dots."""
+    parts, patterns = name.split("."), path.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def _plan_of_model(module: torch.nn.Module, split: Mapping[str, bool]) -> dict[str, Any]:
