@@ -14,7 +14,6 @@ import torch
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils.hooks import RemovableHandle
 
-from ..seams import runs_instead_of
 from ..tensors.dtypes import is_integral
 from ..tensors.held import Held
 from ..tensors.history import Node, added
@@ -23,6 +22,7 @@ from ..tensors.tensor import Restriction, Torchish, wrap
 from ..tensors.traced import is_traced
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
+from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
 from .function_derivative import Context, Derivative, base_of
 from .inputs import ask
 from .vmap import Batch
@@ -32,13 +32,14 @@ __all__ = ["apply"]
 _Function = torch.autograd.Function
 
 
-@runs_instead_of(vars(_Function)["apply"].__func__)
 def apply(cls: Any, *args, **kwargs):
     """What ``Function.apply`` does."""
     if _has_context_of_its_own(cls):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args = bound.args
+    elif kwargs and TAKES_KEYWORDS:
+        args = inspect.signature(cls.forward).bind(None, *args, **kwargs).args[1:]
     elif kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     call = current()
@@ -49,6 +50,9 @@ def apply(cls: Any, *args, **kwargs):
         )
     args = tuple(call.lift(x) if isinstance(x, torch.Tensor) else x for x in args)
     return _Application(cls, args).run(call)
+
+
+run_instead_of_apply(apply)
 
 
 def _has_context_of_its_own(cls) -> bool:

@@ -222,7 +222,7 @@ class Derivative:
     def _fill(self, inputs: list, results: list, held: list) -> list:
         sources = {"input": inputs, "output": results}
         return [
-            array if origin is None or known is not None else sources[origin[0]][origin[1]]
+            array if origin is None or known is not None else _as_array(sources[origin[0]][origin[1]])
             for array, origin, known in zip(held, self._origins, self._known, strict=True)
         ]
 
@@ -431,6 +431,11 @@ def _replaced(given, before: tuple) -> tuple:
     if given is None:
         return before
     return given if isinstance(given, tuple) else (given,)
+
+
+def _as_array(value) -> jax.Array:
+    """An array, also of a Python number, which JAX hands to rules as it is."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
 def _is_primal(value) -> bool:
