@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -612,3 +613,31 @@ def test_questions_are_asked_of_checkpointed_code(value):
     assert new["count"] == 1
     graph = str(jax.make_jaxpr(gradient)(t2j(x.detach()), state))
     assert graph.count("remat2") == 3  # one on each way
+
+
+DECORATES = inspect.signature(checkpoint).parameters["function"].default is None
+
+
+@pytest.mark.skipif(not DECORATES, reason="PyTorch 2.14 has the first checkpoint that decorates")
+@TRANSFORMS
+def test_functions_that_it_decorates(transform):
+    decorated = checkpoint(use_reentrant=False, preserve_rng_state=False)(lambda x: NET(x).sin())  # before any call
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = NET
+
+        @checkpoint(use_reentrant=False)
+        def forward(self, x, *, scale):
+            return self.net(x) * scale
+
+    layer = Layer()
+
+    def run(x):
+        within = checkpoint(use_reentrant=False)(lambda y: y * x.sum())
+        return (decorated(x) + layer(x, scale=x[0]) + within(x.cos())).sum()
+
+    value, (of_x, *_) = gradients(run)(X)
+    agree(transform(jax.value_and_grad(t2j(run)))(t2j(X)), (value, of_x))
+    assert str(jax.make_jaxpr(jax.grad(t2j(run)))(t2j(X))).count("remat") >= 3

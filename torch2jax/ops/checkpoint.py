@@ -30,10 +30,21 @@ from .selective import Selection, keeping
 _body: Any = getattr(torch_checkpoint.checkpoint, "__wrapped__", None)  # below @torch._disable_dynamo
 
 
-def _run_body(function, *args, **kwargs):
+_impl: Any = getattr(torch_checkpoint, "_checkpoint_impl", None)  # since 2.14, also of what `checkpoint` decorates
+
+
+def _run_body(*args, **kwargs):
     if current() is None:  # on another thread
-        return _in_torch()(function, *args, **kwargs)
+        return _in_torch()(*args, **kwargs)
+    if _impl is not None:
+        return _body(*args, **kwargs)
+    function, *args = args
     return _body(_Checkpointed(function), *args, **kwargs)
+
+
+@stands_in(torch_checkpoint, "_checkpoint_impl")
+def _run_impl(function, *args, **kwargs):
+    return _impl(_Checkpointed(function), *args, **kwargs)
 
 
 @functools.cache
@@ -123,18 +134,14 @@ def _without_history(value):
     return make_view(value, value._node.grafted(held), value)
 
 
-@stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator")
 def _without_reentrant(
     fn,
-    preserve_rng_state=True,
     context_fn=torch_checkpoint.noop_context_fn,
     determinism_check=torch_checkpoint._DEFAULT_DETERMINISM_MODE,
     debug=False,
-    early_stop=True,
-    *args,
-    **kwargs,
+    **options,
 ):
-    del preserve_rng_state, early_stop, args, kwargs
+    del options  # what concerns random numbers, and what is saved for a backward of PyTorch's
     debug = _chosen(torch_checkpoint._checkpoint_debug_enabled, debug)
     if debug and context_fn is not torch_checkpoint.noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
@@ -150,6 +157,22 @@ def _without_reentrant(
         fn.selection, forward_context = Selection(policy), contextlib.nullcontext()
     with forward_context:
         yield
+
+
+if _impl is not None:
+
+    @stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator_impl")
+    def _generator(fn, args, kwargs, **options):
+        del args, kwargs
+        return _without_reentrant(fn, **options)
+
+else:
+
+    @stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator")
+    def _generator(fn, preserve_rng_state=True, *options_and_args, **kwargs):
+        names = ("context_fn", "determinism_check", "debug")
+        del preserve_rng_state, kwargs
+        return _without_reentrant(fn, **dict(zip(names, options_and_args, strict=False)))
 
 
 def _chosen(everywhere: bool | None, here: bool) -> bool:
