@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jax._src import core
 from jax._src.interpreters import ad, batching, partial_eval as pe
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import mlir
 
 from .traces import is_zero, running
@@ -87,7 +87,7 @@ def _traced(trace, code: Code, args: Sequence) -> tuple[list, dict]:
     with running(trace):
         program = jax.make_jaxpr(lambda *arrays: code(*arrays, is_last=False))(*args)
     consts = program.consts
-    closed = core.ClosedJaxpr(pe.convert_constvars_jaxpr(program.jaxpr), ())
+    closed = ClosedJaxpr(pe.convert_constvars_jaxpr(program.jaxpr), ())
     with running(trace):
         args = [x if isinstance(x, core.Tracer) else jax.numpy.asarray(x) for x in (*consts, *args)]
     return args, {"code": code, "program": closed, "count": len(consts)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jax._src import core, source_info_util
 from jax._src.interpreters import ad, partial_eval as pe
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive
 
 from .marks import Sealed, is_sealed
 from .traces import is_zero
@@ -372,7 +372,7 @@ def _variable(tracer) -> Var | None:
 
 def _has_code(step) -> bool:
     """Whether a step runs code of its own, which may hold values too."""
-    return any(isinstance(x, (core.Jaxpr, core.ClosedJaxpr)) or callable(x) for x in step.params.values())
+    return any(isinstance(x, (core.Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
 def _variables_of(step) -> list[Var]:

@@ -1,5 +1,7 @@
 """Arrays whose derivative is not what it seems: the way back from them is an error, or leads to another level."""
 
+import functools
+
 from jax._src import core
 from jax._src.interpreters import ad
 from jax.extend.core import Primitive
@@ -48,13 +50,11 @@ def _jvp_of_seal(primals, tangents, *, count):
     return _seal_p.bind(*primals, count=count), tangent
 
 
-def _linearize_seal(_is_vjp, _nonzero, array, *dependencies, count):
+def _jvp_for_linearization(primals, tangents, *, count):
+    array, *dependencies = primals
     aval = core.typeof(array).to_tangent_aval()
-
-    def linear(_residuals, *tangents):
-        return _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
-
-    return array if count == 1 else sealed(array, dependencies, count - 1), True, (), linear
+    tangent = _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
+    return array if count == 1 else sealed(array, dependencies, count - 1), tangent
 
 
 def _led_back(*_args, **_params):
@@ -63,7 +63,10 @@ def _led_back(*_args, **_params):
 
 batching.primitive_batchers[_seal_p] = _batch_seal
 ad.primitive_jvps[_seal_p] = _jvp_of_seal
-ad.primitive_linearizations[_seal_p] = _linearize_seal
+# JAX makes a rule for linearization of one for forward mode; what such a rule returns depends on JAX's version.
+_linearized_seal_p = Primitive("linearized_seal")
+ad.primitive_jvps[_linearized_seal_p] = _jvp_for_linearization
+ad.primitive_linearizations[_seal_p] = functools.partial(ad.fallback_linearize_rule, _linearized_seal_p)
 ad.primitive_transposes[_sealed_p] = _led_back
 
 

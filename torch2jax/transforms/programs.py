@@ -16,7 +16,7 @@ import torch
 from jax import lax
 from jax._src import core, linear_util
 from jax._src.interpreters import batching, partial_eval as pe
-from jax.extend.core import Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from .traces import without_derivatives
 
@@ -383,7 +383,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
     if isinstance(one, linear_util.WrappedFun):
         return _is_same((one.f, one.transforms, one.params), (other.f, other.transforms, other.params))
-    if isinstance(one, core.ClosedJaxpr):
+    if isinstance(one, ClosedJaxpr):
         consts = zip(one.consts, other.consts, strict=False)
         return _is_same_jaxpr(one.jaxpr, other.jaxpr) and all(x is y for x, y in consts)
     if isinstance(one, core.Jaxpr):
