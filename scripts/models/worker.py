@@ -20,7 +20,7 @@ from scripts.models.training import Training, doubled, train
 from scripts.models.variation import vary
 from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
-from tests.compiling import FLAGS
+from tests.compiling import known_flags
 from tests.memory import Bound
 from torch2jax import t2j
 from torch2jax.cli.check import Report, check
@@ -52,7 +52,7 @@ class _Way(NamedTuple):
 
 # The quick way, and ways for what it has no time or memory for: what is not optimised takes up to a hundred times as
 # long to run, and without XLA's emitters a fusion repeats what it reads, in a deep network again and again.
-_WAYS = (_Way(FLAGS, 60, 6), _Way("", 20, 8), _Way("", 1, 14))
+_WAYS = (_Way(known_flags(), 60, 6), _Way("", 20, 8), _Way("", 1, 14))
 
 
 def outcomes(specs: Sequence[str], timeout: float) -> Iterator[Outcome]:
