@@ -59,7 +59,8 @@ for _owner, _name in (
 
 
 @implements_tensors(Tensor.__dlpack__)
-def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+def __dlpack__(self, *, stream=None, **options):
+    del options  # what is wanted of the version, or of who may write: the values are handed on as they are
     if stream is not None and not isinstance(stream, int):
         raise TypeError(f"stream must be ``int`` or ``none``, got {stream!r}")
     return _capsule(self)

@@ -176,9 +176,9 @@ def _indefiniteness(a, factor):
     return lax.cond(failed, lambda: lax.fori_loop(0, a.shape[-1], eliminate, (a, order))[1], lambda: order)
 
 
-@implements_tensors(aten.cholesky.default)
-def cholesky(input, upper=False):
-    return torch.linalg.cholesky(input, upper=upper)
+@implements_tensors("aten::cholesky")  # which PyTorch 2.14 has no more
+def cholesky(input, upper=False, *, out=None):
+    return torch.linalg.cholesky(input, upper=upper, out=out)
 
 
 @factored(torch.cholesky_solve)

@@ -59,7 +59,8 @@ def _scan(original, combine_fn, init, xs, *, dim=0, reverse=False):
 
 
 @implements_tensors(torch.ops.higher_order.scan)
-def scan(combine_fn, init, xs, additional_inputs=()):
+def scan(combine_fn, init, xs, additional_inputs=(), **options):
+    del options  # which of its inputs it writes: that is seen
     direction = _direction.get()
 
     def combine(*args):
@@ -69,7 +70,8 @@ def scan(combine_fn, init, xs, additional_inputs=()):
 
 
 @implements_tensors(torch.ops.higher_order.map_impl)
-def map_impl(f, xs, pos_args=()):
+def map_impl(f, xs, pos_args=(), **options):
+    del options
     return _loop("map", lambda *args: f(*args, *pos_args), (), xs)
 
 
