@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -27,6 +27,66 @@ from .translation import current
 __all__ = ["j2t", "t2j"]
 
 
+P = ParamSpec("P")
+K = TypeVar("K")
+
+
+class _Unknown:
+    """What no function returns. One whose result is not known to a type checker is taken to return even that."""
+
+
+class _OfUnknown(Protocol[P]):
+    """A module whose result is not known."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> _Unknown: ...
+
+
+class _OfTensor(Protocol[P]):
+    """A module that gives a tensor."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> torch.Tensor: ...
+
+
+class _Options(TypedDict, total=False):
+    """How code is translated; see `t2j`."""
+
+    on_missing: str
+    call_torch: Sequence[Any]
+    vmap_method: str
+    compile: Sequence[Any]
+    checks: str
+    answers: Mapping[str, bool] | None
+    max_paths: int
+
+
+@overload
+def t2j(thing: torch.Tensor, *, copy: bool = True) -> jax.Array: ...
+@overload
+def t2j(thing: torch.dtype) -> np.dtype: ...
+@overload
+def t2j(thing: _OfUnknown[P], **options: Unpack[_Options]) -> TranslatedModule[P, Any]: ...
+@overload
+def t2j(thing: _OfTensor[P], **options: Unpack[_Options]) -> TranslatedModule[P, jax.Array]: ...
+@overload
+def t2j(thing: torch.nn.Module, **options: Unpack[_Options]) -> TranslatedModule[..., Any]: ...
+@overload
+def t2j(thing: JaxFunction) -> Callable: ...
+@overload
+def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> StatefulFunction: ...
+@overload
+def t2j(thing: Callable[P, _Unknown], **options: Unpack[_Options]) -> TranslatedFunction[P, Any]: ...
+@overload
+def t2j(thing: Callable[P, torch.Tensor], **options: Unpack[_Options]) -> TranslatedFunction[P, jax.Array]: ...
+@overload
+def t2j(thing: Callable[P, object], **options: Unpack[_Options]) -> TranslatedFunction[P, Any]: ...
+@overload
+def t2j(thing: Mapping[K, torch.Tensor], *, copy: bool = True) -> dict[K, jax.Array]: ...
+@overload
+def t2j(thing: list[torch.Tensor], *, copy: bool = True) -> list[jax.Array]: ...
+@overload
+def t2j(thing: tuple[torch.Tensor, ...], *, copy: bool = True) -> tuple[jax.Array, ...]: ...
+@overload
+def t2j(thing: Any, *, copy: bool = True, state: Any = None, **options: Unpack[_Options]) -> Any: ...
 @boundary
 def t2j(
     thing: Any,
@@ -142,6 +202,24 @@ def t2j(
     return map_results(_but_for(thing, functools.partial(t2j, copy=copy, **options, **others)), thing)
 
 
+@overload
+def j2t(thing: jax.Array | np.ndarray, *, copy: bool = True) -> torch.Tensor: ...
+@overload
+def j2t(thing: np.dtype | type[np.generic]) -> torch.dtype: ...
+@overload
+def j2t(thing: Callable[P, _Unknown], *, jit: bool = True) -> JaxFunction[P, Any]: ...
+@overload
+def j2t(thing: Callable[P, jax.Array], *, jit: bool = True) -> JaxFunction[P, torch.Tensor]: ...
+@overload
+def j2t(thing: Callable[P, object], *, jit: bool = True) -> JaxFunction[P, Any]: ...
+@overload
+def j2t(thing: Mapping[K, jax.Array], *, copy: bool = True) -> dict[K, torch.Tensor]: ...
+@overload
+def j2t(thing: list[jax.Array], *, copy: bool = True) -> list[torch.Tensor]: ...
+@overload
+def j2t(thing: tuple[jax.Array, ...], *, copy: bool = True) -> tuple[torch.Tensor, ...]: ...
+@overload
+def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any: ...
 @boundary
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
     """Turns a JAX thing into its PyTorch counterpart.

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import torch
@@ -18,7 +18,11 @@ from .signature import Arguments, Template, take_apart, take_out_arrays
 __all__ = ["JaxFunction"]
 
 
-class JaxFunction:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JaxFunction(Generic[P, R]):
     """A JAX function as a function of tensors; see `torch2jax.j2t`.
 
     Args:
@@ -32,8 +36,12 @@ class JaxFunction:
         self._programs: dict = {}
         functools.update_wrapper(self, function, updated=())
 
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
     @boundary
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args, **kwargs) -> Any:
         if torch.compiler.is_compiling():
             return _outside_graph(self, args, kwargs)
         return self._run(args, kwargs)

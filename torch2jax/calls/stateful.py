@@ -106,7 +106,7 @@ class StatefulFunction:
         return state
 
     @boundary
-    def __call__(self, state: State, *args, rng=None, **kwargs):
+    def __call__(self, state: State, *args, rng=None, **kwargs) -> tuple[Any, State]:
         """Runs the function on a state.
 
         Returns:

@@ -4,9 +4,9 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
@@ -31,6 +31,9 @@ from .dispatch import Translation
 from .module import Skeleton
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "around_code", "run_on_arrays"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = ContextVar("around", default=None)
 
@@ -61,8 +64,11 @@ class _Signature:
         return wrapped.replace(parameters=[*own, *self._added, *rest])
 
 
-class TranslatedFunction:
-    """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``."""
+class TranslatedFunction(Generic[P, R]):
+    """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``.
+
+    To a type checker it has the function's own signature. One that names tensors takes arrays as well.
+    """
 
     __signature__ = _Signature(rng=None)
 
@@ -70,8 +76,16 @@ class TranslatedFunction:
         self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs())
         functools.update_wrapper(self, function, updated=())
 
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload  # a method of a module, which is a function to a type checker
+    def __call__(
+        self, *args: Any, return_state_dict: Literal[True], **kwargs: Any
+    ) -> tuple[R, dict[str, jax.Array]]: ...
+    @overload
+    def __call__(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> R: ...
     @boundary
-    def __call__(self, *args, rng=None, **kwargs):
+    def __call__(self, *args, rng=None, **kwargs) -> Any:
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
@@ -83,7 +97,7 @@ class TranslatedFunction:
         return f"t2j({self._function!r})"
 
 
-class TranslatedModule:
+class TranslatedModule(Generic[P, R]):
     """A module, or one method of it, as a function of its arguments and its state.
 
     It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
@@ -105,8 +119,28 @@ class TranslatedModule:
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
 
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        state_dict: Mapping[str, Any] | None = None,
+        rng: jax.Array | None = None,
+        return_state_dict: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[R, dict[str, jax.Array]]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        state_dict: Mapping[str, Any] | None = None,
+        rng: jax.Array | None = None,
+        return_state_dict: Literal[False] = False,
+        **kwargs: Any,
+    ) -> R: ...
     @boundary
-    def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs):
+    def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs) -> Any:
         if is_traced(return_state_dict):
             raise TypeError(
                 "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
