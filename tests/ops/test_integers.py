@@ -1,5 +1,7 @@
 """Functions of integers, over all pairs of eight bits, and at the edges of wider ones, against PyTorch."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -124,3 +126,20 @@ def test_the_least_integer_has_a_greatest_common_divisor():
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
 def test_casts(dtype, to):
     agree(lambda x: x.to(to), pairs(dtype)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_powers_of_two_that_are_no_normal_numbers(dtype):
+    """``ldexp`` of what is: XLA takes smaller ones for zero."""
+    info, most = torch.finfo(dtype), 128 if dtype == torch.float32 else 1024
+    numbers = [1.0, -3.0, 1.2345, 2.0 ** (most - 2), info.tiny, info.tiny * 8, 0.0, -0.0, math.inf, math.nan]
+    exponents = [0, 1, most - 1, most, most + 5, 2 * most - 3, 2 * most - 2, 3 * most, 100_000]
+    exponents += [-n for n in exponents]
+    x = torch.tensor(numbers, dtype=dtype).repeat_interleave(len(exponents))
+    n = torch.tensor(exponents).repeat(len(numbers))
+    expected = torch.ldexp(x, n).numpy()
+    with jax.enable_x64(dtype == torch.float64):
+        for run in (t2j(torch.ldexp), jax.jit(t2j(torch.ldexp))):
+            got = np.asarray(run(t2j(x), t2j(n)))
+            is_normal = ~((np.abs(expected) < info.tiny) & (np.abs(got) < info.tiny))
+            np.testing.assert_array_equal(got[is_normal], expected[is_normal])

@@ -9,6 +9,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from ..rules.formats import like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, is_integral
@@ -17,7 +18,7 @@ from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, s
 from .complex import complex_power
 from .conversion import converted
 from .elementwise import trunc
-from .families import default, default_once, exact, floating_once, floating_real
+from .families import default, default_once, exact, floating, floating_once, floating_real
 
 aten = torch.ops.aten
 
@@ -376,7 +377,21 @@ def _(primals, tangents):
 
 @floating_real(torch.special.xlog1py)
 def xlog1py(input, other):
-    return jax.scipy.special.xlog1py(input, other)
+    return _x_times_log1p(*same_shape(input, other))
+
+
+@jax.custom_jvp
+def _x_times_log1p(x, y):
+    """As `_x_times_log`, of one more than `y`."""
+    return jax.scipy.special.xlog1py(x, y)
+
+
+@_x_times_log1p.defjvp
+def _(primals, tangents):
+    (x, y), (d_x, d_y) = primals, tangents
+    vanishes = lax.bitwise_and(lax.eq(x, like(x, 0)), lax.le(y, like(y, -1)))
+    slope = lax.log1p(where(vanishes, like(y, 0), y))
+    return _x_times_log1p(x, y), lax.add(lax.mul(d_x, slope), lax.mul(d_y, lax.div(x, lax.add(y, like(y, 1)))))
 
 
 def _prepare_lerp(input, end, weight):
@@ -442,6 +457,39 @@ def lcm(input, other):
     return cast(found if is_unsigned(found) else lax.abs(found), dtype)
 
 
-@implements(torch.frexp, takes=FLOATS, dtype=(None, torch.int32))
+@implements(torch.frexp, takes=FLOATS, dtype=(None, torch.int32), strides=like_input)
 def frexp(input):
     return jnp.frexp(input)
+
+
+@floating(torch.ldexp)
+def ldexp(input, other):
+    input, other = same_shape(input, other)
+    if not is_complex(input):
+        return _scaled_by_two(input, other)
+    exponent, angle = lax.real(other), lax.mul(lax.imag(other), like(lax.imag(other), math.log(2)))
+    turned = lax.mul(input, lax.complex(lax.cos(angle), lax.sin(angle)))
+    return lax.complex(*(_scaled_by_two(part(turned), exponent) for part in (lax.real, lax.imag)))
+
+
+@jax.custom_jvp
+def _scaled_by_two(x, exponent):
+    """``x * 2**exponent``, by powers of a third each: the whole one may be what XLA flushes to zero, or infinite."""
+    most = 3 * (jnp.finfo(x.dtype).maxexp - 2)
+    exponent = lax.clamp(like(x, -most), exponent, like(x, most))
+    third = trunc(lax.div(exponent, like(x, 3)))
+    factor = _power_of_two(third)
+    rest = _power_of_two(lax.sub(exponent, lax.mul(third, like(x, 2))))
+    return lax.mul(lax.mul(lax.mul(x, factor), factor), rest)
+
+
+def _power_of_two(exponent):
+    return lax.pow(lax.full_like(exponent, 2), exponent)
+
+
+@_scaled_by_two.defjvp
+def _(primals, tangents):
+    (x, exponent), (d_x, d_exponent) = primals, tangents
+    result = _scaled_by_two(x, exponent)
+    moves = lax.mul(d_exponent, lax.mul(result, like(x, math.log(2))))
+    return result, lax.add(_scaled_by_two(d_x, exponent), moves)

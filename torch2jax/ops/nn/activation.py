@@ -234,6 +234,9 @@ def _softplus(beta, threshold, input):
     is_linear = lax.gt(scaled, like(input, threshold))
     # The unused branch must stay finite, for its derivative is multiplied by zero.
     curved = lax.log1p(lax.exp(where(is_linear, like(input, 0), scaled)))
+    if beta == 0:  # infinite, of a slope of a half
+        slope = lax.mul(lax.sub(input, lax.stop_gradient(input)), like(input, 0.5))
+        return where(is_linear, input, lax.add(slope, like(input, math.inf)))
     return where(is_linear, input, _times(curved, 1 / beta))
 
 
