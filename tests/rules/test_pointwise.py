@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -65,3 +66,39 @@ def test_results_are_laid_out_as_in_pytorch(function, count):
             assert t2j(lambda: outcome(function, arguments))() == expected
 
     check()
+
+
+LAYOUTS = [  # shapes and strides
+    [((2, 1, 1), (1, 2, 1)), ((1, 1, 2, 2), (4, 4, 0, 1))],
+    [((1, 3, 1), (3, 1, 3)), ((2, 1, 3, 1), (0, 1, 12, 2))],
+    [((1, 2, 1, 1), (2, 1, 2, 1)), ((3, 1, 1, 1, 2), (1, 6, 6, 6, 3))],
+    [((2, 1, 1, 1), (1, 1, 1, 1)), ((2, 1, 2, 1), (2, 12, 1, 4))],
+    [((1, 1, 3, 1, 1), (1, 1, 1, 1, 1)), ((1, 2, 3, 1, 1), (1, 1, 2, 6, 1))],
+    [((1, 3, 1, 2), (1, 2, 6, 1)), ((2, 3, 1, 2), (0, 0, 2, 2))],
+    [((1, 1, 1, 3), (1, 1, 1, 1)), ((1, 1, 3, 3), (3, 3, 9, 1))],
+]
+BINARY = {
+    "maximum": torch.maximum,
+    "mul": torch.mul,
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "l1_loss": lambda x, y: torch.nn.functional.l1_loss(x, y, reduction="none"),
+    "huber_loss": lambda x, y: torch.nn.functional.huber_loss(x, y, reduction="none"),
+    "frexp": lambda x, y: torch.frexp(x + y)[1],
+    "polygamma": lambda x, y: torch.polygamma(1, x + y),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_dimensions_of_one_count_with_their_strides(name, layouts):
+    arguments = [torch.ones(1 + sum((n - 1) * s for n, s in zip(*x, strict=True))) for x in layouts]
+
+    def laid_out(*flat):
+        return [x.as_strided(*layout) for x, layout in zip(flat, layouts, strict=True)]
+
+    expected = outcome(BINARY[name], laid_out(*arguments))
+    got = []
+    run = t2j(lambda *flat: got.append(outcome(BINARY[name], laid_out(*flat))))
+    jax.eval_shape(run, *map(t2j, arguments))
+    assert got == [expected]

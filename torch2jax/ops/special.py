@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.formats import like_input
 from ..rules.registry import implements
 from ..tensors.dtypes import FLOATS, REALS_AND_BOOL
 from ..tensors.traced import is_traced
@@ -165,7 +166,15 @@ def _polygamma_method(input, n):
     return polygamma(int(n), input)
 
 
-@implements(torch.polygamma, torch.special.polygamma, torch.ops.aten.polygamma, takes=REALS_AND_BOOL)
+def _strides_of_polygamma(shape, n, input):
+    return like_input(shape, input)
+
+
+@implements(
+    *(torch.polygamma, torch.special.polygamma, torch.ops.aten.polygamma),
+    takes=REALS_AND_BOOL,
+    strides=_strides_of_polygamma,
+)
 def polygamma(n, input):
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}.")

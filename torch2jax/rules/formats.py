@@ -8,8 +8,10 @@ import functools
 import torch
 
 from ..tensors.tensor import strides_of_copy, strides_of_shape
+from .pointwise import planned
+from .promotion import Promotion
 
-__all__ = ["as_convolved", "as_input", "as_joined", "as_volume", "like_input"]
+__all__ = ["as_convolved", "as_input", "as_joined", "as_pointwise", "as_volume", "like_input"]
 
 Strides = tuple[int, ...] | None
 
@@ -37,6 +39,12 @@ def as_convolved(shape, input, weight, *_args, **_options) -> Strides:
 def as_joined(shape, tensors, *_args, **_options) -> Strides:
     """Channels last if all of the inputs seem to be."""
     return _formatted(shape, all(map(_is_channels_last, tensors)))
+
+
+def as_pointwise(shape, input, other, *_args, **_options) -> Strides:
+    """Those of a pointwise function of two operands, unless that is reduced."""
+    plan = planned(Promotion.NO_OPMATH, 0, (input, other))
+    return plan.strides if plan.shape == shape else None
 
 
 def like_input(shape, input, *_args, **_options) -> Strides:

@@ -15,7 +15,7 @@ from ..tensors.scalars import held_number, wrapped
 from ..translation import current
 from .promotion import Promotion, kind_of, promoted
 
-__all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned"]
+__all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned", "strides_besides"]
 
 
 class Plan(NamedTuple):
@@ -42,7 +42,7 @@ class _Metadata(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
-    """None if it is contiguous."""
+    """None if they are those of its shape."""
     layout: tuple[int, ...] | None
 
 
@@ -59,14 +59,18 @@ def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
     return _planned(kind, unpromoted, metadata, default_dtype())
 
 
+def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Strides that the shape does not tell; a dimension of one may have any, and they count in those of a result."""
+    return tensor.stride() if 1 in tensor.shape or not tensor.is_contiguous() else None
+
+
 def _metadata_of(operand):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
             if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
                 return kind_of(operand)
             return _Metadata(operand.dtype, operand.shape, None, None)
-        strides = None if operand.is_contiguous() else operand.stride()
-        return _Metadata(operand.dtype, operand.shape, strides, operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
+        return _Metadata(operand.dtype, operand.shape, strides_besides(operand), operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
     return kind_of(operand)
 
 
@@ -106,11 +110,14 @@ def _common_strides(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
         return None
     with torch._C._DisableTorchDispatch():
         examples = [_example(tensor) for tensor in tensors]
+        plain = torch.empty(shape, device="meta").stride()
+        if all(example.shape == shape and example.is_contiguous() for example in examples):
+            return None  # without a look at the strides, as on the CPU
         if len(examples) in _WITH_OPERANDS:
             strides = _WITH_OPERANDS[len(examples)](*examples).stride()
         else:
             strides = compute_elementwise_output_strides(*(example.expand(shape) for example in examples))
-        return None if strides == torch.empty(shape, device="meta").stride() else strides
+        return None if strides == plain else strides
 
 
 def _example(tensor: _Metadata) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ..tensors.tensor import CPU, Torchish, wrap_new
 from .inline import Inlined, prepared, run_inlined
 from .old_orders import is_in_old_order
 from .operands import arrays_of
-from .pointwise import Plan, in_layout
+from .pointwise import Plan, in_layout, strides_besides
 from .rule import ArrayRule, OverloadedRule, of_dtype
 
 __all__ = ["run_recurring"]
@@ -95,7 +95,7 @@ def _described(value) -> tuple:
     kind = type(value)
     if kind is Torchish:
         layout = value._node.held.layout if value.ndim else None
-        return value.dtype, value.shape, None if value.is_contiguous() else value.stride(), layout
+        return value.dtype, value.shape, strides_besides(value), layout
     if kind is tuple or kind is list or kind is torch.Size:
         return kind, *map(_described, value)
     return kind, repr(value) if kind is float else value  # by which 0.0 is not -0.0

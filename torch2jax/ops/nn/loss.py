@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jax import lax
 from torch.nn import _reduction as _Reduction
 
+from ...rules.formats import as_pointwise, like_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
@@ -88,13 +89,15 @@ def _absolute_dtypes(input, target, reduction=MEAN):
     return INEXACT if reduction == MEAN else NUMBERS
 
 
-for _name, _function, _takes in (
-    ("l1_loss", _absolute, _absolute_dtypes),
-    ("mse_loss", _square, FLOATS),
-    ("smooth_l1_loss", _smooth, FLOATS),
-    ("huber_loss", _huber, FLOATS),
+for _name, _function, _takes, _strides in (
+    ("l1_loss", _absolute, _absolute_dtypes, as_pointwise),
+    ("mse_loss", _square, FLOATS, as_pointwise),
+    ("smooth_l1_loss", _smooth, FLOATS, as_pointwise),
+    ("huber_loss", _huber, FLOATS, like_input),
 ):
-    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, dtype=_real_dtype)(_elementwise(_function))
+    implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, dtype=_real_dtype, strides=_strides)(
+        _elementwise(_function)
+    )
 
 
 @implements_tensors(F.gaussian_nll_loss)
