@@ -5,6 +5,7 @@ code has reverse-mode gradients here and no forward mode. Where it is left over,
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,22 @@ def _evaluate(*arrays, function: TorchFunction, results):
         program = jax.jit(functools.partial(torch_call_p.bind, function=function, results=results))
         if programs is not None:
             programs[key] = program
+    config: Any = jax.config
+    if config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs:
+        return _run_watched(program, arrays, function)
     return program(*arrays)
+
+
+def _run_watched(program, arrays, function: TorchFunction) -> list[jax.Array]:
+    """Runs the program of a call where JAX runs what is within programs step by step: that would be this call again."""
+    config: Any = jax.config
+    wanted = {"nan": config.jax_debug_nans, "inf": config.jax_debug_infs}
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results = program(*arrays)
+        for kind, test in (("nan", jnp.isnan), ("inf", jnp.isinf)):
+            if wanted[kind] and any(jnp.issubdtype(x.dtype, jnp.inexact) and test(x).any() for x in results):
+                raise FloatingPointError(f"invalid value ({kind}) encountered in {function}, which PyTorch computed")
+    return results
 
 
 torch_call_p.def_abstract_eval(_abstract)

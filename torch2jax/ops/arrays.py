@@ -1,5 +1,8 @@
 """What the rules of every family ask of jax arrays: literals, kinds of dtypes, dimensions."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -20,6 +23,7 @@ __all__ = [
     "is_unsigned",
     "kept",
     "like",
+    "looks_for_nans",
     "lowest",
     "real_dtype",
     "same_shape",
@@ -51,6 +55,12 @@ def where(condition, x, y):
     """``lax.select`` with operands that may be scalars."""
     shape = np.broadcast_shapes(np.shape(condition), np.shape(x), np.shape(y))
     return lax.select(*(_broadcast(operand, shape) for operand in (condition, x, y)))
+
+
+def looks_for_nans() -> bool:
+    """Whether JAX raises at each NaN that an operation gives (``jax_debug_nans``), also one that nothing takes up."""
+    config: Any = jax.config
+    return config.jax_debug_nans
 
 
 def _broadcast(operand, shape):

@@ -135,11 +135,11 @@ PADDINGS = {
 }
 
 
-def _encoder(norm_first=False, norm=False):
+def _encoder(norm_first=False, norm=False, **options):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
     norm = torch.nn.LayerNorm(8) if norm else None
-    encoder = torch.nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=not norm_first).eval()
+    encoder = torch.nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=not norm_first, **options).eval()
     torch.nn.init.normal_(encoder.layers[0].norm1.bias)
     if norm is not None:
         torch.nn.init.normal_(norm.bias)
@@ -148,7 +148,11 @@ def _encoder(norm_first=False, norm=False):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("options", [{}, {"norm": True}, {"norm_first": True}], ids=["plain", "norm", "norm first"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": True}, {"norm_first": True}, {"mask_check": False, "norm": True}],
+    ids=["plain", "norm", "norm first", "unchecked"],
+)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_encoder_with_padding(padding, options, gradients):
     encoder, x, mask = _encoder(**options), torch.randn(3, 4, 8), torch.tensor(PADDINGS[padding]).bool()
@@ -157,7 +161,9 @@ def test_encoder_with_padding(padding, options, gradients):
     compare(jax.jit(t2j(encoder))(t2j(x), src_key_padding_mask=t2j(mask)), expected)
     if padding == "at the end":
         compare(t2j(encoder)(t2j(x), src_key_padding_mask=t2j(mask)), expected)
-        additive = torch.zeros(mask.shape).masked_fill(mask, -torch.inf)
+        # What is not zero is padding to an encoder. To a layer alone PyTorch adds it, or not, by what requires grad.
+        additive = torch.zeros(mask.shape).masked_fill(mask, -torch.inf if options.get("norm_first") else -1.0)
+        expected = encoder(x, src_key_padding_mask=additive)
         compare(jax.jit(t2j(encoder))(t2j(x), src_key_padding_mask=t2j(additive)), expected)
 
 

@@ -281,3 +281,11 @@ def test_it_is_asked_for():
     assert "attention" not in operations()
     with fused_attention():
         assert operations() == ["attention"]
+
+
+def test_without_jit(for_short_ones):
+    operands = [jax.random.normal(jax.random.key(i), (1, 2, 8, 4)) for i in range(3)]
+    expected = attend(*operands), gradients(*operands)
+    with fused_attention(), jax.disable_jit():
+        got = attend(*operands), gradients(*operands)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)

@@ -121,3 +121,36 @@ def test_distances_of_complex_numbers_are_real(dtypes):
 def test_a_margin_makes_floats_of_integers():
     operands = [torch.tensor([1, -5, 2]), torch.tensor([-1, 1, 1]), torch.tensor([1, 1, -1])]
     compare(t2j(F.margin_ranking_loss)(*map(t2j, operands)), F.margin_ranking_loss(*operands))
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 2.0, 1.0])], ids=["", "weights"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("ignore_index", [-100, 7])
+def test_ignored_targets_make_no_nan(weight, label_smoothing, ignore_index):
+    """Nor do they step by step, on the way: JAX looks there too."""
+    torch.manual_seed(0)
+    x, target = torch.randn(4, 3, requires_grad=True), torch.tensor([0, ignore_index, 2, ignore_index])
+    options = {"weight": weight, "ignore_index": ignore_index}
+    for loss, more in ((F.cross_entropy, {"label_smoothing": label_smoothing}), (F.nll_loss, {})):
+
+        def run(x, loss=loss, more=more):
+            return loss(x, target, **options, **more)
+
+        expected = run(x)
+        (gradient,) = torch.autograd.grad(expected, x)
+        with jax.debug_nans(True), jax.disable_jit():
+            value, got = jax.value_and_grad(t2j(run))(t2j(x))
+        compare(value, expected)
+        compare(got, gradient)
+
+
+def test_weights_of_fewer_dimensions():
+    """JAX may be told to raise where it would add dimensions."""
+    x, target, weight = torch.randn(2, 4, 3), torch.rand(2, 4, 3), torch.rand(3)
+    for weights in ({"pos_weight": weight}, {"weight": weight}):
+        for loss, given in ((F.binary_cross_entropy_with_logits, x), (F.binary_cross_entropy, x.sigmoid())):
+            if loss is F.binary_cross_entropy and "pos_weight" in weights:
+                continue
+            with jax.numpy_rank_promotion("raise"):
+                got = t2j(lambda x, loss=loss, weights=weights: loss(x, target, **weights))(t2j(given))
+            compare(got, loss(given, target, **weights))

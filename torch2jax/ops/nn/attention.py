@@ -324,10 +324,16 @@ def _encoder_forward(self, src, mask=None, src_key_padding_mask=None, is_causal=
         return _encode(self, src, mask, src_key_padding_mask, is_causal)
     bare = copy.copy(self)
     bare._modules = {**self._modules, "norm": None}
-    output = _encode(bare, src, mask, src_key_padding_mask, is_causal)
     padding = src_key_padding_mask.bool()
-    only_at_the_end = ~(padding[:, :-1] & ~padding[:, 1:]).any()
-    output = output.masked_fill((padding & only_at_the_end).unsqueeze(-1), 0.0)
+    if getattr(self, "mask_check", True):
+        left_out = padding & ~(padding[:, :-1] & ~padding[:, 1:]).any()  # if all of it is at the end
+        if src_key_padding_mask.is_floating_point():
+            src_key_padding_mask = src_key_padding_mask.masked_fill(left_out, -torch.inf)
+    else:  # the first elements are taken, as many as are no padding
+        left_out = torch.arange(padding.shape[1]) >= (~padding).sum(1, keepdim=True)
+        src_key_padding_mask = left_out
+    output = _encode(bare, src, mask, src_key_padding_mask, is_causal)
+    output = output.masked_fill(left_out.unsqueeze(-1), 0.0)
     return output if self.norm is None else self.norm(output)
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, xla
 
 from ...transforms.linear_call import linear_call
 from ...transforms.traces import is_zero
@@ -72,7 +72,7 @@ class _Operation:
         ad.primitive_jvps[self.value] = self._jvp
         ad.primitive_jvps[self.gradient] = self._jvp_of_gradient
         for primitive, compute in ((self.value, _compute), (self.gradient, _compute_gradient)):
-            primitive.def_impl(jax.jit(primitive.bind, static_argnames="attend"))
+            primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
             batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
             for platform in (None, *_KERNELS):
                 on_platform = functools.partial(compute, platform)

@@ -19,7 +19,7 @@ from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ...translation import current
-from ..arrays import cast, is_complex, like, where, widened
+from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
 from ..complex import magnitude
 from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, shifted
@@ -221,7 +221,7 @@ def _expect_probabilities(values, name: str) -> None:
 
 
 def _weighted(loss, weight):
-    return loss if weight is None else loss * cast(weight, loss.dtype)
+    return loss if weight is None else jnp.multiply(*jnp.broadcast_arrays(loss, cast(weight, loss.dtype)))
 
 
 @implements(torch.binary_cross_entropy_with_logits, takes=FLOATS)
@@ -230,7 +230,8 @@ def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None
     target = cast(target, x.dtype)
     log_likelihood = logsigmoid(x)
     if pos_weight is not None:
-        log_likelihood = log_likelihood * (1 + (cast(pos_weight, x.dtype) - 1) * target)
+        pos_weight, target = jnp.broadcast_arrays(cast(pos_weight, x.dtype), target)
+        log_likelihood = log_likelihood * (1 + (pos_weight - 1) * target)
     loss = lax.sub(lax.mul(lax.sub(like(x, 1), target), x), log_likelihood)
     return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
 
@@ -263,6 +264,12 @@ def _(axis, primals, tangents):
     return _picked(x, target, axis), lax.reduce_sum(lax.select(hit, tangent, lax.full_like(tangent, 0)), (axis,))
 
 
+def _counted(target, ignore_index) -> tuple:
+    """The classes to look up, and which targets count."""
+    valid = lax.ne(target, like(target, ignore_index))
+    return (where(valid, target, like(target, 0)) if looks_for_nans() else target), valid
+
+
 def _class_weights(weight, target, valid, dtype):
     """The weight of each target's class, zero for ignored ones."""
     if weight is None:
@@ -293,9 +300,8 @@ def _class_axis(input, target, weight) -> int:
     return axis
 
 
-def _negative_likelihood(log_likelihood, target, weight, reduction, ignore_index):
+def _negative_likelihood(log_likelihood, target, valid, weight, reduction):
     """Reduces the log-likelihoods of the targets' classes; the mean is weighted."""
-    valid = lax.ne(target, like(target, ignore_index))
     loss = where(valid, lax.neg(log_likelihood), like(log_likelihood, 0))
     weights = _class_weights(weight, target, valid, loss.dtype) if weight is not None or reduction == MEAN else None
     if weight is not None:
@@ -308,10 +314,9 @@ def nll_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100):
     if input.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {input.ndim})")
     axis = _class_axis(input, target, weight)
-    return cast(
-        _negative_likelihood(_picked(widened(input), target, axis), target, weight, reduction, ignore_index),
-        input.dtype,
-    )
+    target, valid = _counted(target, ignore_index)
+    likelihood = _picked(widened(input), target, axis)
+    return cast(_negative_likelihood(likelihood, target, valid, weight, reduction), input.dtype)
 
 
 @implements(_nn.cross_entropy_loss, takes=FLOATS)
@@ -324,20 +329,20 @@ def cross_entropy_loss(input, target, weight=None, reduction=MEAN, ignore_index=
     axis = _class_axis(input, target, weight)
     x = shifted(widened(input), (axis,))
     log_sum = lax.log(lax.reduce_sum(lax.exp(x), (axis,)))
+    target, valid = _counted(target, ignore_index)
     likelihood = lax.sub(_picked(x, target, axis), log_sum)
-    loss = _negative_likelihood(likelihood, target, weight, reduction, ignore_index)
+    loss = _negative_likelihood(likelihood, target, valid, weight, reduction)
     if label_smoothing:
-        smooth = _smoothing_loss(x, log_sum, target, axis, weight, reduction, ignore_index)
+        smooth = _smoothing_loss(x, log_sum, target, valid, axis, weight, reduction)
         loss = (1 - label_smoothing) * loss + (label_smoothing / x.shape[axis]) * smooth
     return cast(loss, input.dtype)
 
 
-def _smoothing_loss(x, log_sum, target, axis, weight, reduction, ignore_index):
+def _smoothing_loss(x, log_sum, target, valid, axis, weight, reduction):
     """The loss against every class alike."""
     losses = lax.sub(jnp.expand_dims(log_sum, axis), x)
     if weight is not None:
         losses = losses * _along(weight, axis, losses)
-    valid = lax.ne(target, like(target, ignore_index))
     losses = where(valid, lax.reduce_sum(losses, (axis,)), like(losses, 0))
     if reduction != MEAN:
         return reduce(losses, reduction)
