@@ -175,5 +175,36 @@ def test_parts_and_steps_name_the_module():
         assert OURS not in shown(caught.value)
 
 
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_bridge_shows_the_users_frames_alone_while_it_is_built(filtered):
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", before if filtered else "off")
+    try:
+        with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+            bridge(lambda x: x @ x, jnp.ones((2, 3)))
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+    assert (OURS in shown(caught.value)) is not filtered
+    if filtered:
+        assert len(traceback.extract_tb(caught.value.__traceback__)) == 2
+        assert caught.value.__context__ is None  # the trial on meta tensors is no cause
+
+
+@pytest.mark.parametrize(
+    ("warns", "match"),
+    [
+        (lambda: bridge(lambda x: x * 2, torch.ones(3))(jnp.ones(2)), "unlike its examples"),
+        (lambda: t2j(lambda x: torch.add(x, 1, out=torch.ones(2)))(jnp.ones(3)), "was resized"),
+        (lambda: t2j(lambda x: (x * 2).requires_grad_().mul(1).grad)(jnp.ones(3)), "not a leaf"),
+        (lambda: t2j(lambda x: x[torch.ones(3, dtype=torch.uint8)])(jnp.ones(3)), "uint8"),
+        (lambda: t2j(lambda x: torch.empty(2).random_(0, 2**30))(0, rng=jax.random.key(0)), "out of bounds"),
+    ],
+)
+def test_warnings_name_the_users_line(warns, match):
+    with pytest.warns(UserWarning, match=match) as caught:
+        warns()
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 def test_translated_functions_pickle_as_before():
     assert pickle.loads(pickle.dumps(t2j(nn.Linear(2, 2))))(jnp.ones(2)).shape == (2,)

@@ -203,22 +203,27 @@ class SparseLayoutError(TypeError):
         )
 
 
-_NUMPY_HINT = (
-    " Code that leaves PyTorch for numpy runs in PyTorch itself with torch2jax(function, *examples), or, as a part or "
-    "operator of what is translated, with t2j(..., call_torch=[...])."
+_LEAVING_HINT = (
+    " Code that leaves PyTorch, as for numpy, runs in PyTorch itself with torch2jax(function, *examples), or, as a "
+    "part or operator of what is translated, with t2j(..., call_torch=[...])."
 )
 
 
 class TracedValueError(TypeError):
-    """Python asked for the value of a tensor that depends on a traced input."""
+    """Python asked for the value of a tensor that depends on a traced input.
 
-    def __init__(self, what: str):
+    Args:
+        what: what asks.
+        leaves_pytorch: whether that takes the value out of PyTorch, as for numpy.
+    """
+
+    def __init__(self, what: str, *, leaves_pytorch: bool = False):
         self.what = what
         super().__init__(
             f"{what} needs the value of a tensor that depends on a traced input, at {user_location()}. "
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
-            "so that no shape and no branch depends on data." + (_NUMPY_HINT if "numpy" in what else "")
+            "so that no shape and no branch depends on data." + (_LEAVING_HINT if leaves_pytorch else "")
         )
 
 

@@ -67,9 +67,8 @@ def without_frames(error: BaseException) -> None:
         if each is not None and id(each) not in seen:
             seen.add(id(each))
             kept = None
-            for step in reversed(list(_steps(each.__traceback__))):
-                if not is_translator(step.tb_frame.f_code.co_filename):
-                    kept = types.TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+            for step in reversed(list(_shown(each.__traceback__))):
+                kept = types.TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
             each.with_traceback(kept)
             todo += each.__cause__, each.__context__
 
@@ -112,6 +111,16 @@ def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
     while step is not None:
         yield step
         step = step.tb_next
+
+
+def _shown(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    """The steps of the user's code, and of what that calls: not what this package calls of PyTorch's."""
+    is_ours = False
+    for each in _steps(step):
+        file = each.tb_frame.f_code.co_filename
+        was_ours, is_ours = is_ours, is_translator(file)
+        if not is_ours and not (was_ours and is_library(file) and not file.startswith("<")):  # as code typed in a shell
+            yield each
 
 
 def _add_note(error: Exception, note: str) -> None:

@@ -275,6 +275,15 @@ def test_distributions_check_their_arguments_where_checks_are_made():
     assert "scale" in found(INPUTS[1])[0].get()
 
 
+@pytest.fixture
+def all_frames():
+    """Shows frames of this package, as within a translated call."""
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    yield
+    jax.config.update("jax_traceback_filtering", before)
+
+
 @pytest.mark.parametrize(
     ("raises", "is_check"),
     [
@@ -291,7 +300,7 @@ def test_distributions_check_their_arguments_where_checks_are_made():
         (lambda: torch.distributions.Normal(0.0, -1.0), False),
     ],
 )
-def test_what_code_raises_itself(raises, is_check):
+def test_what_code_raises_itself(raises, is_check, all_frames):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of all kinds
         raises()
     assert is_raised_by_code(caught.value, __file__) == is_check
@@ -824,3 +833,14 @@ def test_threads_follow_their_own_questions():
         thread.join()
     for i, x in enumerate(INPUTS):
         np.testing.assert_allclose(found[i], chained(torch.from_numpy(x)))
+
+
+def test_code_without_end_is_no_branch():
+    def deeper(x):
+        return deeper(x + 1)
+
+    def run(x):
+        return deeper(x) if x.sum() > 0 else deeper(x * 2)
+
+    with pytest.raises(RecursionError):
+        jax.jit(t2j(run))(jnp.ones(2))

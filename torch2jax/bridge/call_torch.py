@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from ..errors import user_level
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tracebacks import boundary
@@ -244,5 +245,5 @@ class _Call:
             warnings.warn(
                 f"{self!r} was called with {found}, unlike its examples; it is specialised for them too, and for "
                 "further shapes without a warning",
-                stacklevel=2,
+                stacklevel=user_level(),
             )

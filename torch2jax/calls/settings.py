@@ -14,6 +14,7 @@ import torch
 from torch.amp import autocast_mode
 from torch.cuda.amp import common
 
+from ..errors import user_level
 from ..seams import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from ..translation import current
@@ -168,7 +169,7 @@ def _set_default_tensor_type(t):
     warnings.warn(
         "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use torch.set_default_dtype() and "
         "torch.set_default_device() as alternatives.",
-        stacklevel=3,
+        stacklevel=user_level(),
     )
     torch.set_default_dtype((torch._import_dotted_name(t) if isinstance(t, str) else t).dtype)
 

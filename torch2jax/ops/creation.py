@@ -20,7 +20,7 @@ from torch.utils._device import DeviceContext
 
 from ..calls.item import Item
 from ..calls.known import constant
-from ..errors import SparseLayoutError
+from ..errors import SparseLayoutError, user_level
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
 from ..seams import stands_in
@@ -168,7 +168,7 @@ def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tens
                 f"The number of elements in the out tensor of shape {list(target.shape)} is {target.numel()} which "
                 f"does not match the computed number of elements {result.numel()}. Note that this may occur as a "
                 f"result of rounding error. The out tensor will be resized to a tensor of shape ({result.numel()},).",
-                stacklevel=4,
+                stacklevel=user_level(),
             )
         with torch._C.DisableTorchFunction():
             check_cast(result, target)

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from ..errors import user_level
 from ..rules.registry import implements_tensors
 from ..seams import exchange, stands_in
 from ..tensors.history import NeedsTape, Node, Source, added
@@ -123,7 +124,7 @@ def _grad(self):
             "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
             "Tensor, use .retain_grad() on the non-leaf Tensor.",
             UserWarning,
-            stacklevel=2,
+            stacklevel=user_level(),
         )
     return tensor._gradient
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..errors import user_level
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
@@ -394,7 +395,7 @@ def _expect_range(dtype: torch.dtype, low: int, high: int) -> None:
             warnings.warn(
                 f"{name} is out of bounds [-(2^{digits}), 2^{digits}]. Due to precision limitations {cpp_name(dtype)} "
                 "can support discrete uniform distribution only within this range.",
-                stacklevel=2,
+                stacklevel=user_level(),
             )
 
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from ..calls.elements import known_element
 from ..calls.selection import select
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_level
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
@@ -184,7 +184,7 @@ def _lifted(shape, indices) -> list[Torchish | None]:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
         if index.dtype in (torch.bool, torch.uint8):
             if index.dtype == torch.uint8:
-                warnings.warn(_BYTES, UserWarning, stacklevel=2)
+                warnings.warn(_BYTES, UserWarning, stacklevel=user_level())
             if tuple(index.shape) != tuple(shape[dim : dim + index.ndim]):
                 raise IndexError(
                     f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "

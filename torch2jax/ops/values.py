@@ -30,8 +30,11 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def values(tensor: torch.Tensor, what: str) -> np.ndarray:
+def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False) -> np.ndarray:
     """The values of a tensor, in its logical dtype.
+
+    Args:
+        what: what asks for them, and whether it takes them out of PyTorch; see `TracedValueError`.
 
     Raises:
         TracedValueError: they depend on a traced input.
@@ -44,7 +47,7 @@ def values(tensor: torch.Tensor, what: str) -> np.ndarray:
     if is_traced(array):
         array = _concrete(array)
     if array is None:
-        raise TracedValueError(what)
+        raise TracedValueError(what, leaves_pytorch=leaves_pytorch)
     return np.asarray(array).astype(dtype_t2j(tensor.dtype), copy=False)
 
 
@@ -138,7 +141,7 @@ def _index(self):
 
 @implements_tensors(Tensor.tolist)
 def tolist(self):
-    return values(self, "Tensor.tolist()").tolist()
+    return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
 
 
 @implements_tensors(Tensor.numpy)
@@ -156,7 +159,7 @@ def numpy(self, *, force=False):
 
 def lent_values(tensor, what: str) -> np.ndarray:
     """As `values`, in memory that is the tensor's for who writes to it."""
-    return current().lent.lend(current().lift(tensor), functools.partial(values, what=what))
+    return current().lent.lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
 @implements_tensors(Tensor.__array__)

@@ -13,7 +13,7 @@ import jax
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_level
 from ..rules import autocast
 from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
@@ -147,7 +147,7 @@ class _Part:
             warnings.warn(
                 f"{self.name} has been compiled {len(self.programs)} times by now. What differed the last time: "
                 f"{difference(before, listed)}. Wanted the same shapes, dtypes and Python values each time",
-                stacklevel=4,
+                stacklevel=user_level(),
             )
 
 
@@ -220,7 +220,7 @@ class _Running(Hidden):
             self._part.programs[key] = program = _LOCATED
             return program
         except Uncontained as reason:
-            warnings.warn(f"{name} is not compiled but runs as it is, because of {reason}", stacklevel=4)
+            warnings.warn(f"{name} is not compiled but runs as it is, because of {reason}", stacklevel=user_level())
             program = None
         except Exception:  # the code's own, which comes again, after all that the code has done before
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import user_location
+from ..errors import user_level, user_location
 from ..tensors.derivatives import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.held import Held, Lazy
@@ -100,7 +100,7 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
     warnings.warn(
         f"Use of {name} on expanded tensors is deprecated. Please clone() the tensor before performing this operation. "
         "This also applies to advanced indexing e.g. tensor[indices] = tensor",
-        stacklevel=2,
+        stacklevel=user_level(),
     )
     last = list(range(-len(dims), 0))
     with current().inside():
@@ -187,7 +187,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         warnings.warn(
             f"translated code writes in place to a tensor from outside the call, at {user_location()}. The write is "
             "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
-            stacklevel=2,
+            stacklevel=user_level(),
         )
     expect_in_its_mode(tensor)
     held, known = _cast(value, tensor)
@@ -370,6 +370,6 @@ def _resize_out(target: Torchish, result: Torchish, operands) -> None:
             f"match the required output shape {list(result.shape)}. This behavior is deprecated, and in a future "
             "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly reuse an "
             "out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-            stacklevel=2,
+            stacklevel=user_level(),
         )
     resize(target, result.shape, result.stride())

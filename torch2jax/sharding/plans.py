@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..errors import user_level
 from .styles import EXPERTS, TENSOR, Style, style_of
 
 __all__ = ["Plan"]
@@ -49,7 +50,7 @@ class Plan:
     def _add(self, path: str, style: Style, is_users: bool) -> None:
         names = [name for name in self._names if _matches(name, path)]
         if not names and is_users:
-            warnings.warn(f"the plan names {path!r}, which no module or parameter bears", stacklevel=5)
+            warnings.warn(f"the plan names {path!r}, which no module or parameter bears", stacklevel=user_level())
         for name in names:
             is_embedding = isinstance(self._modules.get(name), torch.nn.Embedding)
             self.styles[name] = dataclasses.replace(style, inputs=()) if is_embedding else style  # indices stay whole

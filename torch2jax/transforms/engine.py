@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 from torch.autograd import graph
 
+from ..errors import user_level
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
@@ -83,7 +84,7 @@ def run_backward(
         for tensor in wanted if inputs else []:
             retain(tensor)
         if create_graph:
-            warnings.warn(_CYCLE, UserWarning, stacklevel=2)
+            warnings.warn(_CYCLE, UserWarning, stacklevel=user_level())
     with set_within(), _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:

@@ -14,6 +14,7 @@ import torch
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import user_level
 from ..tensors.dtypes import is_integral
 from ..tensors.held import Held
 from ..tensors.history import Node, added
@@ -162,7 +163,7 @@ class _Application:
                 warnings.warn(
                     "ctx.mark_dirty() received a tensor that was not an input. Only input Tensors that have been "
                     "mutated should be passed to ctx.mark_dirty().",
-                    stacklevel=3,
+                    stacklevel=user_level(),
                 )
             elif not any(dirty is x for x in results):
                 raise RuntimeError(

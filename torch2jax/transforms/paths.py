@@ -364,15 +364,15 @@ class _Ways:
         self._explore()
         try:
             side = self._side(self._root)
-            if isinstance(side, _Raised):
-                raise side.error
-            results = iter(evaluated(pruned(side.program), self._values))
+            results = iter(() if isinstance(side, _Raised) else evaluated(pruned(side.program), self._values))
         except RecursionError as error:
             raise BranchError(
                 f"branches are nested too deep: got {self._live} ways through the code, one inside of another, more "
                 "than Python's stack has room for. A loop that ends when the data say so is torch.while_loop; or "
                 "allow more by sys.setrecursionlimit"
             ) from error
+        if isinstance(side, _Raised):
+            raise side.error
         new = {warning.key: warning for warning in side.warned if warning.key not in warned}
         give(new.values())
         leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
