@@ -52,7 +52,7 @@ def compare(name: str, batch: int, tokens: int, rounds: int, clock, show: bool) 
     """Prints the rows of one model."""
     model = small_llama(name)
     ids = torch.randint(3, 100, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
-    params = t2j(dict(model.state_dict()))
+    params = dict(t2j(model.state_dict()))
     steps = example.causal(model, PROMPT + tokens)
     ours = jax.jit(scanned(steps, tokens)).lower(params, t2j(ids)).compile()
     theirs = jax.jit(llama.looped(model.config, PROMPT + tokens, tokens)).lower(params, t2j(ids)).compile()

@@ -64,7 +64,7 @@ def parts_alone(model, image: torch.Tensor) -> tuple[Callable, Callable]:
     model([image])
     for hook in hooks:
         hook.remove()
-    programs = [(jax.jit(t2j(part)), t2j(args), t2j(dict(part.state_dict()))) for part, args in given.items()]
+    programs = [(jax.jit(t2j(part)), t2j(args), t2j(part.state_dict())) for part, args in given.items()]
 
     def run() -> None:
         for program, args, state in programs:
@@ -93,7 +93,7 @@ def main() -> None:
     with loaded(), torch.no_grad():
         model, image = mask_rcnn(), torch.rand(3, 96, 128)
         library, detect = Library(), t2j(model, compile=PARTS)
-        state, array = t2j(dict(model.state_dict())), t2j(image)
+        state, array = t2j(model.state_dict()), t2j(image)
 
         def pytorch():
             before = library.seconds

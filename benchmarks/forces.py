@@ -129,7 +129,7 @@ def measure(name: str, atoms: int, rounds: int) -> dict[str, dict[str, tuple[flo
     model: Any = module()
     energy_of = by_hand(model)
     translated = t2j(model)
-    params = t2j(dict(model.named_parameters()))
+    params, _ = translated.split()
     positions = 2 * jax.random.normal(jax.random.key(0), (atoms, 3))
     first, second = jnp.nonzero(~jnp.eye(atoms, dtype=bool))
     args = (params, positions, first, second)

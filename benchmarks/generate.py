@@ -102,7 +102,7 @@ def compare(name: str, tokens: int, rounds: int, clock) -> None:
         arguments = {"input_ids": torch.randint(3, 100, (1, PROMPT))}
         options |= {"pad_token_id": 0, "eos_token_id": model.config.vocab_size - 1, "do_sample": way == "sampled"}
         options |= {"num_beams": BEAMS if way == "beams" else 1}
-    state = t2j(dict(model.state_dict()))
+    state = dict(t2j(model.state_dict()))
     rng = {"rng": jax.random.key(0)} if way == "sampled" else {}
     generate, arrays = t2j(model.generate, compile=parts), {key: t2j(x) for key, x in arguments.items()}
     (given,) = arrays.values()

@@ -149,7 +149,7 @@ def fresh(function: Callable) -> Callable:
 def _of_module(model: Any, apply: Callable, example: torch.Tensor) -> list[Row]:
     with torch.no_grad():  # what PyTorch and the model import while they run
         apply(lambda *args, state_dict, **kwargs: model(*args, **kwargs), {}, example)
-    params = {name: t2j(p) for name, p in model.state_dict().items() if p.is_floating_point()}
+    params = {name: x for name, x in t2j(model.state_dict()).items() if jnp.issubdtype(x.dtype, jnp.floating)}
     translated = t2j(model)
     return _traces(lambda p, x: apply(translated, p, x), params, t2j(example))
 

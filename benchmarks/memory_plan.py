@@ -76,7 +76,7 @@ class Plan:
             model.gradient_checkpointing_enable()
         experts = {"experts": "model"} if family == "Mixtral" else {}
         specs = sharding.specs(model, mesh, tensor="model", fsdp="data", **experts)
-        self.params = sharding.put(dict(t2j(model.state_dict())), specs, mesh)
+        self.params = dict(sharding.put(model.state_dict(), specs, mesh))
         buffers = t2j(dict(model.named_buffers()))
         jax_model = t2j(sharding.constrained(model, mesh, data="data", tensor="model"))
         optimizer = optax.adamw(1e-4)

@@ -62,7 +62,7 @@ def main():
     torch.manual_seed(0)
     model = ForceField()
     field = jax.jit(t2j(model))
-    params = t2j(dict(model.named_parameters()))
+    params, _ = t2j(model).split()
     positions = clusters(jax.random.key(0))
     targets = jax.vmap(lennard_jones_forces)(positions)
 

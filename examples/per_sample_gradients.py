@@ -27,7 +27,7 @@ def main():
     )
     model = GPT2LMHeadModel(config).eval()
     jax_model = t2j(model)
-    params = t2j(dict(model.named_parameters()))
+    params, _ = jax_model.split()
     tokens = jax.random.randint(jax.random.key(0), (SAMPLES, LENGTH), 3, config.vocab_size)
     tokens = tokens.at[0].set(5)  # one sample is a single token again and again
 

@@ -38,9 +38,9 @@ class Equation(nn.Module):
 def main():
     torch.manual_seed(0)
     equation = Equation()
-    params = t2j(dict(equation.named_parameters()))
     x = jnp.linspace(-1, 1, 64)[:, None]
     residual, solution = t2j(equation), t2j(equation.solution)
+    params, _ = residual.split()
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, STEPS))
 
     def step(carry, _):

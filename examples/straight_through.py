@@ -41,7 +41,7 @@ def main():
     torch.manual_seed(0)
     model = nn.Sequential(BinaryLinear(FEATURES, 64), nn.Tanh(), BinaryLinear(64, 2))
     jax_model = t2j(model)
-    params = t2j(dict(model.named_parameters()))
+    params, _ = jax_model.split()
     of_inputs, of_teacher = jax.random.split(jax.random.key(0))
     x = jax.random.normal(of_inputs, (SAMPLES, FEATURES))
     labels = (x @ jax.random.rademacher(of_teacher, (FEATURES,), jnp.float32) > 0).astype(int)

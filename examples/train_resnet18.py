@@ -45,20 +45,19 @@ def main():
     torch.manual_seed(0)
     model = resnet18(num_classes=ANGLES).train()
     jax_model = t2j(model)
-    params, buffers = t2j(dict(model.named_parameters())), t2j(dict(model.named_buffers()))
-    params, buffers = jax.tree.map(jnp.copy, (params, buffers))  # donated below, so not PyTorch's own memory
+    params, buffers = jax_model.split()
     optimizer = optax.adam(1e-3)
     opt_state = optimizer.init(params)
 
     def loss(params, buffers, images, labels):
-        logits, state = jax_model(images, state_dict={**params, **buffers}, return_state_dict=True)
-        value = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-        return value, {name: state[name] for name in buffers}
+        logits, state = jax_model(images, state_dict=params | buffers, return_state_dict=True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), state
 
     @jax.jit(donate_argnums=(0, 1, 2))
     def step(params, buffers, opt_state, key):
         images, labels = batch(key, options.batch)
-        (value, buffers), grads = jax.value_and_grad(loss, has_aux=True)(params, buffers, images, labels)
+        (value, state), grads = jax.value_and_grad(loss, has_aux=True)(params, buffers, images, labels)
+        _, buffers = jax_model.split(state)
         updates, opt_state = optimizer.update(grads, opt_state)
         return optax.apply_updates(params, updates), buffers, opt_state, value
 
@@ -67,7 +66,7 @@ def main():
         params, buffers, opt_state, value = step(params, buffers, opt_state, key)
         print(f"step {i:3}: loss {float(value):.3f} in {time.perf_counter() - started:.2f} s")
 
-    model.load_state_dict(j2t({**params, **buffers}))
+    jax_model.load(params, buffers)
     images, labels = j2t(batch(jax.random.key(1), 64))
     with torch.no_grad():
         accuracy = (model.eval()(images.clone()).argmax(-1) == labels).float().mean()

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import held_values
+from .tensors.ties import distinct
 
 __all__ = ["load_state", "placed"]
 
@@ -34,7 +35,8 @@ def load_state(
     Args:
         source: a ``.safetensors`` file; a ``.bin``, ``.pt`` or ``.pth`` file with a dictionary of tensors; the
             ``.index.json`` of a checkpoint of several files; a folder that holds one of these under the name that
-            transformers or diffusers give it; or the tensors by name, as ``module.state_dict()``.
+            transformers or diffusers give it; or the tensors by name, as ``module.state_dict()``. Of tensors that share
+            memory, as tied weights do, the first name alone is taken, as in transformers' files.
         shardings: where the arrays are to be: a `jax.sharding.Sharding` or, on the mesh of ``jax.set_mesh``, a
             `PartitionSpec`, for all of them or for each by name. What it does not name, or is left out, is on one
             device, uncommitted.
@@ -108,7 +110,7 @@ def _in_memory(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _tensors(source) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint by name, in memory only while the next one is not asked for."""
     if isinstance(source, Mapping):
-        yield from _checked(source, "the mapping").items()
+        yield from distinct(_checked(source, "the mapping")).items()
         return
     path = _found(Path(source))
     if path.name.endswith(".index.json"):
@@ -169,7 +171,7 @@ def _open_pickle(path: Path) -> tuple[list[str], Callable[[str], torch.Tensor]]:
         if "mmap" not in str(error):
             raise
         state = torch.load(path, weights_only=True, map_location="cpu")  # of before PyTorch 1.6
-    return list(_checked(state, str(path))), state.__getitem__
+    return list(distinct(_checked(state, str(path)))), state.__getitem__
 
 
 def _checked(state, source: str) -> Mapping[str, torch.Tensor]:

@@ -19,6 +19,7 @@ from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
 from .tensors.tensor import Torchish
+from .tensors.ties import untied
 from .tensors.trees import map_arguments, map_results
 from .tracebacks import boundary
 from .transforms.paths import Policy
@@ -112,11 +113,13 @@ def t2j(
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
               `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
-              ``(result, new_state_dict)``. The module itself is never changed.
+              ``(result, new_state_dict)``. The module itself is never changed, but by the function's method ``load``.
+              Its method ``split`` gives what is trained, and the rest of the state.
             - a function: a pure function ``f(*args, rng=None, **kwargs)``.
             - such code in another shape: compiled (`torch.compile`), scripted, traced or loaded (`torch.jit`), exported
               (an ``ExportedProgram``), as the function or module that it is.
             - what `j2t` made of a JAX function: that function.
+            - what ``module.state_dict()`` gives: arrays by name. A tied weight has one entry, under its first name.
             - any tree of these, also of objects that hold tensors or are to hold some, as caches: other objects with
               the same attributes, whose classes are pytrees of JAX's from then on. Other leaves stay as they are.
         copy: for tensors: give arrays memory of their own. With False they have the tensors' where the layout allows
@@ -197,6 +200,7 @@ def t2j(
         return StatefulFunction(thing, objects, last_resort(None, **options), policy)
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None, **options), policy)
+    thing = untied(thing)
     open_up(thing)
     others: dict[str, Any] = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
     return map_results(_but_for(thing, functools.partial(t2j, copy=copy, **options, **others)), thing)

@@ -88,7 +88,7 @@ def stepper(config, length: int):
             x = x + p.attend("encoder_attn", p.norm("encoder_attn_layer_norm", x), *heard, heads)
             x = p.feed_forward(x)
         x = at.norm("layer_norm", x[:, -1])
-        return (x @ params["proj_out.weight"].T)[0], new
+        return (x @ at("embed_tokens.weight").T)[0], new
 
     return step
 

@@ -62,7 +62,7 @@ def test_values_state_and_an_untouched_module(net):
     for name, tensor in net.state_dict(keep_vars=True).items():
         assert torch.equal(tensor, before[name])
     assert state["count"] == 1
-    assert set(state) == set(expected)
+    assert set(state) == {*expected} - {"second.weight"}  # which is tied to the first
     assert_close(result, net(x))
 
 

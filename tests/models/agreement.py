@@ -96,4 +96,4 @@ def _split(model: torch.nn.Module):
     """The arrays to differentiate by, and the others (buffers and frozen parameters)."""
     params = {name: t2j(p) for name, p in model.named_parameters() if p.requires_grad}
     others = {name: t2j(p) for name, p in model.named_parameters() if not p.requires_grad}
-    return params, others | {name: t2j(b) for name, b in model.named_buffers(remove_duplicate=False)}
+    return params, others | {name: t2j(b) for name, b in model.named_buffers()}

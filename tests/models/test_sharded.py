@@ -27,14 +27,14 @@ def gradients(jax_model):
 
 @pytest.fixture(scope="module")
 def expected(model):
-    return jax.jit(gradients(t2j(model)))(t2j(dict(model.state_dict())), jnp.asarray(TOKENS))
+    return jax.jit(gradients(t2j(model)))(dict(t2j(model.state_dict())), jnp.asarray(TOKENS))
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_training_step(model, expected, kind):
     with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)):
         specs = sharding.specs(model, tensor="model", fsdp="data")
-        params = sharding.put(t2j(dict(model.state_dict())), specs)
+        params = sharding.put(dict(t2j(model.state_dict())), specs)
         step = gradients(t2j(sharding.constrained(model, tensor="model", data="data")))
         if kind is AxisType.Explicit:
             step = jax.sharding.auto_axes(step, out_sharding=(P(), specs))
@@ -48,6 +48,6 @@ def test_training_step(model, expected, kind):
 
 def test_refusal_on_explicit_axes_says_what_to_do(model):
     with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
-        params = sharding.put(t2j(dict(model.state_dict())), sharding.specs(model, tensor="model", fsdp="data"))
+        params = sharding.put(dict(t2j(model.state_dict())), sharding.specs(model, tensor="model", fsdp="data"))
         with pytest.raises(Exception, match="auto_axes"):
             jax.jit(t2j(model))(jax.device_put(TOKENS, P("data")), state_dict=params)

@@ -25,9 +25,7 @@ def batches(steps: int, shape: tuple[int, ...], classes: int):
 
 
 def split(model):
-    state = t2j({name: tensor.clone() for name, tensor in model.state_dict().items()})
-    names = {name for name, _ in model.named_parameters()}
-    return {n: a for n, a in state.items() if n in names}, {n: a for n, a in state.items() if n not in names}
+    return t2j(model).split()
 
 
 def cross_entropy(logits, labels):

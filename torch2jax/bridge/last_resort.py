@@ -11,7 +11,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..calls.module import copy_structure, named_tensors
+from ..calls.module import copy_structure
+from ..calls.states import named_tensors
 from ..errors import NoRuleError, user_level, user_location
 from .call_torch import VMAP_METHODS
 from .outside import Outside

@@ -32,7 +32,7 @@ class Constants:
 
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
-        self._storages: dict[int, Torchish] = {}
+        self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self.around: Any = None
         """What runs around compiled parts (`around.Around`), None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
@@ -49,6 +49,12 @@ class Constants:
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)
             return lifted
+
+    def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
+        """Lets what is bound to one tensor stand for another of the same memory, place and shape as well."""
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            lifted = make_region(bound, tuple(bound.shape), bound.stride(), bound.storage_offset())
+            return self._remember(tensor, _without_history(lifted, tensor))
 
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
@@ -167,12 +173,10 @@ class Constants:
                 return self._constant(tensor)
             memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
             self._remember(memory, self._constant(memory))
-        lifted = _region_of(self._storages[key], tensor)
+        lifted = _region_of(*self._storages[key], tensor)
         if lifted is None:
             return self._constant(tensor)
-        if lifted.history is not None and not tensor.requires_grad:  # as after weight.detach()
-            lifted._node = lifted._node.detached()
-        return lifted
+        return _without_history(lifted, tensor)
 
     @property
     def stages(self) -> bool:
@@ -221,7 +225,7 @@ class Constants:
             if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history()
             if _covers_storage(tensor):
-                self._storages.setdefault(tensor.untyped_storage()._cdata, lifted)
+                self._storages.setdefault(tensor.untyped_storage()._cdata, (tensor.dtype, lifted))
             self._tensors[id(tensor)] = (tensor, lifted)
         return lifted
 
@@ -251,8 +255,21 @@ def _covers_storage(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-def _region_of(base: Torchish, tensor: torch.Tensor) -> Torchish | None:
-    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them."""
+def _without_history(view: Torchish, tensor: torch.Tensor) -> Torchish:
+    """A view that stands for a tensor: without a history if that has none, as after ``weight.detach()``."""
+    if view.history is not None and not tensor.requires_grad:
+        view._node = view._node.detached()
+    return view
+
+
+def _region_of(dtype: torch.dtype, base: Torchish, tensor: torch.Tensor) -> Torchish | None:
+    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them.
+
+    Args:
+        dtype: that of the tensor which `base` stands for; `base` may have been given another.
+    """
+    if tensor.dtype == dtype:
+        return make_region(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), base.dtype)
     storage = base._node.storage
     size = storage.memory.size * storage.dtype.itemsize
     if base.dtype != tensor.dtype and size != tensor.untyped_storage().nbytes():

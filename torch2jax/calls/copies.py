@@ -15,10 +15,11 @@ from ..tensors.dtypes import dtype_j2t
 from ..tensors.tensor import Torchish, wrap
 from .dispatch import Translation
 from .follow import Place
-from .module import as_array, copy_structure, name_scopes
+from .module import copy_structure, name_scopes
 from .numbers import Count, Number
 from .optimizers import adopt, step_abstractly
 from .places import Gradient, Inserted, Key, fitting, places, start
+from .states import as_array
 
 __all__ = ["Copies"]
 

@@ -441,6 +441,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         return self.constants.bind(tensor, array)
 
+    def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
+        return self.constants.bind_alias(tensor, bound)
+
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         return self.constants.bind_missing(tensor, error)
 

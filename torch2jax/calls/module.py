@@ -2,10 +2,9 @@
 
 import collections
 import copy
-import difflib
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,66 +13,59 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import user_level
 from ..seams import runs_instead_of, stands_in
-from ..tensors.interop import tensor_to_array
+from ..tensors.tensor import Torchish
 from ..tracebacks import is_call_of_module
 from .dispatch import Translation
+from .states import Names, as_array, expect_shape, first_few, named_tensors
 
-__all__ = ["Skeleton", "as_array", "copy_structure", "expect_shape", "name_scopes", "named_tensors"]
+__all__ = ["Skeleton", "copy_structure", "name_scopes"]
 
-_LISTED = 5
 _CONTAINERS = frozenset((dict, collections.OrderedDict, set))
-
-
-def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer, also non-persistent ones, under each of its names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
 
 
 class Skeleton:
     """A copy of a module's Python structure that shares no state with it and copies no weights.
 
     Args:
-        module: the user's module; it is only read.
-        state: arrays for some or all of its parameters and buffers; the others are constants.
+        names: those of the user's module, which is only read.
+        state: arrays for some or all of its parameters and buffers, as `Names.given` gives them; the others are
+            constants.
         call: the translated call that the skeleton lives in; it must be the active one.
         parts: those of the module that are compiled (`parts.part.Parts`), or None.
 
     Raises:
-        RuntimeError: `state` has a name that the module lacks, or an array of another shape. What is on the meta device
-            and not in `state` raises one where its values are used.
+        RuntimeError: `state` has an array of another shape. What is on the meta device and not in `state` raises one
+            where its values are used.
         TypeError: `state` has a `jax.ShapeDtypeStruct`, which has no values.
     """
 
-    def __init__(self, module: torch.nn.Module, state: Mapping[str, Any] | None, call: Translation, parts: Any = None):
-        self._state, self._call = state or {}, call
+    def __init__(self, names: Names, state: Mapping[str, Any], call: Translation, parts: Any = None):
+        module = names.module
+        self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
-        self._persistent = module.state_dict(keep_vars=True)
-        self.module = copy_structure(module, self._bind(module, call))
-        self._buffers = dict(self.module.named_buffers())
+        self.module = copy_structure(module, self._bind(call))
+        self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
         name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
         if parts is not None:
             parts.take_over(self.module)
 
-    def _bind(self, module, call) -> dict[int, Any]:
-        tensors = named_tensors(module)
-        _check_names(self._state, tensors, self._persistent)
-        memo: dict[int, Any] = {}
-        for name, tensor in tensors.items():
-            if name not in self._state or id(tensor) in memo:
-                continue  # the first of several names stands for a tied weight
+    def _bind(self, call: Translation) -> dict[int, Any]:
+        names, bound, memo = self._names, {}, {}
+        for name, tensor in names.tensors.items():
+            if name not in self._state:
+                continue
             with torch._C.DisableTorchFunction():
                 value = expect_shape(self._state[name], tensor, name, "state_dict")
-            memo[id(tensor)] = call.bind(tensor, as_array(value))
-        for name, tensor in tensors.items():
+            memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
+        for name, tensor in names.tensors.items():
             if id(tensor) in memo:
                 continue
-            if tensor.is_meta:
-                self._missing.add(name)
+            if names.first(name) in bound and names.is_whole(name):
+                memo[id(tensor)] = call.bind_alias(tensor, bound[names.first(name)])
+            elif tensor.is_meta:
+                self._missing.add(names.first(name))
                 memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
             else:
                 memo[id(tensor)] = call.lift_own(tensor)
@@ -82,7 +74,7 @@ class Skeleton:
     def _error_of_missing(self, name: str, tensor: torch.Tensor) -> RuntimeError:
         what = f"parameter {name!r}" if isinstance(tensor, torch.nn.Parameter) else f"buffer {name!r}"
         way = "give its array, or a jax.ShapeDtypeStruct where nothing is computed, under this name"
-        if name not in self._persistent:
+        if name not in self._names.persistent:
             way += (
                 "; module.state_dict() leaves it out, t2j(dict(module.named_buffers())) does not. Or make the module "
                 "that computes it anew, without the meta device"
@@ -92,28 +84,39 @@ class Skeleton:
     def state_dict(self) -> dict[str, Any]:
         """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
 
-        As ordered as the given state, so that a jitted step takes either.
+        A tied weight is under the name under which it was given. As ordered as the given state, so that a jitted step
+        takes either.
         """
-        tensors = named_tensors(self.module)
-        names = [*self._persistent, *(name for name in self._state if name not in self._persistent)]
+        tensors, persistent = named_tensors(self.module), self._names.persistent
+        names = [*self._names.distinct(self._state), *(name for name in self._state if name not in persistent)]
+        self.warn_of_lost_buffers([tensors[name] for name in names if name in tensors])
         array_of: Any = self._call.array_of
         state = {
             name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state.get(name)
             for name in names
-            if name not in self._missing
+            if self._names.first(name) not in self._missing
         }
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
-    def warn_of_lost_buffers(self) -> None:
-        """Warns of buffers that the call has written, where nobody is given what they hold now."""
-        buffers = dict(self.module.named_buffers())
-        lost = [name for name in self._buffers if _is_written(buffers.get(name), self._buffers[name])]
+    def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
+        """Warns of buffers that the call has written, where nobody is given what they hold now.
+
+        Args:
+            kept: the tensors of the state that is given; None if none is.
+        """
+        memories = set(map(_memory, kept or ()))
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        lost = [
+            name
+            for name, before in self._buffers.items()
+            if _is_written(buffers.get(name), before) and _memory(buffers.get(name)) not in memories
+        ]
         if lost:
-            shown = ", ".join(lost[:_LISTED]) + (f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else "")
             mode = "is in training mode and " if self.module.training else ""
+            way = "give their arrays in state_dict= as well" if kept is not None else "give return_state_dict=True"
             warnings.warn(
-                f"{type(self.module).__name__} {mode}writes its buffers ({shown}), and what it writes is lost: give "
-                "return_state_dict=True, or call eval() on the module first if it is not meant",
+                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(lost)}), and what it writes is "
+                f"lost: {way}, or call eval() on the module first if it is not meant",
                 stacklevel=user_level(),
             )
 
@@ -171,55 +174,13 @@ def _forward_of_wrapper(self, *inputs, **kwargs):
     return self.module(*inputs, **kwargs)
 
 
-def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any:
-    """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
-
-    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions.
-
-    Raises:
-        RuntimeError: it is of another shape.
-    """
-    if tuple(value.shape) == (1,) and tensor.ndim == 0:
-        return value[0]
-    if tuple(value.shape) != tuple(tensor.shape):
-        raise RuntimeError(
-            f"size mismatch for {name}: got an array of shape {tuple(value.shape)} in {state}; wanted "
-            f"{tuple(tensor.shape)}"
-        )
-    return value
-
-
-def as_array(value) -> jax.Array:
-    """An entry of a state, a tensor or an array of anyone's.
-
-    Raises:
-        TypeError: it has a shape and a dtype alone.
-    """
-    if isinstance(value, jax.Array):  # jax.numpy would ask twice what it is
-        return value
-    if isinstance(value, jax.ShapeDtypeStruct) or (isinstance(value, torch.Tensor) and value.is_meta):
-        raise TypeError(
-            f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "
-            "it as an argument of jax.eval_shape, or of jit(...).lower"
-        )
-    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jax.numpy.array(value)
+def _memory(tensor: Any) -> int:
+    return id(tensor._node.storage.memory if isinstance(tensor, Torchish) else tensor)
 
 
 def _is_written(tensor: Any, before: Any) -> bool:
     """Whether the buffer that a call began with was written to, or another stands in its place."""
     return tensor is not before or before._writes[0] > 0
-
-
-def _check_names(state, tensors, persistent) -> None:
-    unknown = [name for name in state if name not in tensors and name not in persistent]
-    if not unknown:
-        return
-    lines = []
-    for name in unknown[:_LISTED]:
-        near = difflib.get_close_matches(name, tensors, n=3, cutoff=0.4)
-        lines.append(f"  {name!r}" + (f" (nearest: {', '.join(map(repr, near))})" if near else ""))
-    more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-    raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
 
 
 def _uncopyable(module: torch.nn.Module):

@@ -9,8 +9,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from .follow import Place
-from .module import expect_shape
 from .optimizers import numbers_of
+from .states import expect_shape
 
 __all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "fitting", "places", "start"]
 

@@ -29,6 +29,7 @@ from . import (
 )  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
+from .states import Names, load, split
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "around_code", "run_on_arrays"]
 
@@ -147,12 +148,14 @@ class TranslatedModule(Generic[P, R]):
                 'jit with static_argnames="return_state_dict", or a function that passes it'
             )
 
+        names = Names(self._module)
+
         def run(attempt: Attempt, given: Any):
-            args, kwargs, state_dict, rng = given
+            args, kwargs, state, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 if self._parts is not None:
                     call.constants.around = Around(call)
-                skeleton = Skeleton(self._module, state_dict, call, self._parts)
+                skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs)
                 if return_state_dict:
@@ -160,7 +163,41 @@ class TranslatedModule(Generic[P, R]):
                 skeleton.warn_of_lost_buffers()
                 return result
 
-        return self._runs.run(run, (args, kwargs, state_dict, rng))
+        return self._runs.run(run, (args, kwargs, names.given(state_dict), rng))
+
+    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What of a state is trained, and the rest: ``params, buffers = t2j(module).split()``.
+
+        Each tensor has one entry. A tied weight has its first name, or, of a state that is given, that which it has
+        there. ``params | buffers`` is a state to call the function with.
+
+        Args:
+            state: one that the function takes or gives, or a checkpoint's; by default the module's own, in new arrays.
+
+        Returns:
+            The entries of parameters that require grad, and all others: frozen parameters, and the buffers that
+            ``module.state_dict()`` has.
+
+        Raises:
+            RuntimeError: `state` has a name that the module lacks.
+            ValueError: it has two values for one tensor.
+        """
+        return split(self._module, state)
+
+    def load(self, *states: Mapping[str, Any], strict: bool = True) -> None:
+        """Writes states into the module itself: ``t2j(module).load(params, buffers)``.
+
+        Arrays are cast to the module's dtypes, and gathered where they are sharded.
+
+        Args:
+            strict: refuse states that lack something of ``module.state_dict()``. A tied weight needs one of its names.
+
+        Raises:
+            RuntimeError: a name or an array is missing, or the module lacks it; or an array is of another shape; or the
+                module is on the meta device.
+            ValueError: there are two values for one tensor.
+        """
+        load(self._module, states, strict)
 
     def __repr__(self) -> str:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"

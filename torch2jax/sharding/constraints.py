@@ -8,7 +8,8 @@ import torch
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..calls.module import copy_structure, named_tensors
+from ..calls.module import copy_structure
+from ..calls.states import named_tensors
 from ..rules.rule import InnerRule
 from ..tensors.held import Held
 from ..tensors.storage import Storage

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..checkpoints import placed
 from ..tensors.interop import without_values
+from ..tensors.ties import untied
 from .meshes import resolve
 
 __all__ = ["put", "shardings"]
@@ -64,6 +65,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
             return placed(leaf, sharding)
         return jax.device_put(leaf, sharding)
 
+    tree = untied(tree)
     return jax.tree.map(place, tree, shardings(tree, specs, mesh))
 
 

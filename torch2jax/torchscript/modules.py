@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.jit._recursive import wrap_cpp_module
 
-from ..calls.module import named_tensors
+from ..calls.states import named_tensors
 from ..seams import stands_in
 from ..tensors.trees import flatten
 

@@ -1,0 +1,497 @@
+"""The state of a module: one array for each tensor, whatever its names; apart, trained, saved and put back."""
+
+import collections
+import copy
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+import torch
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from torch2jax import j2t, load_state, sharding, t2j
+
+TOKENS = jnp.array([[1, 2, 3], [3, 0, 4]])
+
+
+class Model(nn.Module):
+    """Embeddings, a batch norm with its integer counter, and a head; `tie` shares weights among them."""
+
+    def __init__(self, tie):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb = nn.Embedding(5, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 5, bias=False)
+        tie(self)
+
+    def forward(self, ids):
+        x = self.norm(self.emb(ids).flatten(0, 1))
+        extra = self.scale(x) if hasattr(self, "scale") else 0
+        return self.head(x) + extra
+
+
+def one_parameter(model):
+    model.head.weight = model.emb.weight
+
+
+def two_parameters(model):
+    model.head.weight = nn.Parameter(model.emb.weight.data)
+
+
+def one_module(model):
+    model.scale = model.head
+    model.head.weight.data *= 2
+
+
+def transposed(model):
+    del model.head
+    model.head = Transposed(model.emb.weight)
+
+
+def buffers(model):
+    model.scale = Scale(torch.full((5,), 2.0))
+    model.register_buffer("tied", model.scale.factor)
+
+
+def buffer_of_parameter(model):
+    model.scale = Scale(model.emb.weight.detach().view(-1)[:5])
+
+
+def buffer_that_is_one(model):
+    model.scale = Flat(model.emb.weight.detach())
+
+
+def untied(model):
+    pass
+
+
+class Transposed(nn.Module):
+    """A Parameter that is another one's transpose, in its memory."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = nn.Parameter(weight.t())
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class Scale(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.register_buffer("factor", factor)
+
+    def forward(self, x):
+        return self.factor
+
+
+class Flat(Scale):
+    def forward(self, x):
+        return self.factor.sum(1)
+
+
+TIES = [untied, one_parameter, two_parameters, one_module, transposed, buffers, buffer_of_parameter, buffer_that_is_one]
+SECOND = {  # names that no state has
+    untied: set(),
+    one_parameter: {"head.weight"},
+    two_parameters: {"head.weight"},
+    one_module: {"scale.weight"},
+    transposed: {"head.weight"},
+    buffers: {"scale.factor"},
+    buffer_of_parameter: {"scale.factor"},
+    buffer_that_is_one: {"scale.factor"},
+}
+every_tie = pytest.mark.parametrize("tie", TIES, ids=lambda tie: tie.__name__)
+
+
+def on_meta(tie):
+    with torch.device("meta"):
+        return Model(tie)
+
+
+def loss_of(call):
+    def loss(params, buffers, ids=TOKENS):
+        logits, state = call(ids, state_dict=params | buffers, return_state_dict=True)
+        return (logits**2).sum(), state
+
+    return loss
+
+
+def gradients_in_torch(model):
+    """Of each parameter of the state; of those that share its memory the gradients are added up."""
+    (model(j2t(TOKENS)) ** 2).sum().backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    if "head.weight" in found and shares(model.head.weight, model.emb.weight):
+        added = found.pop("head.weight")
+        found["emb.weight"] += added.t() if isinstance(model.head, Transposed) else added
+    return found
+
+
+def shares(first, second):
+    return first.data_ptr() == second.data_ptr()
+
+
+def assert_close(found, expected, rtol=1e-4):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value.detach(), rtol=rtol, atol=1e-5, err_msg=name)
+
+
+def trained_in_torch(model, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(j2t(TOKENS)) ** 2).sum().backward()
+        optimizer.step()
+
+
+def trained_in_jax(call, params, buffers, steps=3):
+    optimizer = optax.sgd(1e-2)
+
+    @jax.jit
+    def step(params, buffers, opt_state):
+        grads, state = jax.grad(loss_of(call), has_aux=True)(params, buffers)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), call.split(state)[1], opt_state
+
+    opt_state = optimizer.init(params)
+    for _ in range(steps):
+        params, buffers, opt_state = step(params, buffers, opt_state)
+    assert step._cache_size() == 1
+    return params, buffers
+
+
+@every_tie
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_gradients(tie, jit):
+    model = Model(tie)
+    call = t2j(model)
+    params, buffers = call.split()
+    assert {*params, *buffers} == {*model.state_dict()} - SECOND[tie]
+    gradient = jax.grad(loss_of(call), has_aux=True)
+    grads, state = (jax.jit(gradient) if jit else gradient)(params, buffers)
+    assert set(state) == {*params, *buffers}
+    assert state["norm.num_batches_tracked"] == 1
+    assert_close(grads, gradients_in_torch(model))
+    assert_close({name: state[name] for name in buffers}, {name: model.state_dict()[name] for name in buffers})
+
+
+@every_tie
+def test_training_and_back(tie):
+    model = Model(tie)
+    expected, call = Model(tie), t2j(model)  # deepcopy would untie two parameters
+    params, buffers = trained_in_jax(call, *call.split())
+    assert model.norm.num_batches_tracked == 0
+    call.load(params, buffers)
+    trained_in_torch(expected)
+    assert_close(model.state_dict(), expected.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(model(j2t(TOKENS)), expected(j2t(TOKENS)), rtol=1e-4, atol=1e-5)
+
+
+@every_tie
+def test_names_of_a_state(tie):
+    """`state_dict()` in arrays, on devices and of a file has each tensor once, as `split` has it."""
+    model = Model(tie)
+    call, whole = t2j(model), model.state_dict()
+    names = [name for name in whole if name not in SECOND[tie]]
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    states = {
+        "t2j": t2j(whole),
+        "within": t2j({"model": (whole, jnp.ones(2))})["model"][0],
+        "put": sharding.put(whole, sharding.specs(model, mesh, fsdp="x"), mesh),
+        "load_state": load_state(whole),
+    }
+    expected = call(TOKENS, state_dict=states["t2j"], return_state_dict=True)
+    for way, state in states.items():
+        assert list(state) == names, way
+        params, buffers = call.split(state)
+        assert {name for name, p in model.named_parameters() if p.requires_grad} - SECOND[tie] == set(params), way
+        found = call(TOKENS, state_dict=params | buffers, return_state_dict=True)
+        jax.tree.map(np.testing.assert_array_equal, found[0], expected[0])
+    assert isinstance(states["t2j"], collections.OrderedDict)
+
+
+@every_tie
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_a_state_of_tensors(tie, jit):
+    """PyTorch's own dictionary, in which names share memory, is taken as it is where nothing is differentiated."""
+    model = Model(tie).eval()
+    run = jax.jit(lambda ids: t2j(model)(ids, state_dict=whole)) if jit else t2j(model)
+    whole = model.state_dict()
+    if tie in (transposed, buffer_of_parameter):  # a part is not given beside the whole
+        with pytest.raises(ValueError, match=r"is a view of 'emb.weight' in Model: leave it out"):
+            t2j(model)(TOKENS, state_dict=whole)
+        return
+    found = run(TOKENS) if jit else run(TOKENS, state_dict=whole)
+    np.testing.assert_allclose(found, model(j2t(TOKENS)).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tie", [one_parameter, two_parameters, one_module])
+def test_another_name(tie):
+    """A state may have any of the names of a tensor, as files of other programs do; it keeps it."""
+    model = Model(tie)
+    call, (second,) = t2j(model), SECOND[tie]
+    params, buffers = call.split()
+    (first,) = (name for name in params if shares(dict(model.named_parameters())[name], model.get_parameter(second)))
+    other = {second if name == first else name: x for name, x in params.items()}
+    assert call.split(other | buffers)[0].keys() == other.keys()
+    grads, state = jax.jit(jax.grad(loss_of(call), has_aux=True))(other, buffers)
+    assert set(state) == {*other, *buffers}
+    expected = gradients_in_torch(model)
+    expected[second] = expected.pop(first)
+    assert_close(grads, expected)
+    trained = trained_in_jax(call, other, buffers)
+    call.load(*trained)
+    np.testing.assert_array_equal(model.get_parameter(first).detach(), trained[0][second])
+
+
+@pytest.mark.parametrize("way", ["jit", "grad", "eager", "vmap", "jvp", "eval_shape"])
+def test_two_arrays_for_one_tensor(way):
+    model = Model(one_parameter)
+    call = t2j(model)
+    params, buffers = call.split()
+    both = params | {"head.weight": params["emb.weight"] + (way == "eager")}
+    stacked = {name: x[None] for name, x in both.items()}
+
+    def loss(params):
+        return loss_of(call)(params, buffers)[0]
+
+    run = {
+        "jit": lambda: jax.jit(loss)(both),
+        "grad": lambda: jax.grad(loss)(both),
+        "eager": lambda: loss(both),
+        "vmap": lambda: jax.vmap(loss)(stacked),
+        "jvp": lambda: jax.jvp(loss, (both,), (both,)),
+        "eval_shape": lambda: jax.eval_shape(loss, both),
+    }[way]
+    message = r"two arrays for one tensor of Model, under 'emb.weight' and 'head.weight'.*t2j\(module\).split\(state\)"
+    with pytest.raises(ValueError, match=message):
+        run()
+
+
+def test_one_array_under_two_names():
+    """As in `torch.func.functional_call`, the same array may be given twice: its gradient is of both."""
+    model = Model(one_parameter)
+    call = t2j(model)
+    params, buffers = call.split()
+    weight, rest = params.pop("emb.weight"), params
+
+    def loss(weight):
+        return loss_of(call)(rest | {"head.weight": weight, "emb.weight": weight}, buffers)[0]
+
+    expected = gradients_in_torch(model)["emb.weight"]
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss)), jax.grad(jax.checkpoint(loss))):
+        np.testing.assert_allclose(gradient(weight), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_split_takes_equal_values_and_refuses_others():
+    """A dictionary that somebody has made of both names."""
+    model = Model(one_parameter)
+    call = t2j(model)
+    both = {name: t2j(tensor) for name, tensor in model.state_dict().items()}
+    params, buffers = call.split(both)
+    assert "head.weight" not in params
+    assert set(buffers) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    both["head.weight"] = both["head.weight"] + 1
+    for refused in (lambda: call.split(both), lambda: call.load(both), lambda: jax.jit(call.split)(both)):
+        with pytest.raises(ValueError, match="two arrays for one tensor of Model"):
+            refused()
+    with pytest.raises(RuntimeError, match=r"'heat.weight' \(nearest: 'head.weight'"):
+        call.split({"heat.weight": jnp.ones((5, 4))})
+
+
+def test_frozen_parameters_and_shapes_alone():
+    model = Model(one_parameter)
+    model.norm.requires_grad_(False)
+    params, buffers = t2j(model).split()
+    assert set(params) == {"emb.weight"}
+    assert set(buffers) == {name for name in model.state_dict() if name.startswith("norm")}
+    empty = on_meta(one_parameter)
+    shapes = t2j(empty).split()
+    assert set(shapes[0]) == {"emb.weight", "norm.weight", "norm.bias"}
+    out, _ = jax.eval_shape(loss_of(t2j(empty)), *shapes)
+    assert out.shape == ()
+    assert t2j(model.forward).split()[0].keys() == {"emb.weight"}
+
+
+def test_arrays_of_split_are_copies():
+    model = Model(one_parameter)
+    params, _ = t2j(model).split()
+    before = np.array(params["emb.weight"])
+    with torch.no_grad():
+        model.emb.weight.zero_()
+    np.testing.assert_array_equal(params["emb.weight"], before)
+
+
+@every_tie
+def test_weights_of_another_dtype(tie):
+    """What shares the memory of a parameter follows the array that is given for it, whatever its dtype."""
+    model = Model(tie).eval()
+    call = t2j(model)
+    params, rest = (
+        {name: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x for name, x in part.items()}
+        for part in call.split()
+    )
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    expected = copy.deepcopy(model).bfloat16()
+    found = call(TOKENS, state_dict=params | rest)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(np.float32), expected(j2t(TOKENS)).detach().float(), rtol=0.05, atol=0.05)
+    if "tied" not in rest:
+        assert (call(TOKENS, state_dict=zeros | rest) == 0).all()
+
+
+@every_tie
+def test_checkpoints(tie, tmp_path):
+    """Through orbax, and through files of PyTorch's and of safetensors', which have a tensor once as well."""
+    model, other = Model(tie), Model(tie)
+    params, buffers = trained_in_jax(t2j(model), *t2j(model).split(), steps=1)
+    state = params | buffers
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "orbax", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "orbax", jax.eval_shape(lambda: state))
+    t2j(other).load(restored)
+    t2j(model).load(params, buffers)
+    assert_close(other.state_dict(), model.state_dict(), rtol=0)
+
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert list(load_state(tmp_path / "model.pt")) == [n for n in model.state_dict() if n not in SECOND[tie]]
+    saved = [load_state(tmp_path / "model.pt")]
+    if tie not in (transposed, buffer_of_parameter):  # which safetensors does not save
+        save_model(model, tmp_path / "model.safetensors")
+        saved.append(load_state(tmp_path / "model.safetensors"))
+        fresh = Model(tie)
+        load_model(fresh, tmp_path / "model.safetensors")
+        assert_close(fresh.state_dict(), model.state_dict(), rtol=0)
+    expected = model(j2t(TOKENS)).detach()
+    for state in saved:
+        fresh = Model(tie)
+        found = jax.jit(lambda state, fresh=fresh: loss_of(t2j(fresh))(state, {})[0])(state)
+        np.testing.assert_allclose(found, (expected**2).sum(), rtol=1e-4)
+        t2j(fresh).load(state)
+        assert torch.equal(fresh.head.weight, model.head.weight)
+
+
+@every_tie
+def test_load_state_dict_of_pytorch_loses_nothing(tie):
+    """It names what a state leaves out, unless it is not strict; then the tie gives the value."""
+    model, other = Model(tie), Model(tie)
+    params, buffers = trained_in_jax(t2j(model), *t2j(model).split())
+    if SECOND[tie]:
+        (second,) = SECOND[tie]
+        with pytest.raises(RuntimeError, match=rf"Missing key\(s\) in state_dict: \"{re.escape(second)}\""):
+            other.load_state_dict(j2t(params | buffers))
+    other.load_state_dict(j2t(params | buffers), strict=False)
+    t2j(model).load(params, buffers)
+    assert_close(other.state_dict(), model.state_dict(), rtol=0)
+
+
+def test_load():
+    model = Model(one_parameter)
+    call = t2j(model)
+    params, buffers = call.split()
+    before = copy.deepcopy(model.state_dict())
+    doubled = {name: 2 * x for name, x in params.items()}
+    with pytest.raises(
+        RuntimeError, match=r"load got no array for 'norm.running_mean', 'norm.running_var'.*strict=Fal"
+    ):
+        call.load(doubled)
+    with pytest.raises(ValueError, match=r"two values for 'emb.weight'"):
+        call.load(doubled, params, buffers)
+    with pytest.raises(RuntimeError, match=r"size mismatch for norm.weight"):
+        call.load(doubled | {"norm.weight": jnp.ones(3)}, buffers)
+    with pytest.raises(RuntimeError, match="names that the module lacks"):
+        call.load(doubled, buffers, {"bias": jnp.ones(3)})
+    with pytest.raises(TypeError, match="traced"):
+        jax.jit(lambda params: call.load(params, buffers))(params)
+    assert_close(model.state_dict(), before, rtol=0)
+    call.load(doubled, strict=False)
+    np.testing.assert_array_equal(model.head.weight.detach(), 2 * before["head.weight"])
+    call.load(params, {}, buffers)
+    assert_close(model.state_dict(), before, rtol=0)
+    call.load({name: x.astype(jnp.bfloat16) for name, x in params.items()}, jax.tree.map(np.array, buffers))
+    assert model.emb.weight.dtype == torch.float32
+    with pytest.raises(RuntimeError, match=r"meta device.*to_empty"):
+        t2j(on_meta(one_parameter)).load(params, buffers)
+
+
+class WithExtraState(nn.Linear):
+    def get_extra_state(self):
+        return {"note": getattr(self, "note", 1)}
+
+    def set_extra_state(self, state):
+        self.note = state["note"]
+
+
+def test_extra_state():
+    model = nn.Sequential(WithExtraState(2, 2))
+    call = t2j(model)
+    params, buffers = call.split()
+    assert set(params) == {"0.weight", "0.bias"}
+    assert not buffers
+    call.load(params, buffers)
+    assert not hasattr(model[0], "note")
+    call.load(t2j(model.state_dict()) | {"0._extra_state": {"note": 3}})
+    assert model[0].note == 3
+
+
+class Replaces(nn.Module):
+    """Writes a buffer that a state does not have by itself."""
+
+    def __init__(self, **how):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()), **how)
+
+    def forward(self, x):
+        self.count = self.count + 1
+        return x
+
+
+class Tied(nn.Module):
+    """Writes one of two names of a buffer, which then are no longer one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Replaces()
+        self.second = Replaces()
+        self.second.count = self.first.count
+
+    def forward(self, x):
+        return self.second(x)
+
+
+@pytest.mark.parametrize(("module", "name"), [(Replaces(persistent=False), "count"), (Tied(), "second.count")])
+def test_buffers_that_the_new_state_does_not_have_are_warned_of(module, name):
+    with pytest.warns(UserWarning, match=rf"writes its buffers \({name}\).*give their arrays in state_dict="):
+        t2j(module)(1.0, return_state_dict=True)
+
+
+def test_buffers_that_it_has_under_another_name_are_not():
+    model = Model(buffers)
+    model.scale.forward = lambda x: model.scale.factor.mul_(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, state = t2j(model)(TOKENS, return_state_dict=True)
+    assert "tied" in state
+
+
+def test_sharded_states_go_back():
+    model = Model(one_parameter)
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    specs = sharding.specs(model, mesh, fsdp="x")
+    assert specs["emb.weight"] == specs["head.weight"] == P("x", None)
+    params, buffers = t2j(model).split(sharding.put(model.state_dict(), specs, mesh))
+    assert params["emb.weight"].sharding == NamedSharding(mesh, P("x", None))
+    params = jax.tree.map(lambda x: 2 * x, params)
+    t2j(model).load(params, buffers)
+    np.testing.assert_array_equal(model.head.weight.detach(), params["emb.weight"])
