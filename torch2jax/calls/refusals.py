@@ -29,7 +29,7 @@ def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs:
 
     Without a rule, PyTorch's decomposition of an operator did.
     """
-    if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError):
+    if not _is_of_arguments(func, rule) or isinstance(error, TracedValueError) or hasattr(error, "is_of_values"):
         return
     if any(callable(leaf) for leaf in flatten((args, kwargs))[0]):  # it would be run, perhaps for ever
         return

@@ -15,6 +15,7 @@ from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, is_integral
 from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
+from .bounds import seen
 from .complex import complex_power
 from .conversion import converted
 from .elementwise import trunc
@@ -87,14 +88,38 @@ def _dividend_dtypes(input, other, *, rounding_mode=None):
     return None if rounding_mode is None else REALS
 
 
-@implements(torch.div, torch.divide, promote=_division, takes=_dividend_dtypes)
+def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None:
+    """Refuses to divide whole numbers by a zero that is seen."""
+    if rounding_mode is None or not all(map(_is_whole, (input, other))):
+        return
+    if isinstance(other, torch.Tensor):
+        values = seen(other)
+        is_zero = values is not None and not values.all()
+    else:
+        is_zero = other == 0
+    if is_zero:
+        raise RuntimeError("ZeroDivisionError")
+
+
+def _is_whole(value) -> bool:
+    return is_integral(value.dtype) if isinstance(value, torch.Tensor) else isinstance(value, int)
+
+
+def _check_reflected_divisor(input, other) -> None:
+    _check_divisor(other, input)
+
+
+def _check_rounded_divisor(input, other, *, rounding_mode=None) -> None:
+    _check_divisor(input, other, rounding_mode=rounding_mode)
+
+
+@implements(torch.div, torch.divide, promote=_division, takes=_dividend_dtypes, check=_check_rounded_divisor)
 def div(input, other, *, rounding_mode=None):
     if rounding_mode is None:
         return lax.div(input, other)
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode == "trunc":
-        _check_divisor(other)
         quotient = lax.div(input, other)
         return trunc(quotient) if is_float(input) else quotient
     raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
@@ -116,14 +141,8 @@ def rdiv(input, other):
     return lax.div(other, input)
 
 
-def _check_divisor(other) -> None:
-    if isinstance(other, np.ndarray) and not is_inexact(other) and not other.any():
-        raise RuntimeError("ZeroDivisionError")
-
-
-@default(torch.floor_divide, takes=REALS)
+@default(torch.floor_divide, takes=REALS, check=_check_divisor)
 def floor_divide(input, other):
-    _check_divisor(other)
     if not is_float(input):
         quotient = lax.div(input, other)
         return quotient if is_unsigned(input) else _lower(quotient, lax.rem(input, other), other)
@@ -148,21 +167,19 @@ def _disagree(rest, divisor):
     return lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(divisor, zero)))
 
 
-@default(torch.Tensor.__rfloordiv__, takes=REALS)
+@default(torch.Tensor.__rfloordiv__, takes=REALS, check=_check_reflected_divisor)
 def rfloordiv(input, other):
     return floor_divide(other, input)
 
 
-@exact(torch.remainder, takes=REALS)  # PyTorch rounds a number, of which the rest depends
+@exact(torch.remainder, takes=REALS, check=_check_divisor)  # PyTorch rounds a number, of which the rest depends
 def remainder(input, other):
-    _check_divisor(other)
     rest = lax.rem(input, other)
     return rest if is_unsigned(rest) else where(_disagree(rest, other), lax.add(rest, other), rest)
 
 
-@exact(torch.fmod, takes=REALS)
+@exact(torch.fmod, takes=REALS, check=_check_divisor)
 def fmod(input, other):
-    _check_divisor(other)
     return lax.rem(input, other)
 
 

@@ -15,8 +15,6 @@ from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, type_name
-from ..tensors.interop import to_numpy, values_of
-from ..tensors.known import Deferred, in_pytorch
 from ..tensors.scalars import held_number
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
@@ -24,6 +22,7 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
+from .bounds import expect_within, known_values, outside, seen
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -31,26 +30,7 @@ Tensor = torch.Tensor
 IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
-# Indices and what is known of them.
-
-
-def known_values(tensor: Torchish) -> np.ndarray | None:
-    """The values of an index or mask if no traced input decides them, else None."""
-    known = tensor.known
-    if isinstance(known, (torch.Tensor, Deferred)):
-        return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
-    values = tensor.read() if known is None else known
-    return None if is_traced(values) else np.asarray(values)
-
-
-def check_bounds(values, size: int, dim: int, *, negative: bool = False, error: type[Exception] = IndexError) -> None:
-    """Raises `error` where concrete indices leave a dimension; traced ones are taken at their word."""
-    if is_traced(values) or values.size == 0:
-        return
-    values = np.asarray(values)
-    if values.min() < (-size if negative else 0) or values.max() >= size:
-        bad = values[(values < (-size if negative else 0)) | (values >= size)]
-        raise error(f"index {bad[0]} is out of bounds for dimension {dim} with size {size}")
+# Indices.
 
 
 def progression(values: np.ndarray) -> slice | None:
@@ -304,6 +284,11 @@ def _is_expansion(kind: ViewKind) -> bool:
     return getattr(kind.read, "func", None) is lax.broadcast_in_dim
 
 
+def _check_elements(input, dim, index, *args, **kwargs):
+    dim = axis_of(input, dim)
+    expect_within(index, input.shape[dim] if input.ndim else 1, dim, error=RuntimeError)
+
+
 class _Elements:
     """One call of gather or scatter, checked: the region of the input that the index speaks of, and how."""
 
@@ -324,7 +309,6 @@ class _Elements:
                 f"self {list(input.shape)} apart from dimension {dim}"
             )
         _expect_index(self.index, name)
-        check_bounds(self.index, self.input.shape[dim], dim, error=RuntimeError)
         self.along = _Along(dim, windows)
 
     def part(self, array, limits):
@@ -356,7 +340,7 @@ class _Elements:
         return reshape(result, self.input_shape)
 
 
-@implements(torch.gather, prepare=_unexpanded, exact_out=True)
+@implements(torch.gather, check=_check_elements, prepare=_unexpanded, exact_out=True)
 def gather(input, dim, index, *, sparse_grad=False, shape=None, windows=()):
     if index.size == 0:
         return lax.full(index.shape if shape is None else shape, 0, input.dtype)
@@ -369,7 +353,7 @@ def _scatter(combine: Callable, input, dim, index, src, **expansion):
     return _Elements("scatter", input, dim, index, **expansion).scatter(combine, src)
 
 
-@implements(torch.scatter, aten.scatter, prepare=_unexpanded, fits=("src", "value"))
+@implements(torch.scatter, aten.scatter, check=_check_elements, prepare=_unexpanded, fits=("src", "value"))
 def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None, windows=()):
     if reduce not in (None, "add", "multiply"):
         raise RuntimeError(f"reduce argument must be either add or multiply, but got {reduce!r}")
@@ -377,7 +361,7 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None,
     return _scatter(combine, input, dim, index, value if src is None else src, shape=shape, windows=windows)
 
 
-@implements(torch.scatter_add, prepare=_unexpanded)
+@implements(torch.scatter_add, check=_check_elements, prepare=_unexpanded)
 def scatter_add(input, dim, index, src, *, shape=None, windows=()):
     return _scatter(_add, input, dim, index, src, shape=shape, windows=windows)
 
@@ -387,7 +371,7 @@ def _reducible(input, dim, index, src, reduce, **_):
     return {"mean": NUMBERS, "amax": REALS_AND_BOOL, "amin": REALS_AND_BOOL}.get(reduce)
 
 
-@implements(torch.scatter_reduce, aten.scatter_reduce, takes=_reducible, prepare=_unexpanded)
+@implements(torch.scatter_reduce, aten.scatter_reduce, takes=_reducible, check=_check_elements, prepare=_unexpanded)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None, windows=()):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _scatter(combine, input, dim, index, src, shape=shape, windows=windows)
@@ -413,7 +397,12 @@ def _broadcast_along(input, indices, dim=None):
     return (input, indices, dim), {**expansion, "wraps": wraps}
 
 
-@implements(torch.take_along_dim, prepare=_broadcast_along)
+def _check_flat(input, indices, dim=None):
+    if dim is None:  # else they are taken around
+        expect_within(indices, input.numel(), 0, error=RuntimeError)
+
+
+@implements(torch.take_along_dim, check=_check_flat, prepare=_broadcast_along)
 def take_along_dim(input, indices, dim=None, *, shape=None, windows=(), wraps=True):
     _expect_index(indices, "take_along_dim", long=True)
     if wraps and indices.size:  # around, as often as need be
@@ -432,15 +421,11 @@ def _without(shape, dim: int) -> tuple[int, ...]:
 class _Rows:
     """One call of an operator that takes a list of rows along a dimension, checked."""
 
-    def __init__(self, input, dim: int, index, *, negative: bool = False, selects: bool = False):
+    def __init__(self, input, dim: int, index, *, negative: bool = False):
         if index.ndim > 1:
             raise IndexError(f"Index is supposed to be a vector, but got {index.ndim} dimensions")
         self.dim, self.input_shape = axis_of(input, dim), input.shape
         self.input = at_least_1d(input)
-        if selects:
-            _expect_rows(self.input_shape, self.dim, index)
-        else:
-            check_bounds(index, self.input.shape[self.dim], self.dim, negative=negative)
         if negative:
             index = from_front(index, self.input.shape[self.dim])
         self.count = index.size
@@ -467,20 +452,24 @@ class _Rows:
         return reshape(combine(self.along, self.input, source, self.index), self.input_shape)
 
 
-def _expect_rows(shape, dim: int, values) -> None:
+def _check_rows(input, dim, index, *args, negative: bool = False, **kwargs) -> None:
+    dim = axis_of(input, dim)
+    expect_within(index, input.shape[dim] if input.ndim else 1, dim, negative=negative)
+
+
+def _check_selected(input, dim, index) -> None:
     """Raises what PyTorch's index_select raises where there are no such rows: its ways to take them differ in that."""
-    if is_traced(values):
-        return
-    values, size = np.ravel(values), shape[dim] if shape else 1
-    if values.size and size == 0:
+    dim, shape = axis_of(input, dim), input.shape
+    size = shape[dim] if shape else 1
+    if index.numel() and size == 0:
         raise RuntimeError("index_select(): self indexing axis dim should be positive")
-    if not shape and values.size != 1:
-        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {values.size} value(s)")
-    bad = values[(values < 0) | (values >= size)]
-    if bad.size and (dim == 1 or 0 in shape):
-        raise RuntimeError(f"INDICES element is out of DATA bounds, id={bad[0]} axis_dim={size}")
-    if bad.size:
-        raise IndexError(f"index out of range in self: {bad[0]} for dimension {dim} with size {size}")
+    if not shape and index.numel() != 1:
+        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)")
+    bad = outside(index, 0, size - 1)
+    if bad is not None and (dim == 1 or 0 in shape):
+        raise RuntimeError(f"INDICES element is out of DATA bounds, id={bad} axis_dim={size}")
+    if bad is not None:
+        raise IndexError(f"index out of range in self: {bad} for dimension {dim} with size {size}")
 
 
 def _slice_where_known(input, dim, index, *source):
@@ -490,10 +479,6 @@ def _slice_where_known(input, dim, index, *source):
     if (is_traced(input.held.array) or is_traced(index.held.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:
-            if source:
-                check_bounds(values, input.shape[dim] if input.ndim else 1, dim)
-            else:
-                _expect_rows(input.shape, axis_of(input, dim), values)
             index = progression(values) or index
     return (input, dim, index, *source), {}
 
@@ -504,24 +489,24 @@ def _put_block(along: _Along, operand, updates, indices):
     return lax.dynamic_update_slice(operand, updates, corner, allow_negative_indices=False)
 
 
-@implements(torch.index_select, prepare=_slice_where_known)
+@implements(torch.index_select, check=_check_selected, prepare=_slice_where_known)
 def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
     _expect_index(index, "index_select")
-    rows = _Rows(input, dim, index, selects=True)
+    rows = _Rows(input, dim, index)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())
 
 
-@implements(torch.index_add, fits=("alpha",))
+@implements(torch.index_add, fits=("alpha",), check=_check_rows)
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
         source = (lax.bitwise_and if source.dtype == bool else lax.mul)(source, like(source, alpha))
     return _Rows(input, dim, index).scatter(_add, source, "index_add")
 
 
-@implements(torch.index_copy, prepare=_slice_where_known)
+@implements(torch.index_copy, check=_check_rows, prepare=_slice_where_known)
 def index_copy(input, dim, index, source):
     if source.ndim == 0 and input.ndim == 1:
         source = at_least_1d(source)
@@ -538,7 +523,13 @@ def _prepare_fill(input, dim, index, value):
     return (input, dim, index, value), {}
 
 
-@implements(torch.index_fill, aten.index_fill, fits=("value",), prepare=_prepare_fill)
+@implements(
+    torch.index_fill,
+    aten.index_fill,
+    fits=("value",),
+    check=functools.partial(_check_rows, negative=True),
+    prepare=_prepare_fill,
+)
 def index_fill(input, dim, index, value):
     if np.ndim(value):
         raise RuntimeError(
@@ -553,7 +544,7 @@ def index_fill(input, dim, index, value):
     return where(filled, _as_dtype(value, input.dtype), input)
 
 
-@implements(torch.index_reduce, takes=REALS)
+@implements(torch.index_reduce, takes=REALS, check=_check_rows)
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _Rows(input, dim, index).scatter(combine, source, "index_reduce")
@@ -570,13 +561,18 @@ def _as_dtype(value, dtype):
 # By flat index.
 
 
+def _check_taken(input, index, *args, **kwargs) -> None:
+    bad = outside(index, -input.numel(), input.numel() - 1)
+    if bad is not None:
+        raise IndexError(f"out of range: tried to access index {bad} on a tensor of {input.numel()} elements.")
+
+
 def _flat_index(input, index, name: str):
     _expect_index(index, name, long=True)
-    check_bounds(index, input.size, 0, negative=True)
     return from_front(reshape(index, (index.size,)), input.size)
 
 
-@implements(torch.take)
+@implements(torch.take, check=_check_taken)
 def take(input, index):
     if index.size == 0:
         return lax.full(index.shape, 0, input.dtype)
@@ -584,7 +580,7 @@ def take(input, index):
     return reshape(_Along(0, ()).gather(flat, _flat_index(input, index, "take")), index.shape)
 
 
-@implements(torch.Tensor.put, torch.put)
+@implements(torch.Tensor.put, torch.put, check=_check_taken)
 def put(input, index, source, accumulate=False):
     same_dtype(input, source, "put_")
     if index.size != source.size:
@@ -632,17 +628,25 @@ def masked_fill(input, mask, value):
     return where(mask, _as_dtype(value, input.dtype), input)
 
 
-@implements(torch.masked_scatter)
+def _check_count(input, mask, source) -> None:
+    values = seen(mask) if mask.dtype == torch.bool else None
+    if values is None:
+        return
+    spread = math.prod(np.broadcast_shapes(input.shape, mask.shape)) // max(mask.numel(), 1)
+    most = int(values.reshape(len(values), -1).sum(1).max(initial=0)) * spread
+    if source.numel() < most:
+        raise RuntimeError(
+            f"masked_scatter: expected source to have at least as many elements as the mask has ones, but got "
+            f"{source.numel()} and {most}"
+        )
+
+
+@implements(torch.masked_scatter, check=_check_count)
 def masked_scatter(input, mask, source):
     _check_mask(mask, "masked_scatter_")
     same_dtype(input, source, "masked_scatter")
     shape = np.broadcast_shapes(input.shape, mask.shape)
     mask, input = jnp.broadcast_to(mask, shape), jnp.broadcast_to(input, shape)
-    if not is_traced(mask) and source.size < np.count_nonzero(mask):
-        raise RuntimeError(
-            f"masked_scatter: expected source to have at least as many elements as the mask has ones, but got "
-            f"{source.size} and {np.count_nonzero(mask)}"
-        )
     if source.size == 0 or input.size == 0:
         return input
     values = in_order_of(mask, reshape(source, (source.size,)), 0)

@@ -15,6 +15,7 @@ import torch
 from jax import lax
 
 from .arrays import is_complex
+from .bounds import outside
 from .linalg import broadcast_matrices, check_matrices, check_success, factored, hermitian_of
 
 _ALPHA = (1 + math.sqrt(17)) / 8  # bounds the growth of elements
@@ -124,7 +125,15 @@ def _inverse_of_block(first, between, second, conj):
     return multiply
 
 
-@factored(torch.linalg.ldl_solve, torch.ops.aten.linalg_ldl_solve)
+def _check_pivots(LD, pivots, *args, **kwargs) -> None:
+    if LD.ndim > 1 and outside(pivots, -LD.shape[-2], LD.shape[-2]) is not None:
+        raise RuntimeError(
+            "Pivots given to ldl_solve must all satisfy |pivot| <= LD.size(-2). Did you properly pass the result of "
+            "ldl_factor?"
+        )
+
+
+@factored(torch.linalg.ldl_solve, torch.ops.aten.linalg_ldl_solve, check=_check_pivots)
 def linalg_ldl_solve(LD, pivots, B, *, hermitian=False):
     check_matrices("torch.linalg.ldl_solve", LD, name="LD")
     _check_solve(LD, pivots, B)

@@ -21,6 +21,7 @@ from ..tensors.interop import array_to_tensor
 from ..tensors.known import in_pytorch
 from ..tensors.traced import is_traced
 from .arrays import cast, is_complex, like, where, widened
+from .bounds import outside
 from .products import matmul
 from .values import values
 
@@ -320,41 +321,39 @@ def _triangles(lu):
     return lower, jnp.triu(lu[..., :size, :])
 
 
-def _are_within(pivots, rows: int) -> bool:
-    """Whether pivots are rows of the matrix, counted from one; traced ones are taken at their word."""
-    if is_traced(pivots) or not pivots.size:
-        return True
-    values = np.asarray(pivots)  # JAX would trace what it computes of them
-    return bool(values.min() >= 1 and values.max() <= rows)
+def _check_unpacked(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True) -> None:
+    if unpack_pivots and outside(LU_pivots, 1, LU_data.shape[-2]) is not None:
+        raise RuntimeError(
+            "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+            "Did you properly pass the result of lu_factor?"
+        )
 
 
-@factored(torch.lu_unpack)
+@factored(torch.lu_unpack, check=_check_unpacked)
 def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     nothing = _nothing(LU_data.dtype)
     matrix = nothing
     if unpack_pivots:
-        if not _are_within(LU_pivots, LU_data.shape[-2]):
-            raise RuntimeError(
-                "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
-                "Did you properly pass the result of lu_factor?"
-            )
         permutation = lax.linalg.lu_pivots_to_permutation(LU_pivots - np.int32(1), LU_data.shape[-2])
         matrix = _permutation_matrix(permutation, LU_data.dtype)
     return (matrix, *(_triangles(LU_data) if unpack_data else (nothing, nothing)))
 
 
-@factored(torch.linalg.lu_solve)
+def _check_pivots(LU, pivots, *args, **kwargs) -> None:
+    if LU.ndim > 1 and outside(pivots, 1, LU.shape[-2]) is not None:
+        raise RuntimeError(
+            "Pivots given to lu_solve must all be greater or equal to 1 and smaller or equal to LU.size(-2). Did you "
+            "properly pass the result of lu_factor?"
+        )
+
+
+@factored(torch.linalg.lu_solve, check=_check_pivots)
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     check_matrices("linalg.lu_solve", LU, name="LU")
     if pivots.shape != LU.shape[:-1]:
         raise RuntimeError(
             "linalg.lu_solve: Number of pivots per batch should be same as the dimension of the matrix, but got shapes "
             f"{list(pivots.shape)} and {list(LU.shape)}"
-        )
-    if not _are_within(pivots, LU.shape[-2]):
-        raise RuntimeError(
-            "Pivots given to lu_solve must all be greater or equal to 1 and smaller or equal to LU.size(-2). Did you "
-            "properly pass the result of lu_factor?"
         )
     lu, right = broadcast_matrices("linalg.lu_solve", LU, B if left else B.mT)
     permutation = lax.linalg.lu_pivots_to_permutation(pivots - np.int32(1), LU.shape[-1])

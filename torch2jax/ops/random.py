@@ -37,9 +37,9 @@ from ..tensors.traced import is_at_once, is_traced
 from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
+from .bounds import seen
 from .creation import factory, label_of, like_options, new_shape
 from .gradients import set_requires_grad
-from .indexing import known_values
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -326,6 +326,12 @@ def _check(holds: bool, name: str, wanted: str, **got) -> None:
         raise RuntimeError(f"{name} expects {wanted}, but got {values}")
 
 
+def _check_values(name: str, wanted: str, tensor, holds: Callable[[np.ndarray], np.ndarray]) -> None:
+    values = seen(tensor)
+    if values is not None and not holds(values).all():
+        raise RuntimeError(f"{name} expects {wanted}, but got {values[~holds(values)].item(0)}")
+
+
 @_fills(aten.uniform, aten.uniform_, INEXACT)
 def uniform(input, low=0.0, high=1.0, *, generator=None):
     if not input.is_complex():
@@ -427,6 +433,7 @@ def bernoulli_p(input, p=0.5, *, generator=None):
 
 @_fills(aten.bernoulli.Tensor, aten.bernoulli_.Tensor)
 def bernoulli_tensor(input, p, *, generator=None):
+    _check_values("bernoulli_", "p to be in [0, 1]", p, lambda p: (p >= 0) & (p <= 1))
     return _drawn(input, _bernoulli, p, generator=generator)
 
 
@@ -438,6 +445,7 @@ def bernoulli(input, p=None, *, generator=None, dtype=None):
     if p is not None:
         return bernoulli_p(input, p, generator=generator)
     expect("bernoulli", input.dtype, FLOATS)
+    _check_values("bernoulli", "p to be in [0, 1]", input, lambda p: (p >= 0) & (p <= 1))
     drawn = _drawn(input, _bernoulli, input, generator=generator)
     return drawn if dtype is None else drawn.to(dtype)  # that of `out`
 
@@ -447,7 +455,9 @@ _OVERLOADS = ("Tensor_float", "float_Tensor", "Tensor_Tensor", "float_float")
 
 @factory(torch.normal, *(getattr(aten.normal, name) for name in _OVERLOADS), operates=True)
 def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
-    if not isinstance(std, torch.Tensor):
+    if isinstance(std, torch.Tensor):
+        _check_values("normal", "std >= 0.0", std, lambda std: std >= 0)
+    else:
         _check(std >= 0.0, "normal", "std >= 0.0", std=std)
     tensors = [x.detach() for x in (mean, std) if isinstance(x, torch.Tensor)]
     if not tensors:
@@ -463,6 +473,7 @@ def normal(mean, std=1.0, size=None, *, generator=None, dtype=None, **options):
 @factory(torch.poisson, aten.poisson.default)
 def poisson(input, generator=None):
     expect("poisson", input.dtype, FLOATS)
+    _check_values("poisson", "a rate that is not negative", input, lambda rate: rate >= 0)
     return _drawn(input, _poisson, input, generator=generator)
 
 
@@ -499,7 +510,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
         )
     if dtype not in FLOATS:
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {type_name(dtype)}")
-    weights = known_values(lifted)
+    weights = seen(lifted)
     if weights is not None:
         _expect_weights(weights)
     body = _multinomial_with_replacement if replacement else _multinomial

@@ -27,8 +27,8 @@ from .arrays import (
     where,
     widened,
 )
+from .bounds import known_values
 from .complex import magnitude
-from .indexing import known_values
 
 aten = torch.ops.aten
 

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOATS
+from .bounds import seen
 from .shape import axis_of
-from .values import values
 
 _REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 
@@ -32,6 +31,9 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
             f"segment_reduce(): wanted {given} of the shape of data before axis {axis} and one dimension more, got "
             f"{list((lengths if offsets is None else offsets).shape)} for data of shape {list(data.shape)}"
         )
+    held = None if offsets is None else seen(offsets)
+    if held is not None and (np.diff(held) < 0).any():
+        raise RuntimeError(f"segment_reduce(): wanted offsets that do not decrease, got {held.tolist()}")
     if not unsafe and lengths is not None:
         _check_lengths(lengths, data.shape[axis])
     return _reduced(data, reduce, bounds, axis, initial)
@@ -43,11 +45,8 @@ def _bounds(lengths, axis: int):
 
 
 def _check_lengths(lengths, size: int) -> None:
-    try:
-        held = values(lengths, "segment_reduce()")
-    except TracedValueError:
-        return  # what is beyond the data's end is left out, as with unsafe=True
-    if held.size and (held.min() < 0 or (held.sum(-1) != size).any()):
+    held = seen(lengths)  # what is beyond the data's end is left out where nothing is, as with unsafe=True
+    if held is not None and held.size and (held.min() < 0 or (held.sum(-1) != size).any()):
         raise RuntimeError(
             f"segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) ({size}) "
             f"when !unsafe, and none to be negative; got {held.tolist()}"

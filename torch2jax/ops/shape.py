@@ -16,7 +16,7 @@ from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..translation import current
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
-from .indexing import known_values
+from .bounds import known_values, seen
 
 aten = torch.ops.aten
 
@@ -132,11 +132,24 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
         repeats = current().lift(repeats)
         expect("repeat_interleave_cpu", repeats.dtype, frozenset({torch.int32, torch.int64}))
         values = known_values(repeats)
+        _expect_repeats(repeats, output_size)
         if values is not None:
             repeats = [int(value) for value in values.reshape(-1)]
         elif output_size is None:
             raise TracedValueError("torch.repeat_interleave without output_size")
     return (input, repeats, dim), {"output_size": output_size}
+
+
+def _expect_repeats(repeats, output_size: int | None) -> None:
+    """Refuses numbers of repetitions that are seen to be negative, or to come to another size."""
+    values = seen(repeats)
+    if values is None or not values.size:
+        return
+    if values.min() < 0:
+        raise RuntimeError("repeats can not be negative")
+    total = values.reshape(len(values), -1).sum(1)
+    if output_size is not None and repeats.numel() > 1 and (total != output_size).any():
+        raise RuntimeError(f"allocated size does not match required size: {output_size}, but need {total[0]}")
 
 
 @implements(torch.repeat_interleave, prepare=_prepare_repeats)
@@ -151,10 +164,6 @@ def repeat_interleave(input, repeats, dim, *, output_size):
     if count != size:
         raise RuntimeError(f"repeats must have the same size as input along dim, but got {count} and {size}")
     if isinstance(repeats, list):
-        if any(repeat < 0 for repeat in repeats):
-            raise RuntimeError("repeats can not be negative")
-        if output_size not in (None, sum(repeats)):
-            raise RuntimeError(f"allocated size does not match required size: {output_size}, but need {sum(repeats)}")
         rows = np.repeat(np.arange(size, dtype=np.int32), repeats)
     else:
         ends = lax.cumsum(lax.convert_element_type(repeats, np.int32))

@@ -12,6 +12,7 @@ from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import tensor_to_array
 from ..tensors.known import in_pytorch, real
 from .arrays import axis_of, cast, is_float, kept, like, where
+from .bounds import outside
 from .reduction import at_index, shared
 
 aten = torch.ops.aten
@@ -178,7 +179,12 @@ def _index_dtype(*_, out_int32=False, **__) -> torch.dtype:
     return torch.int32 if out_int32 else torch.int64
 
 
-@implements(torch.searchsorted, aten.searchsorted, dtype=_index_dtype)
+def _check_sorter(sorted_sequence, input, *args, sorter=None, **kwargs) -> None:
+    if sorter is not None and outside(sorter, 0, sorted_sequence.shape[-1] - 1) is not None:
+        raise RuntimeError("torch.searchsorted(): sorter index out of range")
+
+
+@implements(torch.searchsorted, aten.searchsorted, dtype=_index_dtype, check=_check_sorter)
 def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
     if side not in (None, "left", "right"):
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")

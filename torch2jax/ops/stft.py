@@ -8,7 +8,7 @@ from torch import Tensor
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import COMPLEX
 from ..translation import current
-from .indexing import known_values
+from .bounds import known_values
 
 aten = torch.ops.aten
 

@@ -27,8 +27,9 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..translation import current
 from .arrays import cast
+from .bounds import expect_within, known_values
 from .creation import filled
-from .indexing import check_bounds, from_front, in_order_of, known_values, overwrite, progression, sliced
+from .indexing import from_front, in_order_of, overwrite, progression, sliced
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -226,11 +227,11 @@ def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
             dim += 1 if index is None else index.ndim
             continue
         values = index.values if isinstance(index, _Fixed) else known_values(index)
+        size = input.shape[dim]
+        expect_within(index if values is None else values, size, dim, negative=True)
         if values is None:
             negative.append(dim)
         else:
-            size = input.shape[dim]
-            check_bounds(values, size, dim, negative=True)
             if values.size and values.min() < 0:
                 values = np.where(values < 0, values + size, values)
                 index = _Fixed(values)

@@ -37,7 +37,7 @@ from ..tensors.view_kind import ViewKind, places
 from ..transforms.vmap import batch_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
-from .indexing import known_values
+from .bounds import known_values, outside
 
 aten = torch.ops.aten
 
@@ -498,6 +498,11 @@ def narrow(input, dim, start, length):
     if start.ndim or is_inexact(start.read()):
         raise RuntimeError("start must be an 0-dim integral Tensor.")
     dim = axis_of(input, dim)
+    size = input.shape[dim]
+    if outside(start, -size, size) is not None:
+        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}])")
+    if outside(start, -size, size - length) is not None:
+        raise RuntimeError(f"start + length ({length}) exceeds dimension size ({size})")
     like = geometry(aten.slice.Tensor, input, dim, 0, length)
     if like.shape[dim] != length:
         raise RuntimeError(f"start + length exceeds dimension size ({input.shape[dim]}), got length={length}")

@@ -63,6 +63,8 @@ def run_recurring(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     with torch._C.DisableTorchFunction():
         key = (rule, default_dtype(), *map(_described, args))
         try:
+            if rule.check is not None:
+                rule.check(*args)
             way = _way(key, rule, args)
             if way is None:
                 return None

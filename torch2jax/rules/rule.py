@@ -150,6 +150,8 @@ class ArrayRule:
             ``("prefer", rank)``, if an operand is held so with ``("follow", rank)``.
         prepare: gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the
             tensors themselves: their strides, their known values.
+        check: refuses the call's arguments, which it gets as tensors, where their values are known to be wrong. It is
+            asked before all else, and what it raises has the attribute ``is_of_values``.
         exact_out: an ``out=`` tensor must have the dtype of the result.
         strides: gives the strides of a result from its shape and the call's arguments; see `formats`. By default
             results are contiguous, and those of a promoting rule as their operands.
@@ -171,13 +173,14 @@ class ArrayRule:
         random: bool = False,
         channels_last: ChannelsLast = None,
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
+        check: Callable[..., None] | None = None,
         exact_out: bool = False,
         strides: Callable[..., tuple[int, ...] | None] | None = None,
         has_own_values: bool = False,
     ):
         self.strides = strides
         self.has_own_values, self.is_pure = has_own_values, not random
-        self.body, self.name, self.prepare = body, name, prepare
+        self.body, self.name, self.prepare, self.check = body, name, prepare, check
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
         self.elementwise = promote is not None
@@ -201,6 +204,8 @@ class ArrayRule:
                         args = (*args[:place], _numbers(args[place]), *args[place + 1 :])
                 elif name in kwargs and _has_tensor(kwargs[name]):
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
+            if self.check is not None:
+                self._expect_values(lifted(args), lifted(kwargs))
             if self.prepare is not None:
                 args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
             if self.promote is None:
@@ -208,6 +213,13 @@ class ArrayRule:
             else:
                 result = self._apply_elementwise(args, kwargs)
             return result if out is None else self.write_out(result, out, args, kwargs)
+
+    def _expect_values(self, args: tuple, kwargs: dict) -> None:
+        try:
+            self.check(*args, **kwargs)  # pyright: ignore[reportOptionalCall]
+        except Exception as error:
+            vars(error)["is_of_values"] = True
+            raise
 
     def write_out(self, result, out, args: tuple, kwargs: dict):
         """Writes the result of a call with these arguments into its ``out`` argument."""

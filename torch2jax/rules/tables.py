@@ -92,6 +92,7 @@ class Rules:
         random: bool = False,
         channels_last: ChannelsLast = None,
         prepare: Callable[..., tuple[tuple, dict]] | None = None,
+        check: Callable[..., None] | None = None,
         exact_out: bool = False,
         strides: Callable[..., tuple[int, ...] | None] | None = None,
         has_own_values: bool = False,
@@ -114,6 +115,7 @@ class Rules:
             channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see
                 `ArrayRule`.
             prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
+            check: refuses arguments whose values are known to be wrong: an index, a class; see `ArrayRule`.
             exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
             strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
             has_own_values: the rule may choose other values than PyTorch, as the sign of an eigenvector, and computes
@@ -134,6 +136,7 @@ class Rules:
                 random=random,
                 channels_last=channels_last,
                 prepare=prepare,
+                check=check,
                 exact_out=exact_out,
                 strides=strides,
                 has_own_values=has_own_values or not self.are_pytorchs,

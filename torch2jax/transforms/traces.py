@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import numpy as np
 from jax._src import core
 from jax._src.interpreters import ad, batching, partial_eval as pe
 
@@ -20,6 +21,7 @@ __all__ = [
     "may_differentiate",
     "program_of",
     "running",
+    "values_of_examples",
     "without_derivatives",
     "without_tangents",
 ]
@@ -60,6 +62,23 @@ def without_derivatives(array):
     while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
         array = array.primal
     return array
+
+
+def values_of_examples(array) -> np.ndarray | None:
+    """The values of an array, with all examples of the batches that it is in along a first dimension.
+
+    None if a program decides them, or they are on other processes.
+    """
+    array = without_derivatives(array)
+    if isinstance(array, batching.BatchTracer):
+        dim, whole = array.batch_dim, values_of_examples(array.val)
+        if whole is None or not isinstance(dim, int):
+            return whole if dim is None else None
+        moved = np.moveaxis(whole, dim + 1, 1)
+        return moved.reshape(-1, *moved.shape[2:])
+    if isinstance(array, core.Tracer) or not getattr(array, "is_fully_addressable", True):
+        return None
+    return np.asarray(array)[None]
 
 
 def decides(array, trace) -> bool:

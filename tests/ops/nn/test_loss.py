@@ -37,8 +37,10 @@ def test_cross_entropy(shape, weighted, label_smoothing, reduction):
     compare(jax.grad(lambda x: call(x, t2j(target)).sum())(t2j(x.detach())), gradient)
 
 
-def test_classes_out_of_range_are_not_a_number():
-    assert jnp.isnan(t2j(F.cross_entropy)(jnp.zeros((2, 3)), jnp.asarray([0, 3])))
+def test_classes_out_of_range_are_not_a_number_where_they_are_traced():
+    assert jnp.isnan(jax.jit(t2j(F.cross_entropy))(jnp.zeros((2, 3)), jnp.asarray([0, 3])))
+    with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+        t2j(F.cross_entropy)(jnp.zeros((2, 3)), jnp.asarray([0, 3]))
     assert t2j(F.cross_entropy)(jnp.zeros((2, 3)), jnp.asarray([0, -100])) == pytest.approx(np.log(3))
 
 

@@ -10,18 +10,46 @@ from ...rules.registry import implements
 from ...tensors.dtypes import FLOATS
 from ...tensors.traced import is_traced
 from ..arrays import cast, like, where, widened
+from ..bounds import seen
 from .loss import MEAN, SUM, reduce
 
 
-@implements(torch.ctc_loss, takes=FLOATS)
+def _check_lengths(log_probs, targets, input_lengths, target_lengths, *args, **kwargs) -> None:
+    """Refuses lengths that go on past their sequences, and labels of which the lengths say that there are more."""
+    batch = log_probs.shape[1] if log_probs.ndim == 3 else 1
+    if targets.ndim == 2 and targets.shape[0] != batch:
+        raise RuntimeError(f"Expected targets to have size {batch} at dimension 0, but got size {targets.shape[0]}")
+    limits = {"input_lengths": (input_lengths, len(log_probs)), "target_lengths": (target_lengths, None)}
+    for name, (lengths, most) in limits.items():
+        values = _seen(lengths)
+        if values is None or not values.size:
+            continue
+        least, greatest = values.min(), values.max()
+        if least < 0:
+            raise RuntimeError(f"Expected {name} to have value at least 0, but got value {least}")
+        if most is not None and greatest > most:
+            raise RuntimeError(f"Expected {name} to have value at most {most}, but got value {greatest}")
+        if name == "target_lengths" and targets.ndim == 2 and targets.shape[1] < greatest:
+            raise RuntimeError(
+                f"Expected targets to have size at least {greatest} at dimension 1, but got size {targets.shape[1]}"
+            )
+        total = values.reshape(len(values), -1).sum(1)
+        if name == "target_lengths" and targets.ndim == 1 and (total != len(targets)).any():
+            raise RuntimeError(f"Expected targets to have size {total[0]} at dimension 0, but got {len(targets)}")
+
+
+def _seen(lengths) -> np.ndarray | None:
+    return seen(lengths) if isinstance(lengths, torch.Tensor) else np.asarray(lengths)[None]
+
+
+@implements(torch.ctc_loss, takes=FLOATS, check=_check_lengths)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=MEAN, zero_infinity=False):
     batched = log_probs.ndim == 3
     x = widened(log_probs if batched else lax.expand_dims(log_probs, (1,)))
-    input_lengths = _lengths(input_lengths, "input_lengths", x.shape[1], most=len(x))
+    input_lengths = _lengths(input_lengths, "input_lengths", x.shape[1])
     target_lengths = _lengths(target_lengths, "target_lengths", x.shape[1])
     if not 0 <= blank < x.shape[2]:
         raise RuntimeError(f"blank must be in label range, 0 to {x.shape[2] - 1}, but got {blank}")
-    _expect_targets(targets.shape, target_lengths, x.shape[1])
     labels = _label_rows(jnp.asarray(targets, np.int32), target_lengths, x.shape[1])
     loss = _ctc_forward(x, labels, input_lengths, target_lengths, blank)
     if zero_infinity:
@@ -33,34 +61,14 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     return cast(loss if batched or reduction else lax.squeeze(loss, (0,)), log_probs.dtype)
 
 
-def _lengths(lengths, name: str, batch: int, most: int | None = None):
-    """One length for each sequence; what is known of them is checked."""
+def _lengths(lengths, name: str, batch: int):
+    """One length for each sequence."""
     array = (lengths if is_traced(lengths) else np.asarray(lengths)).reshape(-1)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise RuntimeError(f"{name} must be integral, but got {array.dtype}")
     if array.size != batch:
         raise RuntimeError(f"{name} must be of size batch_size, {batch}, but got {array.size}")
-    if not is_traced(array) and array.size:
-        least, greatest = int(np.min(array)), int(np.max(array))
-        if least < 0:
-            raise RuntimeError(f"Expected {name} to have value at least 0, but got value {least}")
-        if most is not None and greatest > most:
-            raise RuntimeError(f"Expected {name} to have value at most {most}, but got value {greatest}")
     return array.astype(np.int32)
-
-
-def _expect_targets(shape, lengths, batch: int) -> None:
-    """Refuses labels that are not of the shape that the lengths, if they are known, say."""
-    if len(shape) == 2 and shape[0] != batch:
-        raise RuntimeError(f"Expected targets to have size {batch} at dimension 0, but got size {shape[0]}")
-    if is_traced(lengths) or not lengths.size:
-        return
-    if len(shape) == 2 and shape[1] < int(np.max(lengths)):
-        raise RuntimeError(
-            f"Expected targets to have size at least {int(np.max(lengths))} at dimension 1, but got size {shape[1]}"
-        )
-    if len(shape) == 1 and shape[0] != int(np.sum(lengths)):
-        raise RuntimeError(f"Expected targets to have size {int(np.sum(lengths))} at dimension 0, but got {shape[0]}")
 
 
 def _label_rows(targets, lengths, batch: int):

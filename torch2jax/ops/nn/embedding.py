@@ -13,27 +13,16 @@ from ...rules.registry import implements, implements_tensors
 from ...rules.rule import InnerRule
 from ...tensors.arrays import reshape
 from ...tensors.traced import is_traced
-from ..indexing import known_values, progression
+from ..bounds import known_values, outside, seen
+from ..indexing import progression
 from ..values import values
 
 aten = torch.ops.aten
 
 
-def take_rows(table, indices, error: type[Exception] = IndexError):
-    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced.
-
-    Raises:
-        IndexError, or `error`: an index is out of range, and the indices are known.
-    """
-    mode = lax.GatherScatterMode.FILL_OR_DROP
-    if not is_traced(indices):
-        held = np.asarray(indices)
-        if held.size and not (held.min() >= 0 and held.max() < table.shape[0]):
-            raise error(
-                "index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got indices from "
-                f"{held.min()} to {held.max()} for {table.shape[0]} rows"
-            )
-        mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+def take_rows(table, indices):
+    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced."""
+    mode = lax.GatherScatterMode.FILL_OR_DROP if is_traced(indices) else lax.GatherScatterMode.PROMISE_IN_BOUNDS
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(indices.ndim, indices.ndim + table.ndim - 1)),
         collapsed_slice_dims=(0,),
@@ -43,15 +32,14 @@ def take_rows(table, indices, error: type[Exception] = IndexError):
     return lax.gather(table, places, dimensions, (1, *table.shape[1:]), mode=mode)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
-def embed(weight, indices, padding_idx, scale_grad_by_freq, error=IndexError):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def embed(weight, indices, padding_idx, scale_grad_by_freq):
     del padding_idx, scale_grad_by_freq  # they change the gradient alone
-    return take_rows(weight, indices, error)
+    return take_rows(weight, indices)
 
 
 @embed.defjvp
-def _(padding_idx, scale_grad_by_freq, error, primals, tangents):
-    del error
+def _(padding_idx, scale_grad_by_freq, primals, tangents):
     (weight, indices), (d_weight, _) = primals, tangents
     tangent = take_rows(d_weight, indices)
     if scale_grad_by_freq:
@@ -85,12 +73,26 @@ def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse
     held = known_values(indices) if plain and is_traced(weight.held.array) else None
     rows = None if held is None else held.reshape(-1)
     region = None if rows is None else progression(rows)
-    if region is not None and region.step > 0 and region.start >= 0 and rows[-1] < weight.shape[0]:
+    if region is not None and region.step > 0:
         indices = _Rows(region.start, min(region.stop, weight.shape[0]), region.step, tuple(held.shape))
     return (weight, indices, padding_idx, scale_grad_by_freq), {}
 
 
-@implements(torch.embedding, prepare=_find_rows)
+def expect_rows(weight, indices, error: type[Exception] = IndexError) -> None:
+    """Raises `error` where indices are seen not to be of rows of `weight`."""
+    bad = outside(indices, 0, weight.shape[0] - 1) if weight.ndim else None
+    if bad is not None:
+        raise error(
+            f"index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got {bad} for "
+            f"{weight.shape[0]} rows"
+        )
+
+
+def _check_rows(weight, indices, *args, **kwargs) -> None:
+    expect_rows(weight, indices)
+
+
+@implements(torch.embedding, check=_check_rows, prepare=_find_rows)
 def embedding(weight, indices, padding_idx, scale_grad_by_freq):
     if weight.ndim != 2:
         raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim}-D")
@@ -119,17 +121,18 @@ def one_hot(tensor, num_classes=-1):
         if held.size == 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         num_classes = int(held.max()) + 1
+    examples = seen(tensor)
+    if examples is not None and examples.size:
+        if examples.min() < 0:
+            raise RuntimeError("Class values must be non-negative.")
+        if examples.max() >= num_classes:
+            raise RuntimeError(
+                f"Class values must be smaller than num_classes, but got {examples.max()} for {num_classes}"
+            )
     return _ONE_HOT((tensor, num_classes), {})
 
 
 def _one_hot(input, num_classes):
-    if not is_traced(input) and input.size:
-        held = np.asarray(input)
-        least, most = int(held.min()), int(held.max())
-        if least < 0:
-            raise RuntimeError("Class values must be non-negative.")
-        if most >= num_classes:
-            raise RuntimeError(f"Class values must be smaller than num_classes, but got {most} for {num_classes}")
     shape = (*input.shape, num_classes)
     classes = lax.broadcasted_iota(input.dtype, shape, input.ndim)
     return lax.eq(lax.broadcast_in_dim(input, shape, range(input.ndim)), classes).astype(input.dtype)

@@ -6,9 +6,9 @@ import torch
 from jax import lax
 
 from ...rules.registry import implements
-from ...tensors.traced import is_traced
 from ..arrays import cast, widened
-from .embedding import embed
+from ..bounds import seen
+from .embedding import embed, expect_rows
 
 aten = torch.ops.aten
 
@@ -63,7 +63,29 @@ _INTEGERS = {torch.int64: "Long", torch.int32: "Int"}
 _FLOATS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 
 
-@implements(torch.embedding_bag, prepare=_of_one_dtype, dtype=_DTYPES)
+def _check_bags(weight, indices, offsets, *args, **kwargs) -> None:
+    """Refuses offsets that do not divide the indices, and indices of no rows.
+
+    Raises:
+        RuntimeError: offsets do not begin with 0, decrease, or go on past the end; or an index is out of range.
+    """
+    _expect_dimensions(weight, indices, offsets)
+    for held in [] if (examples := seen(offsets)) is None or not examples.size else examples:
+        if (held[1:] < held[:-1]).any():
+            raise RuntimeError(f"got the offsets {held.tolist()}; wanted none below the one before it")
+        if held[0] != 0:
+            raise RuntimeError(
+                "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+                f"However, got {held[0]}"
+            )
+        if held[-1] > len(indices):
+            raise RuntimeError(
+                f"offsets[-1] can not be greater than input's length {len(indices)} but got offsets[-1] of {held[-1]}"
+            )
+    expect_rows(weight, indices, RuntimeError)
+
+
+@implements(torch.embedding_bag, check=_check_bags, prepare=_of_one_dtype, dtype=_DTYPES)
 def embedding_bag(
     weight,
     indices,
@@ -88,7 +110,13 @@ def embedding_bag(
     )
 
 
-@implements(aten._embedding_bag, aten._embedding_bag_forward_only, prepare=_of_one_dtype, dtype=_DTYPES)
+@implements(
+    aten._embedding_bag,
+    aten._embedding_bag_forward_only,
+    check=_check_bags,
+    prepare=_of_one_dtype,
+    dtype=_DTYPES,
+)
 def _embedding_bag(
     weight,
     indices,
@@ -108,12 +136,13 @@ def _embedding_bag(
 
 
 def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx):
-    _expect_offsets(offsets, indices.shape[0], include_last_offset)
+    if include_last_offset and offsets.shape[0] == 0:
+        raise RuntimeError("include_last_offset: number of offset should be at least 1")
     count = offsets.shape[0] - (1 if include_last_offset else 0)
     # Index i lies in the last bag that starts at or before it.
     starts = jnp.zeros((indices.shape[0] + 1,), indices.dtype).at[offsets[:count]].add(1)
     bag = jnp.cumsum(starts)[:-1].astype(indices.dtype) - 1
-    rows = embed(weight, indices, padding_idx, scale_grad_by_freq, RuntimeError)
+    rows = embed(weight, indices, padding_idx, scale_grad_by_freq)
     padding = np.asarray(-1 if padding_idx is None else padding_idx, indices.dtype)
     kept = lax.ne(indices, padding)
     sizes = jnp.zeros((count,), indices.dtype).at[bag].add(kept.astype(indices.dtype))
@@ -128,30 +157,6 @@ def _bags(weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights
         divisor = lax.max(sizes, lax.full_like(sizes, 1)).astype(rows.dtype)
         output = lax.div(output, lax.broadcast_in_dim(divisor, output.shape, (0,)))
     return cast(output, weight.dtype), bag, sizes, jnp.zeros((0,), indices.dtype)
-
-
-def _expect_offsets(offsets, length: int, include_last_offset: bool) -> None:
-    """Refuses offsets that do not divide indices of that length.
-
-    Raises:
-        RuntimeError: there are too few, or they are known, and do not begin with 0, decrease, or go on past the end.
-    """
-    if include_last_offset and offsets.shape[0] == 0:
-        raise RuntimeError("include_last_offset: number of offset should be at least 1")
-    if is_traced(offsets) or offsets.shape[0] == 0:
-        return
-    held = np.asarray(offsets)
-    if (held[1:] < held[:-1]).any():
-        raise RuntimeError(f"got the offsets {held.tolist()}; wanted none below the one before it")
-    if held[0] != 0:
-        raise RuntimeError(
-            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
-            f"However, got {held[0]}"
-        )
-    if held[-1] > length:
-        raise RuntimeError(
-            f"offsets[-1] can not be greater than input's length {length} but got offsets[-1] of {held[-1]}"
-        )
 
 
 def _largest(rows, indices, bag, kept, count: int, sizes):

@@ -20,8 +20,8 @@ from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ...translation import current
 from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
+from ..bounds import known_values, outside, seen
 from ..complex import magnitude
-from ..indexing import known_values
 from .activation import log_softmax_over, logsigmoid, shifted
 
 aten = torch.ops.aten
@@ -156,6 +156,8 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction=MEA
         raise RuntimeError(f"inconsistent target size, expected {batch}, got {list(target.shape)}")
     if weight is not None and weight.numel() != classes:
         raise RuntimeError(f"inconsistent weight size, expected {classes}, got {list(weight.shape)}")
+    if outside(target, 0, classes - 1) is not None:
+        raise RuntimeError(f"target out of range: wanted 0 to {classes - 1}, got {outside(target, 0, classes - 1)}")
     distances = F.relu(margin - rows.gather(1, index) + rows) ** p
     if weight is not None:
         distances = distances * weight.reshape(-1)[index]
@@ -172,9 +174,8 @@ def multilabel_margin_loss(input, target, reduction=MEAN):
         raise RuntimeError(f"expected a non-empty vector or matrix, got input of shape {list(input.shape)}")
     if labels.shape != rows.shape:
         raise RuntimeError(f"inconsistent target size {list(target.shape)} for input of size {list(input.shape)}")
-    values = known_values(current().lift(target))
-    if values is not None and values.size and not (-1 <= values.min() and values.max() < classes):
-        raise RuntimeError(f"target out of range: wanted -1 to {classes - 1}, got {values.min()} to {values.max()}")
+    if outside(target, -1, classes - 1) is not None:
+        raise RuntimeError(f"target out of range: wanted -1 to {classes - 1}, got {outside(target, -1, classes - 1)}")
     listed = (labels >= 0).cumprod(1).bool()  # the first negative label ends them
     index = torch.where(listed, labels, 0)
     is_target = ((index.unsqueeze(2) == torch.arange(classes)) & listed.unsqueeze(2)).any(1)
@@ -309,7 +310,18 @@ def _negative_likelihood(log_likelihood, target, valid, weight, reduction):
     return lax.div(reduce(loss, SUM), reduce(weights, SUM)) if reduction == MEAN else reduce(loss, reduction)
 
 
-@implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d, takes=FLOATS)
+def _check_classes(input, target, weight=None, reduction=MEAN, ignore_index=-100, *args, **kwargs) -> None:
+    """Raises where a class is seen that is none of `input`, but the one to ignore."""
+    if target.is_floating_point() or not input.ndim:  # probabilities
+        return
+    values, classes = seen(target), input.shape[min(input.ndim - 1, 1)]
+    if values is not None:
+        bad = values[((values < 0) | (values >= classes)) & (values != ignore_index)]
+        if bad.size:
+            raise IndexError(f"Target {bad[0]} is out of bounds.")
+
+
+@implements(_nn.nll_loss_nd, _nn.nll_loss, _nn.nll_loss2d, takes=FLOATS, check=_check_classes)
 def nll_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100):
     if input.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {input.ndim})")
@@ -319,7 +331,7 @@ def nll_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100):
     return cast(_negative_likelihood(likelihood, target, valid, weight, reduction), input.dtype)
 
 
-@implements(_nn.cross_entropy_loss, takes=FLOATS)
+@implements(_nn.cross_entropy_loss, takes=FLOATS, check=_check_classes)
 def cross_entropy_loss(input, target, weight=None, reduction=MEAN, ignore_index=-100, label_smoothing=0.0):
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")

@@ -20,8 +20,8 @@ from torch._prims_common import alert_not_deterministic
 from ...rules.formats import as_input, as_volume
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, REALS
-from ...tensors.traced import is_traced
 from ..arrays import cast, lowest, widened
+from ..bounds import outside
 from ..views import reshape
 from .convolution import per_dimension
 
@@ -626,12 +626,6 @@ def _unpool(input, indices, output_size, count):
             f"expected shape of indices to be same as that of the input ({list(input.shape)}), but got indices tensor "
             f"with shape {list(indices.shape)}"
         )
-    if not is_traced(indices):
-        found = np.asarray(indices)
-        wrong = found[(found < 0) | (found >= math.prod(output_size))]
-        if wrong.size:
-            volume = "x".join(map(str, output_size))
-            raise RuntimeError(f"Found an invalid max index: {wrong[0]} (output volumes are of size {volume})")
     lead, places = input.shape[:-count], math.prod(input.shape[-count:])
     rows, area = math.prod(lead), math.prod(output_size)
     output = _put(reshape(input, (rows, places)), reshape(indices, (rows, places)), area)
@@ -652,6 +646,14 @@ def _(area, primals, tangents):
     return _put(values, indices, area), target.at[rows, indices].add(d_values)
 
 
+def _check_unpooled(count: int, input, indices, output_size, *args, **kwargs) -> None:
+    output_size = per_dimension(output_size, count, "output_size")
+    bad = outside(indices, 0, math.prod(output_size) - 1)
+    if bad is not None:
+        volume = "x".join(map(str, output_size))
+        raise RuntimeError(f"Found an invalid max index: {bad} (output volumes are of size {volume})")
+
+
 def _alerting(name: str):
     """Lets PyTorch say that an operation may give different results, for who has asked to be told."""
 
@@ -662,12 +664,23 @@ def _alerting(name: str):
     return prepare
 
 
-@implements(torch._C._nn.max_unpool2d, takes=FLOATS, strides=as_input, prepare=_alerting("max_unpooling2d_forward_out"))
+@implements(
+    torch._C._nn.max_unpool2d,
+    takes=FLOATS,
+    strides=as_input,
+    check=functools.partial(_check_unpooled, 2),
+    prepare=_alerting("max_unpooling2d_forward_out"),
+)
 def max_unpool2d(input, indices, output_size):
     return _unpool(input, indices, per_dimension(output_size, 2, "output_size"), 2)
 
 
-@implements(torch._C._nn.max_unpool3d, takes=FLOATS, prepare=_alerting("max_unpooling3d_forward_out"))
+@implements(
+    torch._C._nn.max_unpool3d,
+    takes=FLOATS,
+    check=functools.partial(_check_unpooled, 3),
+    prepare=_alerting("max_unpooling3d_forward_out"),
+)
 def max_unpool3d(input, indices, output_size, stride, padding):
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
 
