@@ -44,7 +44,8 @@ class Constants:
         array = attempt.entering(array)
         with torch._C.DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
-            lifted = wrap(array, dtype, strides=tensor.stride() if is_dense(tensor) else None)
+            has_strides = is_dense(tensor) and tensor.shape == array.shape
+            lifted = wrap(array, dtype, strides=tensor.stride() if has_strides else None)
             self._remember(tensor, lifted)
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)

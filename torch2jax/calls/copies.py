@@ -47,12 +47,13 @@ class Copies:
     ):
         self._call, self._names, self._originals = call, names, originals
         self._memo: dict[int, Any] = {}
+        things = dict(zip(names, originals, strict=True))
         for key, place in places(names, originals):
             tensor = place.get()
             if isinstance(tensor, torch.Tensor) and not isinstance(place, Gradient):
                 if given is not None and key not in given:
                     raise RuntimeError(f"the state lacks {'.'.join(key)}; make it with init(*args)")
-                array = as_array(fitting(given[key], tensor, key)) if given is not None else None
+                array = as_array(fitting(given[key], tensor, key, things[key[0]])) if given is not None else None
                 if array is not None:
                     found = call.bind(tensor, array)
                 elif tensor.is_meta:

@@ -57,7 +57,7 @@ class Skeleton:
             if name not in self._state:
                 continue
             with torch._C.DisableTorchFunction():
-                value = expect_shape(self._state[name], tensor, name, "state_dict")
+                value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
             memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
         for name, tensor in names.tensors.items():
             if id(tensor) in memo:

@@ -107,5 +107,6 @@ def start(thing) -> None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
 
-def fitting(value, tensor: torch.Tensor, key: Key):
-    return expect_shape(value, tensor, ".".join(key), "the state")
+def fitting(value, tensor: torch.Tensor, key: Key, thing):
+    """An entry of a state in the shape of the tensor of `thing` that it is for, or in one that `thing` takes."""
+    return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])

@@ -28,6 +28,7 @@ from .copies import Copies
 from .dispatch import Translation
 from .optimizers import recording
 from .places import GRADIENT, Gradient, Inserted, Key, fitting, places, start
+from .states import overwrite
 from .translated import run_on_arrays
 
 __all__ = ["StatefulFunction"]
@@ -127,14 +128,15 @@ class StatefulFunction:
         """
         for thing in self._objects:
             start(thing)
-        given = self._parted(state)
+        given, things = self._parted(state), dict(zip(self._names, self._objects, strict=True))
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
                 if key not in given:
                     continue
                 value, before = given.pop(key), place.get()
                 if isinstance(before, torch.Tensor):
-                    before.copy_(_tensor(fitting(value, before, key), before.dtype))
+                    tensor = _tensor(fitting(value, before, key, things[key[0]]), before.dtype)
+                    overwrite(before, tensor)
                 else:
                     place.set(type(before)(np.asarray(value).item()))
             inserted = Inserted(self._names, self._objects)

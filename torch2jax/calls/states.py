@@ -1,5 +1,6 @@
 """The state of a module by names: which there are, which are names of one tensor, apart and back into the module."""
 
+import copy
 import difflib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
 
-__all__ = ["Names", "as_array", "expect_shape", "first_few", "load", "named_tensors", "split"]
+__all__ = ["Names", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
 
 _LISTED = 5
 
@@ -191,10 +192,10 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
             continue
         if tensor.is_meta:
             raise RuntimeError(f"{name!r} is on the meta device and holds no values: call module.to_empty() first")
-        writes.append((tensor, _tensor_of(expect_shape(value, tensor, name, "the state"))))
+        writes.append((tensor, _tensor_of(expect_shape(value, tensor, name, "the state", module, name))))
     with torch.no_grad():
         for tensor, value in writes:  # all or none
-            tensor.copy_(value)
+            overwrite(tensor, value)
     for owner, value in extra:
         owner.set_extra_state(value)
 
@@ -217,22 +218,48 @@ def _tensor_of(value: Any) -> torch.Tensor:
     return array_to_tensor(value)
 
 
-def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str) -> Any:
+def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:
     """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
 
-    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions.
+    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions. The part of
+    `module` that has the tensor (`path` is its name there) may load others, as an observer that has not seen how many
+    channels there are.
 
     Raises:
         RuntimeError: it is of another shape.
     """
     if tuple(value.shape) == (1,) and tensor.ndim == 0:
         return value[0]
-    if tuple(value.shape) != tuple(tensor.shape):
+    if tuple(value.shape) != tuple(tensor.shape) and not _loads_shape(module, path, tuple(value.shape)):
         raise RuntimeError(
             f"size mismatch for {name}: got an array of shape {tuple(value.shape)} in {state}; wanted "
             f"{tuple(tensor.shape)}"
         )
     return value
+
+
+def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
+    """Whether the part of a module that has a tensor of this name would load one of another shape."""
+    path, _, own = path.rpartition(".")
+    part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None
+    load = torch.nn.Module._load_from_state_dict
+    if part is None or type(part)._load_from_state_dict is load:
+        return False
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        part = copy.deepcopy(part).to("meta")
+        state = {**part._parameters, **part._buffers}
+        state = {key: torch.empty_like(each) for key, each in state.items() if each is not None}
+        state[own] = torch.empty(shape, dtype=state[own].dtype, device="meta")
+        errors: list[str] = []
+        part._load_from_state_dict(state, "", {"version": part._version}, False, [], [], errors)
+    return not errors
+
+
+def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a value that `expect_shape` gave into the tensor that it is for."""
+    if tensor.shape != value.shape:
+        tensor.resize_(value.shape)
+    tensor.copy_(value)
 
 
 def as_array(value) -> jax.Array:

@@ -47,6 +47,24 @@ def _expect_no_transformation(name: str, likewise: str = "") -> None:
         )
 
 
+def expect_constant(function: str, **arguments: torch.Tensor) -> None:
+    """Refuses arguments that require grad where a function has no derivative with respect to them.
+
+    An input of the call that JAX differentiates passes: the function itself says what comes of that.
+
+    Raises:
+        RuntimeError: one of them requires grad.
+    """
+    for name, argument in arguments.items():
+        history = current().lift(argument).history
+        is_given = isinstance(history, Source) and history.is_given
+        if history is not None and not is_given and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"The function '{function}' is not differentiable with respect to argument '{name}'. This input "
+                "cannot have requires_grad True."
+            )
+
+
 @implements_tensors(Tensor.requires_grad.__set__)
 def set_requires_grad(self, requires_grad):
     tensor = current().lift(self)

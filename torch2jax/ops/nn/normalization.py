@@ -16,9 +16,9 @@ from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...rules.rule import InnerRule
 from ...seams import exchange
 from ...tensors.dtypes import FLOATS, INEXACT
-from ...tensors.history import Source
 from ...translation import current
 from ..arrays import spread
+from ..gradients import expect_constant
 from ..views import reshape
 
 aten = torch.ops.aten
@@ -201,14 +201,7 @@ def _expect_constant(input, running_mean, running_var, training: bool) -> None:
     """Refuses running statistics that are to be differentiated, as PyTorch does."""
     statistics = {"running_mean": running_mean, "running_var": running_var}
     given = {name: current().lift(tensor) for name, tensor in statistics.items() if tensor is not None}
-    for name, tensor in given.items():
-        history = tensor.history
-        is_given = isinstance(history, Source) and history.is_given
-        if history is not None and not is_given and torch.is_grad_enabled():
-            raise RuntimeError(
-                f"The function 'native_batch_norm' is not differentiable with respect to argument '{name}'. This input "
-                "cannot have requires_grad True."
-            )
+    expect_constant("native_batch_norm", **given)
     dual = current().dual
     if dual is None or training or not dual.has_tangent(current().lift(input)):
         return

@@ -1,0 +1,473 @@
+"""Fake quantization: numbers rounded to the few that a quantized tensor could hold, and what chooses these.
+
+PyTorch's kernels multiply by the inverse of the scale, which is of float32, and round half to even. Then they add the
+zero point if it is an integer; one of floating point is added before. So do these rules, bit for bit, but for a last
+product by channels with zero points of floating point, which PyTorch takes in float64.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from ..rules.inplace import write_in_place
+from ..rules.registry import implements, implements_tensors
+from ..rules.rule import InnerRule
+from ..tensors.dtypes import FLOATS, type_name
+from ..translation import current
+from .arrays import cast, is_float, like, where, widened
+from .gradients import expect_constant
+from .indexing import known_values
+
+aten = torch.ops.aten
+
+
+def _spread(value, array, axis: int | None):
+    """A number, or one for each index of an axis, for each element of an array."""
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
+        return value
+    return lax.broadcast_in_dim(value, array.shape, () if axis is None else (axis,))
+
+
+def _inverse(scale):
+    return np.float32(1) / np.float32(scale) if isinstance(scale, np.generic) else lax.div(like(scale, 1), scale)
+
+
+def _level(x, scale, zero_point, axis: int | None):
+    """The number of the step that each element is nearest to, of those that are `scale` wide."""
+    steps = lax.mul(x, _spread(cast(_inverse(scale), x.dtype), x, axis))
+    if is_float(zero_point):
+        steps = cast(lax.add(_spread(cast(zero_point, x.dtype), x, axis), steps), jnp.float32)
+        return cast(_round(steps), x.dtype)
+    steps = _round(steps)
+    is_zero = isinstance(zero_point, np.generic) and zero_point == 0
+    return steps if is_zero else lax.add(_spread(cast(zero_point, x.dtype), x, axis), steps)
+
+
+def _round(array):
+    return lax.round(array, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _clamped(level, low: int, high: int):
+    """A level within the bounds, and whether it was; what is no number is the lowest, as in PyTorch."""
+    low, high = like(level, low), like(level, high)
+    is_above, is_below = lax.ge(level, low), lax.le(level, high)
+    return where(is_above, lax.min(level, high), low), lax.bitwise_and(is_above, is_below)
+
+
+def _value(level, scale, zero_point, axis: int | None):
+    """What a level stands for, in the dtype of the scale."""
+    level, zero_point = cast(level, scale.dtype), cast(zero_point, scale.dtype)
+    return lax.mul(lax.sub(level, _spread(zero_point, level, axis)), _spread(scale, level, axis))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5, 6))
+def _quantized(x, scale, zero_point, axis: int | None, low: int, high: int, name: str):
+    """`x` rounded to steps of `scale`, and where it was within the bounds, which is where it has a derivative."""
+    del name
+    wide = widened(x)
+    level, is_within = _clamped(_level(wide, scale, zero_point, axis), low, high)
+    if axis is not None:
+        scale = cast(scale, wide.dtype)
+    return cast(_value(level, scale, zero_point, axis), x.dtype), is_within
+
+
+def _quantized_jvp(axis, low, high, name, primals, tangents):
+    result, is_within = _quantized(*primals, axis, low, high, name)
+    for argument, tangent in zip(("scale", "zero_point"), tangents[1:], strict=True):
+        if not isinstance(tangent, SymbolicZero):
+            raise RuntimeError(
+                f"The function '{name}' is not differentiable with respect to argument '{argument}', whose derivative "
+                f"is taken; wanted a {argument} that does not depend on what is differentiated: detach() it, or learn "
+                "it with torch._fake_quantize_learnable_per_tensor_affine or its per_channel form"
+            )
+    (dx, *_), nothing = tangents, np.zeros(is_within.shape, jax.dtypes.float0)
+    dx = lax.full_like(result, 0) if isinstance(dx, SymbolicZero) else where(is_within, dx, like(dx, 0))
+    return (result, is_within), (dx, nothing)
+
+
+_quantized.defjvp(_quantized_jvp, symbolic_zeros=True)
+
+
+# With a scale and a zero point for all.
+
+
+def _expect_range(quant_min, quant_max) -> None:
+    if quant_min > quant_max:
+        raise RuntimeError(
+            f"`quant_min` should be less than or equal to `quant_max`, got quant_min={quant_min} and "
+            f"quant_max={quant_max}"
+        )
+
+
+def _expect_zero_point(zero_point, quant_min: int, quant_max: int) -> None:
+    """Refuses a zero point out of the range, where it is known."""
+    values = (
+        known_values(current().lift(zero_point)) if isinstance(zero_point, torch.Tensor) else np.asarray(zero_point)
+    )
+    if values is not None and values.size and (values.min() < quant_min or values.max() > quant_max):
+        raise RuntimeError(
+            f"`zero_point` must be between `quant_min` and `quant_max`, got {values.tolist()}, which is not within "
+            f"{quant_min} and {quant_max}"
+        )
+
+
+def _of_tensor(name: str):
+    def prepare(input, scale, zero_point, *options):
+        _expect_range(*options[-2:])
+        numbers = {"scale": scale, "zero_point": zero_point}
+        tensors = {key: value for key, value in numbers.items() if isinstance(value, torch.Tensor)}
+        for key, tensor in tensors.items():
+            if tensor.numel() != 1:
+                raise RuntimeError(f"{key} with {tensor.numel()} elements cannot be converted to Scalar; wanted one")
+        if not tensors:
+            _expect_zero_point(zero_point, *options[-2:])
+        expect_constant(name, **tensors)
+        return (input, scale, zero_point, *options), {}
+
+    return prepare
+
+
+def _number(value, dtype):
+    """The one number of an array, or a number, in a dtype."""
+    if not isinstance(value, jax.Array):
+        return np.dtype(dtype).type(value)
+    return cast(lax.reshape(value, ()), dtype)
+
+
+def _quantize_tensor(input, scale, zero_point, quant_min, quant_max, name: str):
+    scale, zero_point = _number(scale, np.float32), _number(zero_point, np.int32)
+    return _quantized(input, scale, zero_point, None, int(quant_min), int(quant_max), name)
+
+
+_OF_NUMBERS = "fake_quantize_per_tensor_affine_cachemask"
+_OF_TENSORS = "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+
+
+@implements(
+    torch.fake_quantize_per_tensor_affine,
+    aten.fake_quantize_per_tensor_affine,
+    takes=FLOATS,
+    prepare=_of_tensor(_OF_TENSORS),
+)
+def fake_quantize_per_tensor_affine(input, scale, zero_point, quant_min, quant_max):
+    return _quantize_tensor(input, scale, zero_point, quant_min, quant_max, _OF_TENSORS)[0]
+
+
+@implements(aten.fake_quantize_per_tensor_affine_cachemask, takes=FLOATS, prepare=_of_tensor(_OF_NUMBERS))
+def fake_quantize_per_tensor_affine_cachemask(input, scale, zero_point, quant_min, quant_max):
+    return _quantize_tensor(input, scale, zero_point, quant_min, quant_max, _OF_NUMBERS)
+
+
+@implements(
+    torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams, takes=FLOATS, prepare=_of_tensor(_OF_TENSORS)
+)
+def fake_quantize_per_tensor_affine_tensor_qparams(input, scale, zero_point, fake_quant_enabled, quant_min, quant_max):
+    result, mask = _quantize_tensor(input, scale, zero_point, quant_min, quant_max, _OF_TENSORS)
+    enabled = lax.ne(lax.reshape(fake_quant_enabled, ()), like(fake_quant_enabled, 0))
+    return where(enabled, result, input), where(enabled, mask, np.bool_(True))
+
+
+# With a scale and a zero point for each channel.
+
+_OF_CHANNELS = "fake_quantize_per_channel_affine_cachemask"
+
+
+def _of_channels(input, scale, zero_point, axis, quant_min, quant_max):
+    _expect_range(quant_min, quant_max)
+    _expect_channels(input, scale, zero_point, axis)
+    if scale.dtype not in (torch.float32, torch.bfloat16):
+        raise RuntimeError(f"Scale must be Float or BFloat16, found {scale.dtype}")
+    if zero_point.dtype not in (torch.int32, torch.float32, torch.float16):
+        raise RuntimeError(f"Zero-point must be Int32, Float or Half, found {zero_point.dtype}")
+    if not zero_point.is_floating_point():
+        _expect_zero_point(zero_point, quant_min, quant_max)
+    expect_constant(_OF_CHANNELS, scale=scale, zero_point=zero_point)
+    return (input, scale, zero_point, axis, quant_min, quant_max), {}
+
+
+def _expect_channels(input, scale, zero_point, axis) -> None:
+    for name, tensor in (("scale", scale), ("zero point", zero_point)):
+        if tensor.ndim != 1:
+            raise RuntimeError(f"{name} should be a 1-D tensor, got one of shape {list(tensor.shape)}")
+    if scale.shape != zero_point.shape:
+        raise RuntimeError(
+            f"scale and zero-point need to have the same dimensions, got {list(scale.shape)} and "
+            f"{list(zero_point.shape)}"
+        )
+    if not 0 <= axis < input.ndim:
+        raise RuntimeError(f"`axis` must be between 0 and number of dimensions of input, got {axis} of {input.ndim}")
+    if scale.shape[0] != input.shape[axis]:
+        raise RuntimeError(
+            f"dimensions of scale and zero-point are not consistent with input tensor, got {scale.shape[0]} of them "
+            f"for {input.shape[axis]} channels"
+        )
+
+
+@implements(torch.fake_quantize_per_channel_affine, takes=FLOATS, prepare=_of_channels)
+def fake_quantize_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max):
+    return fake_quantize_per_channel_affine_cachemask(input, scale, zero_point, axis, quant_min, quant_max)[0]
+
+
+@implements(aten.fake_quantize_per_channel_affine_cachemask, takes=FLOATS, prepare=_of_channels)
+def fake_quantize_per_channel_affine_cachemask(input, scale, zero_point, axis, quant_min, quant_max):
+    return _quantized(input, cast(scale, np.float32), zero_point, axis, int(quant_min), int(quant_max), _OF_CHANNELS)
+
+
+# With a scale and a zero point that are learned.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5, 6))
+def _learned(x, scale, zero_point, axis: int | None, low: int, high: int, factor: float):
+    """`x` rounded to steps of a scale that has a derivative, as the zero point has, both times a factor."""
+    del factor
+    zero_point = cast(lax.clamp(like(zero_point, low), _round(zero_point), like(zero_point, high)), np.int32)
+    return _quantized(x, scale, zero_point, axis, low, high, "")[0]
+
+
+def _learned_jvp(axis, low, high, factor, primals, tangents):
+    x, scale, zero_point = primals
+    result, wide = _learned(*primals, axis, low, high, factor), widened(x)
+    zero_point = _zero_point_of_derivative(zero_point, axis, low, high)
+    level = _round(lax.add(_spread(zero_point, wide, axis), lax.mul(wide, _spread(_inverse(scale), wide, axis))))
+    clamped, is_within = _clamped(level, low, high)
+    dx, d_scale, d_zero = (None if isinstance(t, SymbolicZero) else t for t in tangents)
+    parts = []
+    if dx is not None:
+        parts.append(where(is_within, dx, like(dx, 0)))
+    if d_scale is not None:
+        error = lax.sub(_value(clamped, scale, zero_point, axis), wide)
+        steps = lax.mul(error, _spread(_inverse(scale), wide, axis))
+        slope = where(is_within, steps, lax.sub(clamped, _spread(zero_point, wide, axis)))
+        parts.append(_times(d_scale, slope, factor, axis, x.dtype))
+    if d_zero is not None:
+        slope = where(is_within, like(wide, 0), lax.neg(_spread(scale, wide, axis)))
+        parts.append(_times(d_zero, slope, factor, axis, x.dtype))
+    return result, functools.reduce(lax.add, parts) if parts else lax.full_like(result, 0)
+
+
+_learned.defjvp(_learned_jvp, symbolic_zeros=True)
+
+
+def _zero_point_of_derivative(zero_point, axis: int | None, low: int, high: int):
+    """The zero point that PyTorch's derivative takes: one for all is rounded up at halves, and then towards zero."""
+    if axis is None:
+        bounded = lax.clamp(like(zero_point, low), lax.add(zero_point, like(zero_point, 0.5)), like(zero_point, high))
+        return cast(cast(bounded, np.int32), zero_point.dtype)
+    return lax.clamp(like(zero_point, low), _round(zero_point), like(zero_point, high))
+
+
+def _times(tangent, slope, factor: float, axis: int | None, dtype):
+    slope = slope if factor == 1 else lax.mul(slope, like(slope, factor))
+    return cast(lax.mul(_spread(cast(tangent, slope.dtype), slope, axis), slope), dtype)
+
+
+def _expect_zero_within(quant_min, quant_max) -> None:
+    if not quant_min <= 0 <= quant_max:
+        raise RuntimeError(
+            "`quant_min` should be less than or equal to `quant_max`, and the quantization range should include 0, got "
+            f"quant_min={quant_min} and quant_max={quant_max}"
+        )
+
+
+def _of_learned_tensor(input, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
+    _expect_zero_within(quant_min, quant_max)
+    for name, tensor in (("scale", scale), ("zero_point", zero_point)):
+        if tensor.ndim == 0 or tensor.numel() != 1:
+            raise IndexError(f"got a {name} of shape {list(tensor.shape)}; wanted one of shape [1]")
+    return (input, scale, zero_point, quant_min, quant_max, grad_factor), {}
+
+
+def _of_learned_channels(input, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
+    _expect_zero_within(quant_min, quant_max)
+    _expect_channels(input, scale, zero_point, axis)
+    return (input, scale, zero_point, axis, quant_min, quant_max, grad_factor), {}
+
+
+def _learn(input, scale, zero_point, axis, quant_min, quant_max, grad_factor):
+    scale, zero_point = cast(scale, np.float32), cast(zero_point, np.float32)
+    return _learned(input, scale, zero_point, axis, int(quant_min), int(quant_max), float(grad_factor))
+
+
+@implements(torch._fake_quantize_learnable_per_tensor_affine, takes=FLOATS, prepare=_of_learned_tensor)
+def fake_quantize_learnable_per_tensor_affine(input, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
+    scale, zero_point = (lax.reshape(x, ()) for x in (scale, zero_point))
+    return _learn(input, scale, zero_point, None, quant_min, quant_max, grad_factor)
+
+
+@implements(torch._fake_quantize_learnable_per_channel_affine, takes=FLOATS, prepare=_of_learned_channels)
+def fake_quantize_learnable_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
+    return _learn(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
+
+
+# With a scale and a zero point for the range of what was seen.
+
+_SMALLEST_SCALE = 6.1e-5
+
+
+def _moved(running, value, rate: float):
+    """A running extremum after a batch; the first is that of the batch."""
+    moved = lax.add(running, lax.mul(like(running, rate), lax.sub(value, running)))
+    return where(lax.eq(lax.abs(running), like(running, np.inf)), value, moved)
+
+
+def _observed(x, running_min, running_max, rate: float, by_row: bool):
+    """The running extrema after a batch."""
+    axes = tuple(range(1 if by_row else 0, x.ndim))
+    low, high = (lax.reshape(reduce(x, axes), running_min.shape) for reduce in (lax.reduce_min, lax.reduce_max))
+    return _moved(running_min, low, rate), _moved(running_max, high, rate)
+
+
+def quotient(x, count: int, rest=None):
+    """``(x + rest) / count``, rounded once, which XLA's product with an inverse is not."""
+    quotient = lax.div(x, like(x, count))
+    if x.dtype == np.float64:
+        return quotient
+    upper = lax.reduce_precision(quotient, 8, 11)  # products of these halves with a count of few bits are exact
+    for half in (upper, lax.sub(quotient, upper)):
+        x = lax.sub(x, lax.mul(half, like(x, count)))
+    return lax.add(quotient, lax.div(x if rest is None else lax.add(x, rest), like(x, count)))
+
+
+def _chosen(low, high, quant_min: int, quant_max: int, is_symmetric: bool):
+    """The scale and the zero point for numbers between `low` and `high`, as FBGEMM chooses them for PyTorch.
+
+    It does so in float64. In float32 a zero point that is some millionths away from a half may become its other
+    neighbour.
+    """
+    low, high = (cast(x, jax.dtypes.canonicalize_dtype(np.float64)) for x in (low, high))
+    zero = like(low, 0)
+    low, high = lax.min(low, zero), lax.max(high, zero)
+    if is_symmetric:
+        is_middle = lax.bitwise_and(lax.lt(low, zero), lax.gt(high, zero))
+        half = (quant_max - quant_min) // 2
+        steps = lax.max(quotient(lax.neg(low), half + 1), quotient(high, half))
+        low = where(is_middle, lax.mul(steps, like(low, -half - 1)), low)
+        high = where(is_middle, lax.mul(steps, like(high, half)), high)
+    greater, less = lax.max(high, lax.neg(low)), lax.min(high, lax.neg(low))
+    width = lax.add(greater, less)
+    scale = quotient(width, quant_max - quant_min, lax.sub(less, lax.sub(width, greater)))
+    scale = where(lax.lt(scale, like(scale, np.finfo(np.float32).tiny)), like(scale, 0.1), scale)
+    below, above = lax.div(low, scale), lax.div(high, scale)
+    from_low, from_high = lax.sub(like(low, quant_min), below), lax.sub(like(low, quant_max), above)
+    is_nearer = lax.lt(  # the one that adds the smaller numbers is rounded less
+        lax.sub(like(low, abs(quant_min)), lax.abs(below)), lax.sub(like(low, abs(quant_max)), lax.abs(above))
+    )
+    zero_point = where(is_nearer, from_low, from_high)
+    if is_symmetric:
+        zero_point = where(is_middle, like(zero_point, (quant_min + quant_max) / 2), zero_point)
+    zero_point = _round(lax.clamp(like(low, quant_min), zero_point, like(low, quant_max)))
+    return cast(lax.max(scale, like(scale, _SMALLEST_SCALE)), np.float32), cast(zero_point, np.int32)
+
+
+def _fuse(x, observer_on, fake_quant_on, low, high, scale, zero_point, rate, quant_min, quant_max, axis, is_symmetric):
+    """The result, where it has a derivative, and the running extrema, the scale and the zero point after it.
+
+    Args:
+        observer_on, fake_quant_on: a bool where it is known, else an array.
+    """
+
+    def switched(on, new, old):
+        return new if on is True else where(on, new, old)
+
+    if observer_on is not False:
+        moved = _observed(lax.stop_gradient(x), low, high, rate, axis is not None)
+        low, high = (switched(observer_on, new, old) for new, old in zip(moved, (low, high), strict=True))
+    mask = lax.full(x.shape, True)
+    if fake_quant_on is False:
+        return x, mask, low, high, scale, zero_point
+    chosen = _chosen(*(lax.stop_gradient(each) for each in (low, high)), quant_min, quant_max, is_symmetric)
+    if axis is None:
+        chosen = [lax.reshape(each, ()) for each in chosen]
+    result, is_within = _quantized(x, *chosen, axis, quant_min, quant_max, "_fused_moving_avg_obs_fq_helper")
+    new = [cast(lax.reshape(a, b.shape), b.dtype) for a, b in zip(chosen, (scale, zero_point), strict=True)]
+    scale, zero_point = (switched(fake_quant_on, a, b) for a, b in zip(new, (scale, zero_point), strict=True))
+    result, mask = switched(fake_quant_on, result, x), switched(fake_quant_on, is_within, mask)
+    return result, mask, low, high, scale, zero_point
+
+
+_FUSE = InnerRule(_fuse, "fused_moving_avg_obs_fake_quant")
+
+
+def switch(flag):
+    """Whether a switch, a tensor of one element, is on: a bool where that is known, else a tensor."""
+    flag = current().lift(flag)
+    values = known_values(flag)
+    return flag.reshape(()) != 0 if values is None else bool(values.item())
+
+
+def _fused(
+    input,
+    observer_on,
+    fake_quant_on,
+    running_min,
+    running_max,
+    scale,
+    zero_point,
+    averaging_const,
+    quant_min,
+    quant_max,
+    ch_axis,
+    per_row_fake_quant=False,
+    symmetric_quant=False,
+):
+    observer_on, fake_quant_on = switch(observer_on), switch(fake_quant_on)
+    if ch_axis >= input.ndim:
+        raise RuntimeError(f"ch_axis must be < self.dim(), got ch_axis={ch_axis} of {input.ndim} dimensions")
+    if quant_min >= quant_max:
+        raise RuntimeError(f"qmin should be less than qmax, got quant_min={quant_min} and quant_max={quant_max}")
+    if observer_on is not False and input.dtype != torch.float32:
+        raise RuntimeError(
+            f"expected scalar type Float but found {type_name(input.dtype)}: the running extrema are of float32"
+        )
+    if per_row_fake_quant and ch_axis != 0:
+        raise RuntimeError(
+            "Per-channel FakeQuant in fused_moving_avg_obs_fake_quant is only supported on axis == 0, got "
+            f"ch_axis={ch_axis}"
+        )
+    state = (running_min, running_max, scale, zero_point)
+    axis = 0 if per_row_fake_quant else None
+    options = (float(averaging_const), int(quant_min), int(quant_max), axis, bool(symmetric_quant))
+    return _FUSE((input, observer_on, fake_quant_on, *state, *options), {})
+
+
+def _start_channels(count: int, running_min, running_max, scale, zero_point) -> None:
+    """Gives what is kept of each channel its size, where nothing has been seen yet."""
+    if running_min.numel():
+        return
+    running_min.resize_(count).fill_(np.inf)
+    running_max.resize_(count).fill_(-np.inf)
+    scale.resize_(count)
+    zero_point.resize_(count)
+
+
+@implements_tensors(torch._fused_moving_avg_obs_fq_helper, aten._fused_moving_avg_obs_fq_helper.default, takes=FLOATS)
+def fused_moving_avg_obs_fq_helper(
+    input, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, *options, **named
+):
+    state = (running_min, running_max, scale, zero_point)
+    with torch.no_grad():
+        if named.get("per_row_fake_quant", options[4] if len(options) > 4 else False):
+            _start_channels(input.shape[0], *state)
+    result, mask, *new = _fused(input, observer_on, fake_quant_on, *state, *options, **named)
+    with torch.no_grad():
+        for old, value in zip(state, new, strict=True):
+            write_in_place(old, value)
+    return result, mask
+
+
+@implements_tensors(torch.fused_moving_avg_obs_fake_quant, aten.fused_moving_avg_obs_fake_quant.default, takes=FLOATS)
+def fused_moving_avg_obs_fake_quant(input, *args, **kwargs):
+    return fused_moving_avg_obs_fq_helper(input, *args, **kwargs)[0] if input.numel() else input.clone()
+
+
+@implements_tensors(aten._fused_moving_avg_obs_fq_helper_functional.default, takes=FLOATS)
+def fused_moving_avg_obs_fq_helper_functional(
+    input, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, *options, **named
+):
+    state = [each.clone() for each in (running_min, running_max, scale, zero_point)]
+    return *fused_moving_avg_obs_fq_helper(input, observer_on, fake_quant_on, *state, *options, **named), *state
