@@ -121,7 +121,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "content", "error", "message"),
         [
-            ("none.safetensors", None, FileNotFoundError, "no file"),
+            ("none.safetensors", None, FileNotFoundError, "no such file"),
             ("model.onnx", b"", ValueError, "wanted .safetensors, .bin, .pt, .pth"),
             ("list.pt", [torch.ones(1)], TypeError, "got list in"),
             ("nested.pt", {"epoch": 3, "model": {}}, TypeError, "got int under 'epoch'"),

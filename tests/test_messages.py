@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torch2jax
-from torch2jax import j2t, t2j, torch2jax as bridge
+from torch2jax import j2t, load_state, sharding, t2j, torch2jax as bridge
 
 X = jnp.ones((2, 3))
 LINEAR = nn.Linear(3, 4)
@@ -152,7 +152,7 @@ ROWS = {
         RuntimeError,
         "input of shape (2, 3)",
         "weight of shape (5, 4)",
-        "raised in the module 0",
+        "raised in the module 0 (Linear(in_features=4, out_features=5, bias=True))",
     ),
     "an unknown name": Row(
         on(LINEAR, X, state_dict={"wieght": STATE["weight"]}),
@@ -266,7 +266,7 @@ ROWS = {
         on(NORMED, X[:1]), ValueError, "input size torch.Size([1, 3])", "more than 1 value", "module.eval()"
     ),
     "an index out of range": Row(
-        on(EMBEDDING, jnp.array([5])), IndexError, "indices from 5 to 5", "for 3 rows", "idx < num_embeddings"
+        on(EMBEDDING, jnp.array([5])), IndexError, "got 5 for 3 rows", "Expected idx", "idx < num_embeddings"
     ),
     "an embedding of floats": Row(
         on(EMBEDDING, X), RuntimeError, "got torch.FloatTensor", "Long, Int", "astype('int32')"
@@ -298,6 +298,21 @@ ROWS = {
         "(fn, *example_args",
         "did you mean vmap_method=?",
     ),
+    "a part that is none": Row(
+        lambda: t2j(NORMED, compile=["encoder"]), ValueError, "'encoder'", "no part and no method", "there are '0', '1'"
+    ),
+    "a part that is none, for PyTorch": Row(
+        lambda: t2j(NORMED, call_torch=["10"]), ValueError, "'10'", "no module of that name", "nearest: '1', '0'"
+    ),
+    "a name for a list of parts": Row(
+        lambda: t2j(NORMED, compile="0"), TypeError, "compile='0'", "wanted a list", "compile=['0']"
+    ),
+    "an option that is none": Row(
+        lambda: t2j(LINEAR, on_missing="torch"), ValueError, "'torch'", "'call_torch'", "runs in PyTorch"
+    ),
+    "checks that are none": Row(
+        lambda: t2j(LINEAR, checks="yes"), ValueError, "'yes'", "'checkify'", "raise while the program runs"
+    ),
     "an optimizer from outside": Row(
         on(trains_from_outside, X), RuntimeError, "a SGD from outside", "as its first arguments", "state=(model"
     ),
@@ -325,6 +340,13 @@ ROWS = {
     "a mesh with explicit axes": Row(
         on_explicit_mesh, Exception, "float32[4@data,2]", "out_sharding=", "jax.sharding.auto_axes(function"
     ),
+    "a model without a plan": Row(
+        lambda: sharding.specs(LINEAR, jax.make_mesh((1,), ("model",)), tensor="model"),
+        ValueError,
+        "Linear, which brings no plan",
+        "wanted a plan",
+        "pass plan=",
+    ),
     "a Hessian of the bridge": Row(
         lambda: jax.hessian(lambda x: doubled()(x).sum())(X),
         TypeError,
@@ -345,6 +367,13 @@ ROWS = {
         "does not require grad",
         "JAX differentiates",
         "Write it in PyTorch's operations",
+    ),
+    "a file that is not there": Row(
+        lambda: load_state("nothing.safetensors"),
+        FileNotFoundError,
+        "nothing.safetensors",
+        "or the folder that holds it",
+        "huggingface_hub.snapshot_download(name)",
     ),
     "an error in the bridge": Row(
         lambda: bridge(fails_on_large, X), ValueError, "too large", "fails_on_large", "raise ValueError"
@@ -372,7 +401,7 @@ def test_a_misspelt_part_names_the_users_own():
     model = Model(nn.Linear(3, 3))
     with pytest.raises(ValueError, match=r"'sampel', .*\(nearest: 'sample'\)"):
         t2j(model, compile=["sampel"])
-    with pytest.raises(ValueError, match=r"no method of that name\n"):
+    with pytest.raises(ValueError, match=r"no method of that name \(there are '0', 'sample'\)"):
         t2j(model, compile=["insrt"])
 
 

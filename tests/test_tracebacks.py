@@ -65,7 +65,8 @@ def test_an_error_names_the_module_and_the_line(way):
     with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
         WAYS[way](t2j(model(nn.Linear(4, 3))))
     notes = [note for note in caught.value.__notes__ if "in the module" in note]
-    assert notes == [f"raised in the module 1.0.part, at {__file__}:{line} in forward"]
+    module = "Linear(in_features=4, out_features=3, bias=True)"
+    assert notes == [f"raised in the module 1.0.part ({module}), at {__file__}:{line} in forward"]
     assert OURS not in shown(caught.value)
 
 
@@ -74,14 +75,14 @@ def test_an_error_of_the_users_keeps_its_type_and_identity(way):
     error = Oops("no")
     with pytest.raises(Oops) as caught:
         WAYS[way](t2j(model(Checked(error))))
-    assert any(note.startswith("raised in the module 1.0.part, at") for note in caught.value.__notes__)
+    assert any(note.startswith("raised in the module 1.0.part (Checked()), at") for note in caught.value.__notes__)
 
 
 def test_what_the_message_has_is_not_said_twice():
     with pytest.raises(torch2jax.TracedValueError) as caught:
         jax.jit(t2j(model(Checked())))(jnp.ones((2, 3)))
     text = shown(caught.value)
-    assert "raised in the module 1.0.part\n" in text
+    assert "raised in the module 1.0.part (Checked())\n" in text
     assert text.count(f"{__file__}:") == 1
 
 
@@ -171,7 +172,7 @@ def test_parts_and_steps_name_the_module():
     for call in (t2j(Whole(), compile=[Block]), lambda x: step.init(x)):
         with pytest.raises(RuntimeError) as caught:
             call(jnp.ones((2, 3)))
-        assert any("in the module inner.1.0.part, at" in note for note in caught.value.__notes__)
+        assert any("in the module inner.1.0.part (Linear" in note for note in caught.value.__notes__)
         assert OURS not in shown(caught.value)
 
 

@@ -140,7 +140,10 @@ def _tensors_of_file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     else:
         raise ValueError(f"cannot tell what {path} holds: wanted .safetensors, .bin, .pt, .pth or .index.json")
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+        raise FileNotFoundError(
+            f"load_state got {path}, and there is no such file; wanted a .safetensors, .bin, .pt, .pth or .index.json "
+            "file, or the folder that holds it. That of a model on the Hub is huggingface_hub.snapshot_download(name)"
+        )
     # What was read of a mapped file counts as memory of the process until the file is closed.
     most = max(_MOST_MAPPED, path.stat().st_size // _SHARE_MAPPED)
     names, read = opened(path)

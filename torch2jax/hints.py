@@ -18,9 +18,20 @@ from jax.core import Tracer
 
 from .errors import TracedValueError
 
-__all__ = ["hint_at"]
+__all__ = ["hint_at", "nearest"]
 
 _LISTED = 12
+_NEAREST = 5
+
+
+def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+    """What may have been meant by a name that nothing bears, for the end of a message: or else what there is."""
+    names = [each for each in names if each]
+    near = difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    if near:
+        return f" (nearest: {', '.join(map(repr, near))})"
+    more = ", ..." if len(names) > _NEAREST else ""
+    return f" (there are {', '.join(map(repr, names[:_NEAREST]))}{more})" if names else ""
 
 
 class _Failure(NamedTuple):

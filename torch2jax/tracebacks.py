@@ -27,29 +27,39 @@ _calls_of_modules: set[types.CodeType] = set()
 
 
 def is_call_of_module(method: C) -> C:
-    """Declares that ``self._path`` of a method is the path of the module that it calls."""
+    """Declares that ``self._path`` of a method is the path of the module that it calls, its argument ``module``."""
     _calls_of_modules.add(method.__code__)
     return method
 
 
 def name_place(error: Exception) -> None:
-    """Notes the path of the module that an error comes from, and the user's line unless its message has that."""
-    path = line = None
+    """Notes the module that an error comes from, and the user's line unless its message has that."""
+    path = line = module = None
     for step in _steps(error.__traceback__):
         code = step.tb_frame.f_code
         if code in _calls_of_modules:
-            path = step.tb_frame.f_locals["self"]._path
+            path, module = step.tb_frame.f_locals["self"]._path, step.tb_frame.f_locals["module"]
         if not is_library(code.co_filename):
             line = f"{code.co_filename}:{step.tb_lineno}", code.co_name
     if path is None:
         return
-    note = f"raised in the module {path}"
+    note = f"raised in the module {path}{_described(module)}"
     told = "".join(traceback.format_exception_only(error))
     if note in told:
         return
     if line is not None and line[0] not in told:
         note += f", at {line[0]} in {line[1]}"
     _add_note(error, note)
+
+
+def _described(module: Any) -> str:
+    """A module without parts, as it shows itself: what a layer wants stands there."""
+    if module._modules:
+        return ""
+    try:
+        return f" ({module!r})"
+    except Exception:  # the user's own text, which may ask for values
+        return ""
 
 
 def hides_frames() -> bool:

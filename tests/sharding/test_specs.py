@@ -97,7 +97,7 @@ def test_tied_weights_have_one_spec():
     [
         ({"fsdp": "rows"}, ValueError, "'rows'; the mesh has 'data', 'model'"),
         ({"fsdp": "data", "tensor": "data", "plan": {}}, ValueError, "different axes"),
-        ({"tensor": "model"}, ValueError, "Block has no _tp_plan"),
+        ({"tensor": "model"}, ValueError, "Block, which brings no plan .*_tp_plan"),
         ({"tensor": "model", "plan": {"norm": "diagonal"}}, ValueError, "'diagonal' for 'norm'"),
         ({"tensor": "model", "plan": {"norm": 3}}, TypeError, "a int for 'norm'"),
         ({"tensor": "model", "plan": {"kernel": "colwise"}}, ValueError, "dimension 1 of 'kernel'.*'replicate'"),

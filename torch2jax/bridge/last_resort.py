@@ -1,7 +1,6 @@
 """The last resort of `t2j`: operators without a rule, and what the user names, run in PyTorch itself."""
 
 import dataclasses
-import difflib
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from torch.overrides import get_overridable_functions, resolve_name
 from ..calls.module import copy_structure
 from ..calls.states import named_tensors
 from ..errors import NoRuleError, user_level, user_location
+from ..hints import nearest
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
@@ -34,11 +34,16 @@ def last_resort(module: torch.nn.Module | None, *, on_missing: str, call_torch: 
         TypeError: something else in `call_torch` is none of the things that it may name.
     """
     if on_missing not in _ON_MISSING:
-        raise ValueError(f"got on_missing={on_missing!r}; wanted one of {', '.join(map(repr, _ON_MISSING))}")
+        raise ValueError(
+            f"got on_missing={on_missing!r}; wanted one of {', '.join(map(repr, _ON_MISSING))}: what has no rule "
+            "raises, or runs in PyTorch"
+        )
     if vmap_method not in VMAP_METHODS:
         raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(VMAP_METHODS)}")
     if isinstance(call_torch, str) or not isinstance(call_torch, Iterable):  # a name alone would be taken apart
-        raise TypeError(f"got call_torch={call_torch!r}; wanted a list of what is to run in PyTorch")
+        raise TypeError(
+            f"got call_torch={call_torch!r}; wanted a list of what is to run in PyTorch, as call_torch=[{call_torch!r}]"
+        )
     chosen = tuple(_checked(thing, module) for thing in call_torch)
     return LastResort(on_missing == "call_torch", chosen, vmap_method) if chosen or on_missing != "error" else None
 
@@ -76,9 +81,7 @@ def _checked_name(name: str, module: torch.nn.Module | None) -> Any:
         raise ValueError(f"call_torch names {name!r}, but no module is translated whose part that would be")
     parts = dict(module.named_modules(remove_duplicate=False))
     if name not in parts:
-        near = ", ".join(map(repr, difflib.get_close_matches(name, parts, n=3, cutoff=0.4)))
-        hint = f" (nearest: {near})" if near else ""
-        raise ValueError(f"call_torch names {name!r}, but the model has no module of that name{hint}")
+        raise ValueError(f"call_torch names {name!r}, but the model has no module of that name{nearest(name, parts)}")
     return parts[name]
 
 

@@ -1,6 +1,5 @@
 """Where modules, optimizers, schedulers and scalers keep tensors and numbers."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from ..hints import nearest
 from .follow import Place
 from .optimizers import numbers_of
 from .states import expect_shape
@@ -96,8 +96,7 @@ class Inserted:
             parameters = [p for group in thing.param_groups for p in group["params"]]
             thing.state[parameters[int(parts[1])]][parts[2]] = value
             return
-        near = difflib.get_close_matches(path, [p for n, p in self._tensors if n == name], n=3, cutoff=0.4)
-        hint = f" (nearest: {', '.join(near)})" if near else ""
+        hint = nearest(path, [p for n, p in self._tensors if n == name])
         raise RuntimeError(f"the state has {name}.{path}, which the objects lack{hint}")
 
 

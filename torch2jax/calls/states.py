@@ -1,7 +1,6 @@
 """The state of a module by names: which there are, which are names of one tensor, apart and back into the module."""
 
 import copy
-import difflib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..hints import nearest
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
@@ -86,10 +86,7 @@ class Names:
         unknown = [name for name in state if name not in self.tensors and name not in self.persistent]
         if not unknown:
             return
-        lines = []
-        for name in unknown[:_LISTED]:
-            near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.4)
-            lines.append(f"  {name!r}" + (f" (nearest: {', '.join(map(repr, near))})" if near else ""))
+        lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
         more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
 

@@ -1,7 +1,6 @@
 """Parts of a program that are compiled, where Python around them runs as it is."""
 
 import copy
-import difflib
 import functools
 import itertools
 import types
@@ -14,6 +13,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from ..errors import TracedValueError, user_level
+from ..hints import nearest
 from ..rules import autocast
 from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
@@ -45,7 +45,7 @@ def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
         ValueError: no part bears a name.
     """
     if isinstance(chosen, str) or not isinstance(chosen, Iterable):  # a name alone would be taken apart
-        raise TypeError(f"got compile={chosen!r}; wanted a list of parts to compile")
+        raise TypeError(f"got compile={chosen!r}; wanted a list of parts to compile, as compile=[{chosen!r}]")
     chosen = tuple(chosen)
     if not chosen:
         return None
@@ -85,9 +85,10 @@ def _named(module: torch.nn.Module, parts: dict[str, torch.nn.Module], name: str
     if path in parts and isinstance(getattr(type(parts[path]), method, None), (types.FunctionType, classmethod)):
         return path, method
     methods = [f"{path}.{x}" if path else x for x in _own_methods(parts.get(path, module))]
-    near = ", ".join(map(repr, difflib.get_close_matches(name, [*parts, *methods], n=3, cutoff=0.4)))
-    hint = f" (nearest: {near})" if near else ""
-    raise ValueError(f"compile names {name!r}, but the module has no part and no method of that name{hint}")
+    raise ValueError(
+        f"compile names {name!r}, but the module has no part and no method of that name"
+        + nearest(name, [*parts, *methods])
+    )
 
 
 def _own_methods(module: torch.nn.Module) -> list[str]:

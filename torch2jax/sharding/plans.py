@@ -68,8 +68,9 @@ def _plan_of_model(module: torch.nn.Module, split: Mapping[str, bool]) -> dict[s
     for kind, attribute, plan in ((TENSOR, "_tp_plan", of_tensors), (EXPERTS, "_ep_plan", of_experts)):
         if split[kind] and not plan:
             raise ValueError(
-                f"got an axis for {kind}= but {type(module).__name__} has no {attribute}, as models of transformers "
-                "do: pass plan=, a dictionary of styles by path"
+                f"got an axis for {kind}= and {type(module).__name__}, which brings no plan ({attribute} is missing or "
+                "empty; most models of transformers have one); wanted a plan: pass plan=, a dictionary of styles by "
+                "path, such as {'*.fc1': 'colwise', '*.fc2': 'rowwise'}; or leave the axis out"
             )
     within = tuple(path + "." for path in of_experts)
     kept = {path: x for path, x in of_tensors.items() if path not in of_experts and not path.startswith(within)}

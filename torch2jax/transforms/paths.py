@@ -69,7 +69,10 @@ class Policy(NamedTuple):
             TypeError, ValueError: an argument is none that `t2j` takes.
         """
         if checks not in _CHECKS:
-            raise ValueError(f"checks got {checks!r}; wanted one of {', '.join(map(repr, _CHECKS))}")
+            raise ValueError(
+                f"checks got {checks!r}; wanted one of {', '.join(map(repr, _CHECKS))}: checks of traced values are "
+                "taken to find nothing, are errors of jax.experimental.checkify, or raise while the program runs"
+            )
         if not isinstance(max_paths, int) or max_paths < 1:
             raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
         found = []
