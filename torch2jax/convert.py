@@ -12,6 +12,7 @@ import torch
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.originals import original
+from .calls.sides import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
@@ -165,6 +166,26 @@ def t2j(
         - TracedValueError: Python asks for numbers in traced arrays, the shape of a result depends on them, or both
           answers to a question about them cannot be followed.
     """
+    expect_no_code_of_jax(thing)
+    return _to_jax(
+        thing,
+        expect_of_pytorch,
+        copy=copy,
+        state=state,
+        on_missing=on_missing,
+        call_torch=call_torch,
+        vmap_method=vmap_method,
+        checks=checks,
+        answers=answers,
+        max_paths=max_paths,
+        compile=compile,
+    )
+
+
+def _to_jax(
+    thing, expect, *, copy, on_missing, call_torch, vmap_method, checks, answers, max_paths, compile, state=None
+) -> Any:
+    """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy = Policy.of(checks, answers, max_paths)
@@ -203,7 +224,8 @@ def t2j(
     thing = untied(thing)
     open_up(thing)
     others: dict[str, Any] = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
-    return map_results(_but_for(thing, functools.partial(t2j, copy=copy, **options, **others)), thing)
+    convert = functools.partial(_to_jax, expect=_stays, copy=copy, **options, **others)
+    return _mapped(map_results, convert, expect, thing)
 
 
 @overload
@@ -256,6 +278,12 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
         - OverflowError: an int64 tensor on the CPU has a value beyond 32 bits while ``jax_enable_x64`` is off.
         - RuntimeError: in the backward pass, an argument was written to since (PyTorch's own error).
     """
+    expect_no_code_of_pytorch(thing)
+    return _to_torch(thing, expect_of_jax, copy=copy, jit=jit)
+
+
+def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
+    """As `j2t`; `expect` refuses what is of neither side, and no tree."""
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
         return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)
@@ -265,9 +293,20 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
-    return map_arguments(_but_for(thing, functools.partial(j2t, copy=copy, jit=jit)), thing)
+    return _mapped(map_arguments, functools.partial(_to_torch, expect=_stays, copy=copy, jit=jit), expect, thing)
 
 
-def _but_for(tree, convert: Callable) -> Callable:
-    """As `convert`, but a tree that is a leaf itself stays as it is."""
-    return lambda leaf: leaf if leaf is tree else convert(leaf)
+def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:
+    """A tree with its leaves converted; a tree that is a leaf itself stays as it is, unless `expect` refuses it."""
+
+    def converted(leaf):
+        if leaf is not tree:
+            return convert(leaf)
+        expect(leaf)
+        return leaf
+
+    return mapping(converted, tree)
+
+
+def _stays(leaf: Any) -> None:
+    """What is of neither side stays as it is within a tree."""

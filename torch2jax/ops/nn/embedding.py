@@ -80,11 +80,11 @@ def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse
 
 def expect_rows(weight, indices, error: type[Exception] = IndexError) -> None:
     """Raises `error` where indices are seen not to be of rows of `weight`."""
-    bad = outside(indices, 0, weight.shape[0] - 1) if weight.ndim else None
-    if bad is not None:
+    rows, held = weight.shape[0] if weight.ndim else 0, seen(indices)
+    if weight.ndim and held is not None and outside(held, 0, rows - 1) is not None:
         raise error(
-            f"index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got {bad} for "
-            f"{weight.shape[0]} rows"
+            "index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got indices from "
+            f"{held.min()} to {held.max()} for {rows} rows"
         )
 
 

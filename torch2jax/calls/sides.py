@@ -1,0 +1,96 @@
+"""What `t2j` and `j2t` refuse: what is of neither side, or of the other one already."""
+
+import functools
+import numbers
+import os
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+__all__ = ["expect_no_code_of_jax", "expect_no_code_of_pytorch", "expect_of_jax", "expect_of_pytorch"]
+
+_OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct, torch.Tensor, torch.Size)
+
+
+def expect_no_code_of_jax(thing: Any) -> None:
+    """Refuses functions of JAX's own, and classes in place of what is made of them.
+
+    Raises:
+        TypeError: `t2j` got such a thing.
+    """
+    if isinstance(thing, type) and issubclass(thing, torch.nn.Module):
+        raise TypeError(f"t2j got the class {thing.__name__}; wanted a module: t2j({thing.__name__}(...))")
+    if isinstance(thing, type) and issubclass(thing, torch.autograd.Function):
+        raise TypeError(f"t2j got the class {thing.__name__}; wanted a function: t2j({thing.__name__}.apply)")
+    if _is_of(thing, ("jax", "jaxlib")):
+        raise TypeError(
+            f"t2j got {_name(thing)}, which is JAX's already; wanted PyTorch's. Call it as it is; PyTorch code "
+            "calls it through j2t"
+        )
+
+
+def expect_no_code_of_pytorch(thing: Any) -> None:
+    """Refuses modules, and functions of PyTorch's own.
+
+    Raises:
+        TypeError: `j2t` got such a thing.
+    """
+    if isinstance(thing, torch.nn.Module) or _is_of(thing, ("torch",)):
+        raise TypeError(
+            f"j2t got {_name(thing)}, which is PyTorch's already; wanted JAX's. t2j makes JAX's of PyTorch's"
+        )
+
+
+def expect_of_pytorch(leaf: Any) -> None:
+    """Refuses what `t2j` can make nothing of. Numbers and arrays are the same in JAX.
+
+    Raises:
+        TypeError: it is such a thing.
+    """
+    wanted = "a tensor, a dtype, a module, a function, or a tree of these"
+    _expect_of_either(leaf, "t2j", wanted, "t2j(torch.load({!r})), or the module that is to load it")
+
+
+def expect_of_jax(leaf: Any) -> None:
+    """Refuses what `j2t` can make nothing of.
+
+    Raises:
+        TypeError: it is such a thing.
+    """
+    _expect_of_either(leaf, "j2t", "an array, a dtype, a function, or a tree of these", "load it, and give the arrays")
+
+
+def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
+    if isinstance(thing, _OF_BOTH):
+        return
+    if thing is None:
+        raise TypeError(f"{name} got None; wanted {wanted}. What should have returned one?")
+    if isinstance(thing, (str, os.PathLike)):
+        path = os.fspath(thing)
+        raise TypeError(f"{name} got {thing!r}; wanted {wanted}. Is it a file? Then {of_file.format(path)}")
+    raise TypeError(f"{name} got {_name(thing)}; wanted {wanted}")
+
+
+def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
+    """Whether a function is one of these libraries' own, and none that they made of another."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    if isinstance(thing, type) or not callable(thing):
+        return False
+    names = [getattr(thing, "__module__", None)]
+    if isinstance(thing, types.FunctionType):  # one that wraps another takes over the name of its module
+        names.append(thing.__globals__.get("__name__"))
+    elif not isinstance(thing, types.BuiltinFunctionType):
+        names.append(type(thing).__module__)
+    return all((name or "").partition(".")[0] in libraries for name in names)
+
+
+def _name(thing: Any) -> str:
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}"
+    if callable(thing) and hasattr(thing, "__name__") and hasattr(thing, "__module__"):
+        return f"{thing.__module__}.{thing.__name__}"
+    return f"a {type(thing).__name__}"
