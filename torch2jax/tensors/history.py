@@ -23,6 +23,7 @@ __all__ = [
     "Source",
     "added",
     "made_beside",
+    "next_node",
     "reaches",
     "refusal_between",
     "saves",
@@ -47,6 +48,12 @@ class NeedsTape(BaseException):
 
 
 _numbers = itertools.count()
+
+
+def next_node() -> int:
+    """A number above those of all nodes that there are, and below those to come."""
+    return next(_numbers)
+
 
 # Operations that are linear in all they take, and in each of what they take.
 _LINEAR = frozenset(

@@ -6,12 +6,12 @@ whose derivative is the function's own. That serves the tape and JAX's transform
 
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
@@ -24,9 +24,10 @@ from ..tensors.traced import is_traced
 from ..translation import Call, current
 from .batching_rule import batch_of, run_rule
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
+from .closed_over import closed_over
 from .function_derivative import Context, Derivative, base_of
 from .inputs import ask
-from .vmap import Batch
+from .start import Start, run_forward
 
 __all__ = ["apply"]
 
@@ -109,15 +110,11 @@ class _Application:
                 "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
             )
         arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
+        start = Start.of(call, self.args)
         ctx = Context(self.function, functools.partial(self._needed, call))
-        with torch.no_grad(), _set_fwd_grad_enabled(False):
-            if _has_context_of_its_own(self.function):
-                output = self._output(batch)
-                self.function.setup_context(ctx, self.args, output)
-            else:
-                output = self.function.forward(ctx, *self.args)
+        output = run_forward(self.function, ctx, self.args, batch)
         with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
-            return self._recorded(call, ctx, arrays, output)
+            return self._recorded(call, ctx, start, arrays, output)
 
     def _needed(self, call: Call) -> tuple[bool, ...]:
         """The arguments that require grad."""
@@ -128,7 +125,7 @@ class _Application:
                 ask(x)
         return self.required
 
-    def _recorded(self, call: Call, ctx: Context, arrays: list, output):
+    def _recorded(self, call: Call, ctx: Context, start: Start, arrays: list, output):
         results = output if isinstance(output, tuple) else (output,)
         self._check_written(ctx, results)
         if not torch.is_grad_enabled() or not self.inputs:
@@ -144,8 +141,9 @@ class _Application:
         node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
         if call.tape is not None:
             node.operands = [None if x.history is None else call.tape.end_of(x) for x in self.inputs.values()]
-        if differentiable and any(is_traced(array) for array in arrays):
-            derivative = Derivative(len(self.args), self.inputs, ctx, results, tuple(differentiable), node)
+        arrays_around = (x.read() for x in closed_over(self.args))
+        if differentiable and any(map(is_traced, itertools.chain(arrays, arrays_around))):
+            derivative = Derivative(start, self.inputs, ctx, results, tuple(differentiable), node)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
         else:
             values = [x.read() for x in differentiable.values()]
@@ -178,11 +176,6 @@ class _Application:
                     "return one Tensor (potentially splitting it into two Functions: one doing the inplace that "
                     "returns a single Tensor and a second one that does the other operations)."
                 )
-
-    def _output(self, batch: Batch | None):
-        if batch is None:
-            return self.function.forward(*self.args)
-        return run_rule(self.function.vmap, self.args, batch)
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
         """A result that is a tensor of its own: an input that was not written to is given as a copy."""

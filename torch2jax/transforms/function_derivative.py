@@ -6,6 +6,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import jax
@@ -14,15 +15,18 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ..tensors.dtypes import canonical
+from ..tensors.dtypes import canonical, is_integral
 from ..tensors.history import Node
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
+from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments
 from ..translation import current
+from .closed_over import closed_over
 from .form import conjugate
 from .linear_call import linear_call
 from .marks import once
+from .start import Start, run_forward
 from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
@@ -108,8 +112,8 @@ class Derivative:
     """The derivative of one run of a function, as a function of arrays.
 
     Args:
-        count: the number of its arguments.
-        inputs: the tensors among these that may have a derivative, by their places.
+        start: where the run began.
+        inputs: the tensors among its arguments that may have a derivative, by their places.
         ctx: its context after that run.
         results: what it gave.
         outputs: the places of those that have a derivative.
@@ -118,7 +122,7 @@ class Derivative:
 
     def __init__(
         self,
-        count: int,
+        start: Start,
         inputs: dict[int, Torchish],
         ctx: Context,
         results: tuple,
@@ -128,14 +132,19 @@ class Derivative:
         call = current()
         self._function, self._node, self._call_type = ctx._function, node, type(call)
         self._call, self._context = weakref.ref(call), ctx
-        self._count, self._places = count, tuple(inputs)
-        self._inputs = [(x.dtype, x.shape) for x in inputs.values()]
+        self._count, self._places = len(start.args), tuple(inputs)
         self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
         self._outputs = outputs
+        attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
+        around = closed_over(start.args, attributes) if ctx._function.jvp is _Function.jvp else []
+        given = {id(x) for x in inputs.values()}
+        self._around = [x for x in around if id(x) not in given and _may_be_differentiated(x)]
+        """Tensors that are no arguments: weights of a module, say, which a pass within the backward comes by."""
+        self._inputs = [(x.dtype, x.shape) for x in (*inputs.values(), *self._around)]
         self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
         self._runs = Runs(call.attempt.path.policy)
-        origins = {id(x): ("input", i) for i, x in enumerate(inputs.values())}
+        origins = {id(x): ("input", i) for i, x in enumerate((*inputs.values(), *self._around))}
         origins |= {id(results[place]): ("output", i) for i, place in enumerate(outputs)}
         for dirty in ctx.dirty_tensors:  # what they held before is gone
             origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
@@ -144,13 +153,21 @@ class Derivative:
         self._originals: dict[int, weakref.ref[Torchish]] = {}
         """Inputs that were saved, by their places in `_held`: a backward may come by them elsewhere too."""
         self._known: list[torch.Tensor | None] = []
-        attributes = {key: value for key, value in vars(ctx).items() if key not in _OWN}
+        self._taken: dict[int, _Place] = {}
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
+        self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._held) if start.has_recorded(x)}
+        """What the forward has recorded, for the backward to differentiate."""
+        self._args: Any = self._take_out(start.args, origins) if self._recorded else ()
+        self._take_out([x for x in around if id(x) in origins], origins)
+        self._leaves = self._inputs_among(around)
+        """The numbers of inputs that a pass within the backward leaves gradients at, by their places in `_held`."""
+        self._stream = start.stream._replace(key=None)
+        self._key = start.stream.key if self._recorded else None
 
     def _take_out(self, tree, origins: dict) -> Any:
         """A tree with the places of its tensors among `_held` instead of these."""
-        places: dict[int, _Place] = {}
+        places = self._taken
 
         def take_out(value):
             if not isinstance(value, torch.Tensor):
@@ -168,8 +185,17 @@ class Derivative:
 
         return map_arguments(take_out, tree)
 
+    def _inputs_among(self, around: list[Torchish]) -> dict[int, int]:
+        ids = {id(x) for x in around}
+        return {
+            place: origin[1]
+            for place, (x, origin) in enumerate(zip(self._held, self._origins, strict=True))
+            if origin is not None and origin[0] == "input" and (id(x) in ids or isinstance(x, torch.nn.Parameter))
+        }
+
     def attach(self, inputs: list, results: list) -> list:
         """The results, with derivatives with respect to the inputs."""
+        inputs = [*inputs, *(x.read() for x in self._around)]
         self._dtypes = [tensor.dtype for tensor in self._held]
         # Arrays are handed on as arguments, since they may be traced; Python may look at known values there too. What
         # the forward recorded itself does not lead from the inputs to the results.
@@ -179,7 +205,9 @@ class Derivative:
             lowered(tensor.read()) if origin is None and known is None else None
             for tensor, origin, known in zip(self._held, self._origins, self._known, strict=True)
         ]
-        self._held = []
+        self._held, self._around, self._taken = [], [], {}
+        key, self._key = self._key, None
+        held.extend(() if key is None else (key,))
         if self._function.jvp is not _Function.jvp:
             return self._with_tangents(inputs, results, held)
 
@@ -221,50 +249,90 @@ class Derivative:
 
     def _fill(self, inputs: list, results: list, held: list) -> list:
         sources = {"input": inputs, "output": results}
-        return [
+        count = len(self._origins)
+        found = [
             array if origin is None or known is not None else _as_array(sources[origin[0]][origin[1]])
-            for array, origin, known in zip(held, self._origins, self._known, strict=True)
+            for array, origin, known in zip(held[:count], self._origins, self._known, strict=True)
         ]
+        return [*found, *held[count:]]
 
     @contextlib.contextmanager
-    def _context_with(self, held: list, needed: tuple[bool, ...], saved) -> Iterator[Context]:
+    def _context_with(self, held: list, wanted: tuple[bool, ...], saved) -> Iterator[tuple[Context, dict]]:
         """The context of the function, in which the inputs that were saved are again what they were.
 
-        So a backward may go through what they are part of, as the parameters of a module.
+        So a backward may go through what they are part of, as the parameters of a module. With it come the inputs that
+        gradients may be left at, by their numbers.
         """
+        count = len(self._origins)
         with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
-            ctx, pairs = self._context_and_originals(held, needed, saved)
+            tensors = self._tensors(held[:count], wanted)
+            leaves = {number: tensors[place] for place, number in self._leaves.items() if wanted[number]}
+            ctx, args, pairs = self._context_and_originals(tensors, wanted, saved)
         with _standing_for(pairs):
-            yield ctx
+            if args is not None:
+                call: Any = current()
+                call.stream.state = self._stream._replace(key=held[count] if len(held) > count else None)
+                run_forward(self._function, ctx, args)
+                ctx.saved_tensors = tuple(ctx.to_save)
+            yield ctx, leaves
 
-    def _context_and_originals(self, held: list, needed: tuple[bool, ...], saved) -> tuple[Context, list]:
-        """The context, and the inputs that were saved with what stands for each."""
-        originals = {place: x for place, original in self._originals.items() if (x := original()) is not None}
+    def _tensors(self, held: list, wanted: tuple[bool, ...]) -> list[Torchish]:
+        """The tensors that were held, of the arrays that are there now."""
+        is_at_home = self._is_at_home()
+        originals = self._living()
         tensors = [
             wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
             if known is None
             else current().lift(known)
             for place, (array, dtype, known) in enumerate(zip(held, self._dtypes, self._known, strict=True))
         ]
-        for tensor, origin, known in zip(tensors, self._origins, self._known, strict=True):
-            if known is None and origin is not None and (origin[0] == "output" or needed[self._places[origin[1]]]):
+        for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
+            if known is not None or origin is None:
+                continue
+            if place in self._leaves and wanted[origin[1]] and not is_at_home:
+                tensor.start_history()
+            elif origin[0] == "output" or wanted[origin[1]] or self._recorded:
                 tensor.descend_from_saved()
-        pairs = [(x, tensors[place]) for place, x in originals.items() if self._known[place] is None]
+        return tensors
+
+    def _living(self) -> dict[int, Torchish]:
+        return {place: x for place, original in self._originals.items() if (x := original()) is not None}
+
+    def _context_and_originals(self, tensors: list, wanted: tuple[bool, ...], saved) -> tuple[Context, Any, list]:
+        """The context; what the forward has to run with again, if so; and inputs with what stands for each."""
+        is_at_home, originals = self._is_at_home(), self._living()
+        pairs = [
+            (x, tensors[place])
+            for place, x in originals.items()
+            if self._known[place] is None and not (is_at_home and self._is_around(place))
+        ]
+        tensors = list(tensors)
         for place, original in originals.items():
-            if self._known[place] is None or self._is_at_home():
+            if self._known[place] is None or is_at_home:
                 tensors[place] = original
+        if is_at_home:
+            living = {place: x for place, recorded in self._recorded.items() if (x := recorded()) is not None}
+            tensors = [living.get(place, x) for place, x in enumerate(tensors)]
 
         def put_back(tree):
             return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Place) else x, tree)
 
-        if self._is_at_home():
+        needed = tuple(i in self._places and wanted[self._places.index(i)] for i in range(self._count))
+        if self._recorded and not is_at_home:
+            return Context(self._function, lambda: needed), put_back(self._args), pairs
+        if is_at_home:
             ctx = self._context
             ctx._needed = lambda: needed
         else:
             ctx = Context(self._function, lambda: needed)
             vars(ctx).update(put_back(self._attributes))
         ctx.saved_tensors = put_back(saved)
-        return ctx, pairs
+        return ctx, None, pairs
+
+    def _is_around(self, place: int) -> bool:
+        """Whether what is held at a place was no argument."""
+        origin = self._origins[place]
+        return origin is not None and origin[0] == "input" and origin[1] >= len(self._places)
 
     def _is_at_home(self) -> bool:
         """Whether this is part of the call that has run the function, whose tensors live."""
@@ -282,34 +350,48 @@ class Derivative:
 
     def _pull(self, held: list, wanted: tuple[bool, ...], cotangents) -> list:
         """JAX's cotangents of the inputs."""
-        needed = tuple(i in self._places and wanted[self._places.index(i)] for i in range(self._count))
 
         def run(call):
             gradients = tuple(self._gradients_of_results(cotangents))
             for hook in list(self._node.prehooks.values()):
                 gradients = _replaced(hook(gradients), gradients)
             backward = self._function_of_gradients()
-            with self._context_with(held, needed, self._saved) as ctx:
+            with self._context_with(held, wanted, self._saved) as (ctx, leaves):
                 found = backward(ctx, *gradients)
                 found = self._checked(found if isinstance(found, tuple) else (found,))
                 self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
                 for hook in list(self._node.posthooks.values()):
                     found = _replaced(hook(found, gradients), found)
+                given = [found[place] for place in self._places]
                 arrays = [
-                    self._cotangent(call, found[place], place, dtype, shape)
-                    for place, (dtype, shape) in zip(self._places, self._inputs, strict=True)
+                    self._cotangent(call, _added(gradient, leaves.get(number)), number, dtype, shape)
+                    for number, (gradient, (dtype, shape)) in enumerate(zip_longest(given, self._inputs))
                 ]
             if call.paths[-1].is_one_of_several:  # others may have a gradient there
                 arrays = [
                     jnp.zeros(shape, canonical(dtype)) if x is None else x
                     for x, (dtype, shape) in zip(arrays, self._inputs, strict=True)
                 ]
-            if not _is_once(backward):
+            message = self._error_of_second(backward)
+            if message is None:
                 return arrays
-            origins = [x for x in (*held, *cotangents) if x is not None and not isinstance(x, SymbolicZero)]
-            return [None if x is None else once(x, origins, self._function.__name__) for x in arrays]
+            origins = [*held[: len(self._origins)], *cotangents]
+            origins = [x for x in origins if x is not None and not isinstance(x, SymbolicZero)]
+            return [None if x is None else once(x, origins, message) for x in arrays]
 
         return self._running(run)
+
+    def _error_of_second(self, backward: Callable) -> str | None:
+        """The error that a derivative of the backward is; None if it has one."""
+        name = self._function.__name__
+        if _is_once(backward):
+            return f"trying to differentiate twice a function that was marked with @once_differentiable: {name}"
+        if self._recorded:
+            return (
+                f"got a second derivative of {name}, whose backward differentiates what its forward has recorded of "
+                "detached tensors, which does not lead to its inputs; wanted a backward that computes with the inputs"
+            )
+        return None
 
     def _push(self, held: list, tangents: list) -> list:
         """JAX's tangents of the results."""
@@ -318,8 +400,7 @@ class Derivative:
             given: list = [None] * self._count
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
-            needed = tuple(x is not None for x in given)
-            with self._context_with(held, needed, self._saved_for_forward) as ctx:
+            with self._context_with(held, (True,) * len(self._inputs), self._saved_for_forward) as (ctx, _):
                 found = self._function.jvp(ctx, *given)
                 found = found if isinstance(found, tuple) else (found,)
                 self._check_tangents(found, given)
@@ -392,7 +473,7 @@ class Derivative:
             )
         return gradients[: self._count]
 
-    def _cotangent(self, call, gradient, place: int, dtype: torch.dtype, shape):
+    def _cotangent(self, call, gradient, number: int, dtype: torch.dtype, shape):
         """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
         if gradient is None:
             return None  # to JAX, zeros
@@ -400,11 +481,21 @@ class Derivative:
         if gradient.shape != shape:
             if not _sums_to(gradient.shape, shape):
                 raise RuntimeError(
-                    f"Function {self._node.name()} returned an invalid gradient at index {place} - got "
+                    f"Function {self._node.name()} returned an invalid gradient at index {self._places[number]} - got "
                     f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
                 )
             gradient = gradient.sum_to_size(shape)
         return conjugate(call.array_of(call.lift(gradient.to(dtype))))
+
+
+def _added(gradient: torch.Tensor | None, leaf: Torchish | None) -> torch.Tensor | None:
+    """A gradient that a backward gave for an input, with what a pass within it has left there."""
+    left = None if leaf is None else leaf._gradient
+    return gradient if left is None else left if gradient is None else gradient + left
+
+
+def _may_be_differentiated(tensor: Torchish) -> bool:
+    return not is_integral(tensor.dtype) and tensor.known is None and is_traced(tensor.read())
 
 
 @contextlib.contextmanager

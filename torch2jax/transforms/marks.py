@@ -70,37 +70,38 @@ ad.primitive_linearizations[_seal_p] = functools.partial(ad.fallback_linearize_r
 ad.primitive_transposes[_sealed_p] = _led_back
 
 
-def once(array, dependencies, name: str):
-    """An array whose derivative is an error, once it is asked for: the function `name` is differentiable once.
+def once(array, dependencies, message: str):
+    """An array whose derivative is an error, once it is asked for: a function is differentiable once.
 
     Args:
         array: what its backward gave.
         dependencies: the arrays that it came from.
+        message: of the error.
     """
-    return _once_p.bind(array, *dependencies, name=name)
+    return _once_p.bind(array, *dependencies, message=message)
 
 
 _once_p, _of_once_p = Primitive("once"), Primitive("of_once")
-_once_p.def_impl(lambda array, *_, name: array)
-_once_p.def_abstract_eval(lambda array, *_, name: array)
-mlir.register_lowering(_once_p, lambda _, array, *rest, name: [array])
+_once_p.def_impl(lambda array, *_, message: array)
+_once_p.def_abstract_eval(lambda array, *_, message: array)
+mlir.register_lowering(_once_p, lambda _, array, *rest, message: [array])
 
 
-def _batch_once(arrays, dims, *, name):
-    return _once_p.bind(*arrays, name=name), dims[0]
+def _batch_once(arrays, dims, *, message):
+    return _once_p.bind(*arrays, message=message), dims[0]
 
 
-def _jvp_of_once(primals, tangents, *, name):
+def _jvp_of_once(primals, tangents, *, message):
     given = [x for x in tangents if not is_zero(x)]
     aval = core.typeof(primals[0]).to_tangent_aval()
-    return once(primals[0], primals[1:], name), _of_once_p.bind(*given, aval=aval, name=name)
+    return once(primals[0], primals[1:], message), _of_once_p.bind(*given, aval=aval, message=message)
 
 
-def _twice(*_args, name, **_params):
-    raise RuntimeError(f"trying to differentiate twice a function that was marked with @once_differentiable: {name}")
+def _twice(*_args, message, **_params):
+    raise RuntimeError(message)
 
 
-_of_once_p.def_abstract_eval(lambda *_, aval, name: aval)
+_of_once_p.def_abstract_eval(lambda *_, aval, message: aval)
 _of_once_p.def_impl(_twice)
 mlir.register_lowering(_of_once_p, _twice)
 batching.primitive_batchers[_once_p] = _batch_once
