@@ -6,6 +6,7 @@ The calls are those that newcomers have tried, in the order in which they would 
 import functools
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -259,6 +260,12 @@ ROWS = {
     "a bridge within": Row(
         on(lambda x: doubled()(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
     ),
+    "a function of jax to t2j": Row(
+        lambda: t2j(jnp.sin), TypeError, "got jax.numpy.sin", "wanted PyTorch's", "Call it as it is"
+    ),
+    "nothing to t2j": Row(lambda: t2j(None), TypeError, "got None", "wanted a tensor", "have returned one?"),
+    "a file to t2j": Row(lambda: t2j("model.pt"), TypeError, "'model.pt'", "wanted a tensor", "torch.load('model.pt')"),
+    "a module to j2t": Row(lambda: j2t(LINEAR), TypeError, "got a Linear", "wanted JAX's", "t2j makes JAX's"),
     "an array of jax within": Row(
         on(lambda x: x + jnp.ones(3), X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
     ),
@@ -266,7 +273,7 @@ ROWS = {
         on(NORMED, X[:1]), ValueError, "input size torch.Size([1, 3])", "more than 1 value", "module.eval()"
     ),
     "an index out of range": Row(
-        on(EMBEDDING, jnp.array([5])), IndexError, "got 5 for 3 rows", "Expected idx", "idx < num_embeddings"
+        on(EMBEDDING, jnp.array([5])), IndexError, "got indices from 5 to 5", "Expected idx", "for 3 rows"
     ),
     "an embedding of floats": Row(
         on(EMBEDDING, X), RuntimeError, "got torch.FloatTensor", "Long, Int", "astype('int32')"
@@ -391,6 +398,76 @@ def test_an_error_tells_what_was_got_and_wanted_and_what_to_do(name):
         assert part in text, text
 
 
+BY_OTHERS = {
+    "a tensor under jit": (
+        lambda: jax.jit(t2j(LINEAR))(torch.ones(2, 3)),
+        ("Error interpreting argument", "torch.Tensor"),
+        "t2j(tensor)",
+    ),
+    "a text under jit": (
+        lambda: jax.jit(t2j(lambda x, mode: x))(X, "sum"),
+        ("Error interpreting argument", "str"),
+        "static_argnames",
+    ),
+    "a module of PyTorch's under jit": (
+        lambda: jax.jit(LINEAR)(X),
+        ("argument 'input' (position 1) must be Tensor", "DynamicJaxprTracer"),
+        "t2j(module)",
+    ),
+    "an array for a module of PyTorch's": (
+        lambda: LINEAR(X),
+        ("argument 'input' (position 1) must be Tensor", "ArrayImpl"),
+        "t2j(module)",
+    ),
+    "integers in a gradient": (
+        lambda: jax.grad(lambda state: t2j(NORMED)(X, state_dict=state).sum())(t2j(NORMED.state_dict())),
+        ("grad requires real- or complex-valued inputs", "but got int32"),
+        "params, buffers = t2j(model).split()",
+    ),
+    "a gradient of many numbers": (
+        lambda: jax.grad(t2j(torch.sin))(X),
+        ("Gradient only defined for scalar-output functions",),
+        "jax.jacobian",
+    ),
+    "the package as a function": (
+        lambda: torch2jax(torch.sin),
+        ("'module' object is not callable",),
+        "from torch2jax import torch2jax",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_OTHERS)
+def test_the_documentation_tells_what_to_do_where_jax_or_pytorch_speak_first(name):
+    call, words, remedy = BY_OTHERS[name]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words)
+    lines = (Path(__file__).parent.parent / "docs/errors.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("| *") and all(word in line for word in words)]
+    assert remedy in row
+
+
+def test_what_may_be_mistaken_for_wrong_is_taken():
+    wanted = t2j(LINEAR)(X)
+    assert jnp.array_equal(t2j(LINEAR)(torch.ones(2, 3)), wanted)
+    assert jnp.array_equal(t2j(LINEAR)(X, state_dict=LINEAR.state_dict()), wanted)
+    assert jnp.array_equal(t2j(LINEAR)(X, state_dict={"weight": STATE["weight"]}), wanted)  # the rest is the module's
+    assert jnp.array_equal(t2j(lambda x: LINEAR(x.cuda().to("cuda")))(X), wanted)  # as using.md says
+
+
+def test_an_error_whose_text_asks_for_values_is_itself():
+    class OfValues(Exception):
+        def __str__(self):
+            return f"got {float(self.args[0])}"
+
+    def fails(x):
+        raise OfValues(x.sum())
+
+    with pytest.raises(OfValues):
+        jax.jit(t2j(fails))(X)
+
+
 @pytest.mark.parametrize("function", [lambda x: x.numpy(), np.sin, lambda x: torch.from_numpy(np.asarray(x))])
 def test_numpy_under_jit_names_the_ways_to_pytorch(function):
     with pytest.raises(torch2jax.TracedValueError, match=r"torch2jax\(function, \*examples\).*call_torch="):
@@ -406,9 +483,11 @@ def test_a_misspelt_part_names_the_users_own():
 
 
 def test_errors_of_users_are_exported():
-    assert issubclass(torch2jax.BranchError, torch2jax.TracedValueError)
-    with pytest.raises(torch2jax.SparseLayoutError, match="to_dense"):
-        t2j(torch.eye(3).to_sparse())
+    defined = [x for x in vars(torch2jax.errors).values() if isinstance(x, type) and issubclass(x, Exception)]
+    assert len(defined) >= 9
+    for error in defined:
+        assert getattr(torch2jax, error.__name__) is error
+        assert error.__name__ in torch2jax.__all__
 
 
 def test_check_shows_notes():

@@ -13,20 +13,35 @@ from .bridge.compat import (
 )
 from .checkpoints import load_state
 from .convert import j2t, t2j
-from .errors import BranchError, NoRuleError, SparseLayoutError, TracedValueError
+from .errors import (
+    BatchedValueError,
+    BranchError,
+    EndedCallError,
+    NoRuleError,
+    OnMetaError,
+    SparseLayoutError,
+    TracedValueError,
+    WithoutValuesError,
+    WrapsOthersError,
+)
 from .exporting.export import export
 from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 
 __all__ = [
+    "BatchedValueError",
     "BranchError",
+    "EndedCallError",
     "NoRuleError",
+    "OnMetaError",
     "Promotion",
     "Rules",
     "Size",
     "SparseLayoutError",
     "TracedValueError",
+    "WithoutValuesError",
+    "WrapsOthersError",
     "dtype_j2t",
     "dtype_t2j",
     "export",

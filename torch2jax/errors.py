@@ -17,6 +17,7 @@ import torch
 __all__ = [
     "BatchedValueError",
     "BranchError",
+    "EndedCallError",
     "NoRuleError",
     "OnMetaError",
     "Place",
@@ -235,6 +236,20 @@ class BranchError(TracedValueError):
         Exception.__init__(self, message)
 
 
+class EndedCallError(RuntimeError):
+    """A tensor is used outside of the translated call that made it.
+
+    Args:
+        function: the function of PyTorch's that got it.
+    """
+
+    def __init__(self, function: str):
+        super().__init__(
+            f"{function} got a tensor of a translated call that has ended; wanted one of this call. Return tensors "
+            "from the function given to t2j instead of keeping them aside"
+        )
+
+
 class WithoutValuesError(NotImplementedError):
     """A tensor has no values that an array could hold."""
 
@@ -248,7 +263,10 @@ class OnMetaError(WithoutValuesError):
 
     def __init__(self, made: torch.dtype | None = None):
         self.made = made
-        super().__init__("expected all tensors to be on one device, but got one on meta, which has no data")
+        super().__init__(
+            "expected all tensors to be on one device, but got one on meta, which has no data. Give a parameter or "
+            "buffer its array, state_dict=...; make others where the values are, or all of them on meta"
+        )
 
 
 class WrapsOthersError(WithoutValuesError):

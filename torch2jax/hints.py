@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def hint_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> str | N
     Args:
         called: the function that has raised it, with these arguments.
     """
-    message = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    message = "".join(traceback.format_exception_only(error))  # also of one that cannot tell it
     failure = _Failure(error, message, called, args, kwargs)
     for hint in _HINTS:
         with contextlib.suppress(Exception):  # a signature that cannot be had

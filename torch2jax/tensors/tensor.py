@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import OnMetaError
+from ..errors import EndedCallError, OnMetaError
 from ..translation import current
 from .derivatives import without_gradient
 from .dtypes import canonical
@@ -20,7 +20,6 @@ from .view_kind import Gaps, all_of
 
 __all__ = [
     "CPU",
-    "EndedCallError",
     "Restriction",
     "Torchish",
     "at_the_place_of",
@@ -303,17 +302,10 @@ def is_foreign(types: Iterable[type]) -> bool:
     return False
 
 
-class EndedCallError(RuntimeError):
-    """A tensor is used outside of the translated call that made it."""
-
-
 def _call(func):
     call = current()
     if call is None:
-        raise EndedCallError(
-            f"{getattr(func, '__name__', func)} got a tensor of a translated call that has ended; "
-            "return tensors from the function given to t2j instead of keeping them aside"
-        )
+        raise EndedCallError(getattr(func, "__name__", str(func)))
     return call
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..calls.pickled import as_real
-from ..errors import TracedValueError
+from ..errors import EndedCallError, TracedValueError
 from ..seams import stands_in
-from ..tensors.tensor import EndedCallError, Torchish
+from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from .modules import tensors_in
 
