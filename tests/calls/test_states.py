@@ -197,6 +197,100 @@ def test_training_and_back(tie):
         torch.testing.assert_close(model(j2t(TOKENS)), expected(j2t(TOKENS)), rtol=1e-4, atol=1e-5)
 
 
+def train(model, optimizer, ids):
+    optimizer.zero_grad()
+    loss = (model(ids) ** 2).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@every_tie
+def test_training_steps_of_pytorch(tie):
+    model = Model(tie)
+    step = t2j(train, state=(model, torch.optim.SGD(model.parameters(), 1e-2)))
+    if tie in (two_parameters, transposed, buffer_of_parameter, buffer_that_is_one):
+        second = re.escape(*SECOND[tie])
+        with pytest.raises(NotImplementedError, match=rf"emb.weight and model.{second} are two tensors that share mem"):
+            step.init(TOKENS)
+        return
+    state, jitted = step.init(TOKENS), jax.jit(step)
+    assert not SECOND[tie] & {*state["model"]}
+    for _ in range(3):
+        _, state = jitted(state, TOKENS)
+    step.load(state)
+    expected = Model(tie)
+    trained_in_torch(expected)
+    assert_close(model.state_dict(), expected.state_dict())
+
+
+class GivesGradients(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, ids):
+        (self.module(ids) ** 2).sum().backward()
+        return {name: parameter.grad for name, parameter in self.module.named_parameters()}
+
+
+@pytest.mark.parametrize("tie", TIES[1:], ids=lambda tie: tie.__name__)
+def test_gradients_taken_within(tie):
+    """By PyTorch's code each Parameter has its own, also of two on one memory."""
+    call = t2j(GivesGradients(Model(tie)))
+    params, buffers = call.split()
+    found, _ = jax.jit(lambda params: call(TOKENS, state_dict=params | buffers, return_state_dict=True))(params)
+    expected = GivesGradients(Model(tie))(j2t(TOKENS))
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("tie", [two_parameters, transposed])
+def test_a_write_is_seen_through_the_other(tie):
+    class Writes(Model):
+        def forward(self, ids):
+            with torch.no_grad():
+                self.head.weight.mul_(2)
+                self.emb.weight.add_(1)
+            return super().forward(ids)
+
+    model = Writes(tie).eval()
+    found, state = t2j(model)(TOKENS, state_dict=t2j(model.state_dict()), return_state_dict=True)
+    with torch.no_grad():
+        np.testing.assert_allclose(found, model(j2t(TOKENS)), rtol=1e-5)
+    np.testing.assert_allclose(state["emb.weight"], model.emb.weight.detach(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tie", [one_parameter, two_parameters, transposed])
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda model: t2j(model, compile=["head", "norm"]),
+        lambda model: t2j(model, call_torch=["head"]),
+        lambda model: t2j(model, call_torch=[""]),
+        lambda model: t2j(model.forward),
+        lambda model: t2j(nn.DataParallel(model)),
+        lambda model: t2j(torch.jit.trace(model, j2t(TOKENS))),
+        lambda model: t2j(torch.export.export(model, (j2t(TOKENS),))),
+    ],
+    ids=["compile", "call_torch", "all of call_torch", "method", "parallel", "traced", "exported"],
+)
+@pytest.mark.filterwarnings("ignore:t2j runs in PyTorch", "ignore::DeprecationWarning")
+def test_ways_to_run_a_module(tie, way):
+    model = Model(tie).eval()
+    call = way(model)
+    params, buffers = call.split()
+    params = {name: 1.5 * x for name, x in params.items()}
+    found = call(TOKENS, state_dict=params | buffers)
+    call.load(params, buffers)
+    np.testing.assert_allclose(call(TOKENS), found, rtol=1e-5, atol=1e-6)
+    assert len(params) == 3
+    expected = Model(tie).eval()
+    with torch.no_grad():
+        for tensor in {x.data_ptr(): x for x in expected.parameters()}.values():
+            tensor.mul_(1.5)
+        np.testing.assert_allclose(found, expected(j2t(TOKENS)), rtol=1e-5, atol=1e-6)
+
+
 @every_tie
 def test_names_of_a_state(tie):
     """`state_dict()` in arrays, on devices and of a file has each tensor once, as `split` has it."""
@@ -305,6 +399,8 @@ def test_split_takes_equal_values_and_refuses_others():
     for refused in (lambda: call.split(both), lambda: call.load(both), lambda: jax.jit(call.split)(both)):
         with pytest.raises(ValueError, match="two arrays for one tensor of Model"):
             refused()
+    with pytest.raises(TypeError, match=r"the state is a tuple; wanted one dictionary.*params \| buffers"):
+        call(TOKENS, state_dict=call.split())
     with pytest.raises(RuntimeError, match=r"'heat.weight' \(nearest: 'head.weight'"):
         call.split({"heat.weight": jnp.ones((5, 4))})
 

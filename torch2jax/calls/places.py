@@ -8,11 +8,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ..hints import nearest
+from ..tensors.ties import ties
 from .follow import Place
 from .optimizers import numbers_of
 from .states import expect_shape
 
-__all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "fitting", "places", "start"]
+__all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "expect_apart", "fitting", "places", "start"]
 
 Key = tuple[str, str]  # the object's name, and the path within it
 GRADIENT = ".grad"
@@ -98,6 +99,20 @@ class Inserted:
             return
         hint = nearest(path, [p for n, p in self._tensors if n == name])
         raise RuntimeError(f"the state has {name}.{path}, which the objects lack{hint}")
+
+
+def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
+    """Refuses different tensors on one memory: what writes to one changes the other.
+
+    Raises:
+        NotImplementedError: there are two.
+    """
+    tensors = {".".join(key): place.get() for key, place in places(names, objects)}
+    for name, tie in ties(tensors).items():
+        raise NotImplementedError(
+            f"{tie.first} and {name} are two tensors that share memory, which a function with state= cannot keep "
+            "together; wanted one tensor under both names, as model.b.weight = model.a.weight makes it, or a copy"
+        )
 
 
 def start(thing) -> None:

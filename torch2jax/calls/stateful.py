@@ -27,7 +27,7 @@ from ..transforms.tape import Attempt, Runs
 from .copies import Copies
 from .dispatch import Translation
 from .optimizers import recording
-from .places import GRADIENT, Gradient, Inserted, Key, fitting, places, start
+from .places import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
 from .states import overwrite
 from .translated import run_on_arrays
 
@@ -69,8 +69,11 @@ class StatefulFunction:
             For each object, under the name of its parameter, a dictionary of arrays: parameters and buffers by name,
             the rest by its path in the object. They share no memory with the objects.
 
-        Raises what a call raises.
+        Raises what a call raises, and
+
+            - NotImplementedError: two different tensors of the objects share memory.
         """
+        expect_apart(self._names, self._objects)
         leaves, structure = flatten((args, kwargs))
         at = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
         arrays = [_abstract(leaves[i]) for i in at]

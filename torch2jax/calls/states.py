@@ -72,17 +72,23 @@ class Names:
         """A state as a call takes it: with one name for each tensor.
 
         Raises:
+            TypeError: it is no mapping.
             RuntimeError: it has a name that the module lacks.
             ValueError: it has two arrays for one tensor, as `torch.func.functional_call` raises it: a gradient would be
                 of one of them; or an array for a part of a tensor.
         """
-        return self._one_of_each(state or {}, _is_one)
+        return self._one_of_each({} if state is None else state, _is_one)
 
     def one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """As `given`, of a state that may have two arrays for one tensor if they are known to be equal."""
         return self._one_of_each(state, _is_equal)
 
     def _expect(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
+                "t2j(module.state_dict()), or params | buffers of t2j(module).split()"
+            )
         unknown = [name for name in state if name not in self.tensors and name not in self.persistent]
         if not unknown:
             return

@@ -8,6 +8,7 @@ import jax
 import torch
 
 from ..convert import t2j
+from ..tensors.ties import distinct
 from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 
@@ -34,7 +35,7 @@ class Trial:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers, each under one name."""
-        return {**_parameters(self.target), **_buffers(self.target)}
+        return dict(distinct({**_parameters(self.target), **_buffers(self.target)}))
 
     def leaves(self) -> dict[str, torch.Tensor]:
         """What gradients are taken for: the trainable parameters, and the inputs of floating point."""

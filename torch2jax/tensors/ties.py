@@ -1,6 +1,5 @@
 """Tied tensors: several names of one memory, to which a state gives one array."""
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -61,10 +60,10 @@ def _is_state(thing: Any) -> bool:
 
 def _memory(tensor: torch.Tensor) -> int:
     """What tells the memories of tensors apart; of one that has none that could be another's too, the tensor itself."""
-    with contextlib.suppress(RuntimeError, NotImplementedError):  # it is sparse, or wraps others
-        if tensor.numel():
-            return tensor.untyped_storage()._cdata
-    return id(tensor)
+    try:
+        return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
+    except (RuntimeError, NotImplementedError):  # it is sparse, or wraps others
+        return id(tensor)
 
 
 def _place(tensor: torch.Tensor, memory: int) -> tuple:
