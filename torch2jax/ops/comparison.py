@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
@@ -13,6 +14,7 @@ from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
 from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
 from ..tensors.scalars import expect_fits
+from . import kinks
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 
@@ -36,32 +38,54 @@ def at_most(x, bound):
     return lax.min(x, bound)
 
 
-@functools.partial(at_least.defjvp, symbolic_zeros=True)
-def _(primals, tangents):
-    return at_least(*primals), _tangent_of_chosen(lax.ge(*primals), tangents)
+@jax.custom_jvp
+def _above(x, bound):
+    """``lax.max`` whose derivative is none of that of `x` at a tie."""
+    return lax.max(x, bound)
 
 
-@functools.partial(at_most.defjvp, symbolic_zeros=True)
-def _(primals, tangents):
-    return at_most(*primals), _tangent_of_chosen(lax.le(*primals), tangents)
+@jax.custom_jvp
+def _below(x, bound):
+    """``lax.min`` whose derivative is none of that of `x` at a tie."""
+    return lax.min(x, bound)
 
 
-def _tangent_of_chosen(first, tangents):
-    x, bound = (like(t, 0) if isinstance(t, SymbolicZero) else t for t in tangents)
-    return where(first, x, bound)
+def _differentiates(bounded, is_chosen) -> None:
+    @functools.partial(bounded.defjvp, symbolic_zeros=True)
+    def _(primals, tangents):
+        x, bound = (like(t, 0) if isinstance(t, SymbolicZero) else t for t in tangents)
+        return bounded(*primals), where(is_chosen(*primals), x, bound)
+
+
+for _bounded, _is_chosen in ((at_least, lax.ge), (at_most, lax.le), (_above, lax.gt), (_below, lax.lt)):
+    _differentiates(_bounded, _is_chosen)
 
 
 @exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"))
 def clamp(input, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if not is_float(input):
+        return _within(lax.max, lax.min, input, min, max)
+    if _is_number(min) and _is_number(max):
+        return _within(*((at_least, at_most) if kinks.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
+    if not kinks.IS_TIE_SHARED:
+        return _within(at_least, at_most, input, min, max)
+    shared = _within(lax.max, lax.min, input, min, max)  # whose derivatives are shared at ties
+    if min is None or max is None:
+        return shared
+    return where(lax.eq(min, max), _within(at_least, at_most, input, min, max), shared)
+
+
+def _is_number(bound) -> bool:
+    """Whether a bound was a number of Python's or None; tensors are arrays of JAX, or numpy's scalars if known."""
+    return bound is None or (isinstance(bound, np.ndarray) and not bound.ndim)
+
+
+def _within(least, most, input, min, max):
     if min is not None:
-        input = _bounded(at_least, lax.max, input, min)
-    return input if max is None else _bounded(at_most, lax.min, input, max)
-
-
-def _bounded(differentiable, plain, input, bound):
-    return (differentiable if is_float(input) else plain)(input, bound)
+        input = least(input, min)
+    return input if max is None else most(input, max)
 
 
 @ordered(torch.clamp_min, fits=("min",))
@@ -86,12 +110,20 @@ def minimum(input, other):
 
 @ordered(torch.fmax)
 def fmax(input, other):
-    return where(lax.bitwise_or(lax.ge(input, other), lax.ne(other, other)), input, other)
+    return _of_numbers(lax.max, lax.ge, input, other)
 
 
 @ordered(torch.fmin)
 def fmin(input, other):
-    return where(lax.bitwise_or(lax.le(input, other), lax.ne(other, other)), input, other)
+    return _of_numbers(lax.min, lax.le, input, other)
+
+
+def _of_numbers(chosen, is_first, input, other):
+    """What is chosen of two, the other one where one is not a number."""
+    if not kinks.IS_FMAX_SHARED:
+        return where(lax.bitwise_or(is_first(input, other), lax.ne(other, other)), input, other)
+    either = chosen(input, other)  # whose derivative is shared at ties
+    return where(lax.ne(other, other), input, where(lax.ne(input, input), other, either))
 
 
 @ordered(torch.heaviside)
