@@ -33,24 +33,36 @@ def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs:
         return
     if any(callable(leaf) for leaf in flatten((args, kwargs))[0]):  # it would be run, perhaps for ever
         return
-    on_meta = _refusal(call, func, args, kwargs, "meta")
-    if isinstance(error, RuntimeError) and (on_meta is None or isinstance(on_meta, NotImplementedError)):
-        return  # the rule's own words, of values perhaps
-    refuse_as_pytorch(call, func, args, kwargs, error)
+    is_of_values = False
+    if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+        on_meta = _refusal(call, func, args, kwargs, "meta")
+        is_of_values = on_meta is None or _lacks_kernel(on_meta)  # or PyTorch does not look on meta
+    refuse_as_pytorch(call, func, args, kwargs, error, is_of_values=is_of_values)
 
 
-def refuse_as_pytorch(call: Any, func: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+def refuse_as_pytorch(
+    call: Any, func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
+) -> None:
     """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
 
     Args:
         error: why the call cannot be served. JAX's own words for it are left out.
+        is_of_values: so may the error be, which stays as it is then, unless PyTorch says the same in another class.
     """
     refused = _refusal(call, func, args, kwargs, "cpu")
-    if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError) or str(refused) in str(error):
+    if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError):
         return
-    ours = f"\n{error}" if isinstance(error, RuntimeError) else ""
+    words = str(refused)
+    if words in str(error):
+        if isinstance(error, type(refused)):
+            return
+        words = str(error)  # of which class it is depends on PyTorch's release
+    elif is_of_values:
+        return
+    elif isinstance(error, RuntimeError):
+        words = f"{words}\n{error}"
     try:
-        refusal = type(refused)(f"{refused}{ours}")
+        refusal = type(refused)(words)
     except Exception:  # it is made of something else
         refusal = refused
     raise refusal from error
@@ -82,6 +94,10 @@ def _is_of_arguments(func: Any, rule: Any) -> bool:
     if rule is None or isinstance(rule, TensorRule):
         return not isinstance(func, types.FunctionType)
     return isinstance(rule, ArrayRule) and not rule.random and func is not rule.body
+
+
+def _lacks_kernel(refused: Exception) -> bool:
+    return isinstance(refused, NotImplementedError) and "meta" in str(refused).lower()
 
 
 def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Exception | None:

@@ -61,7 +61,7 @@ def _subtracted_dtypes(input, other, *, alpha=1):
         if getattr(operand, "dtype", type(operand)) in (torch.bool, bool):
             raise RuntimeError(
                 "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a "
-                "mask, use the `~` or `logical_not()` operator instead; of two masks, `^` or `logical_xor()`."
+                "mask, use the `~` or `logical_not()` operator instead. Of two masks, use `^` or `logical_xor()`."
             )
 
 

@@ -1,5 +1,6 @@
 """Comparison and logic: what is larger, within bounds, equal, finite; choices and bits."""
 
+import builtins
 import functools
 import math
 
@@ -12,9 +13,9 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
-from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical
+from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical, type_name
 from ..tensors.scalars import expect_fits
-from . import kinks
+from . import releases
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
 
@@ -61,15 +62,55 @@ for _bounded, _is_chosen in ((at_least, lax.ge), (at_most, lax.le), (_above, lax
     _differentiates(_bounded, _is_chosen)
 
 
-@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"))
+def _least_that_fits(input, min=None):
+    """A least number for integers of a dtype: that of the dtype, if it is below, and so bounds nothing."""
+    if type(min) is not int or not _is_of_integers(input):
+        return min
+    info = torch.iinfo(input.dtype)
+    if min > info.max:
+        raise RuntimeError(f"Clamp min value {min} is outside the representable range of {type_name(input.dtype)}")
+    return builtins.max(min, info.min)
+
+
+def _most_that_fits(input, max=None):
+    """As `_least_that_fits`, of a greatest number."""
+    if type(max) is not int or not _is_of_integers(input):
+        return max
+    info = torch.iinfo(input.dtype)
+    if max < info.min:
+        raise RuntimeError(f"Clamp max value {max} is outside the representable range of {type_name(input.dtype)}")
+    return builtins.min(max, info.max)
+
+
+def _is_of_integers(input) -> bool:
+    return isinstance(input, torch.Tensor) and input.dtype in INTEGERS
+
+
+def _with_fitting_bounds(input, min=None, max=None) -> tuple[tuple, dict]:
+    return (input, _least_that_fits(input, min), _most_that_fits(input, max)), {}
+
+
+def _with_fitting_least(input, min) -> tuple[tuple, dict]:
+    return (input, _least_that_fits(input, min)), {}
+
+
+def _with_fitting_most(input, max) -> tuple[tuple, dict]:
+    return (input, _most_that_fits(input, max)), {}
+
+
+def _if_bounds_fit(prepare):
+    return {"prepare": prepare} if releases.ARE_BOUNDS_FITTED else {}
+
+
+@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), **_if_bounds_fit(_with_fitting_bounds))
 def clamp(input, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if not is_float(input):
         return _within(lax.max, lax.min, input, min, max)
     if _is_number(min) and _is_number(max):
-        return _within(*((at_least, at_most) if kinks.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
-    if not kinks.IS_TIE_SHARED:
+        return _within(*((at_least, at_most) if releases.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
+    if not releases.IS_TIE_SHARED:
         return _within(at_least, at_most, input, min, max)
     shared = _within(lax.max, lax.min, input, min, max)  # whose derivatives are shared at ties
     if min is None or max is None:
@@ -88,12 +129,12 @@ def _within(least, most, input, min, max):
     return input if max is None else most(input, max)
 
 
-@ordered(torch.clamp_min, fits=("min",))
+@ordered(torch.clamp_min, fits=("min",), **_if_bounds_fit(_with_fitting_least))
 def clamp_min(input, min):
     return clamp(input, min=min)
 
 
-@ordered(torch.clamp_max, fits=("max",))
+@ordered(torch.clamp_max, fits=("max",), **_if_bounds_fit(_with_fitting_most))
 def clamp_max(input, max):
     return clamp(input, max=max)
 
@@ -120,7 +161,7 @@ def fmin(input, other):
 
 def _of_numbers(chosen, is_first, input, other):
     """What is chosen of two, the other one where one is not a number."""
-    if not kinks.IS_FMAX_SHARED:
+    if not releases.IS_FMAX_SHARED:
         return where(lax.bitwise_or(is_first(input, other), lax.ne(other, other)), input, other)
     either = chosen(input, other)  # whose derivative is shared at ties
     return where(lax.ne(other, other), input, where(lax.ne(input, input), other, either))

@@ -31,6 +31,7 @@ from ..tensors.scalars import expect_fits, held_number
 from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
 from ..tensors.traced import is_at_once
 from ..translation import current
+from . import releases
 from .arrays import cast
 from .gradients import set_requires_grad
 
@@ -559,13 +560,15 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
         raise RuntimeError("step must be nonzero")
     for number in (start, end, step):
         expect_fits(number, torch.int64 if is_integral(dtype) else torch.float64)
-    if dtype == torch.int64:
+    is_truncated = dtype == torch.int64 and releases.ARE_RANGES_TRUNCATED
+    if is_truncated:
         start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise ValueError("step must be nonzero, also as an integer")
     if (end - start) * step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    count = -((start - end) // step) if dtype == torch.int64 else math.ceil((end - start) / step)
+    is_exact = is_truncated or all(isinstance(x, int) for x in (start, end, step))
+    count = -((start - end) // step) if is_exact else math.ceil((end - start) / step)
     make = functools.partial(torch.arange, start, end, step)
     if is_integral(dtype):
         start, step = int(start), int(step)

@@ -15,6 +15,7 @@ from ..rules.registry import implements, implements_tensors
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..translation import current
+from . import releases
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen
 
@@ -130,7 +131,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
         repeats = current().lift(repeats)
-        expect("repeat_interleave_cpu", repeats.dtype, frozenset({torch.int32, torch.int64}))
+        expect("repeat_interleave_cpu", repeats.dtype, releases.DTYPES_OF_COUNTS)
         values = known_values(repeats)
         _expect_repeats(repeats, output_size)
         if values is not None:

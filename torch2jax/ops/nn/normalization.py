@@ -138,6 +138,8 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True, *, channels_last=False):
     at = _channel_axis(input, channels_last)
     channels = input.shape[at]
+    if not input.size:  # which PyTorch 2.15 refuses
+        torch.group_norm(torch.empty(input.shape, device="meta"), num_groups)
     if channels % num_groups:
         raise RuntimeError(
             f"expected number of channels in input to be divisible by num_groups, but got {channels} channels and "

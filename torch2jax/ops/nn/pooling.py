@@ -621,6 +621,11 @@ for _name in (
 
 def _unpool(input, indices, output_size, count):
     """Puts each value where it was taken from, and zeros elsewhere."""
+    if input.ndim not in (count + 1, count + 2):
+        raise RuntimeError(
+            f"Input to max_unpooling{count}d should be a {count + 1}d or {count + 2}d Tensor, but got a tensor with "
+            f"{input.ndim} dimensions."
+        )
     if input.shape != indices.shape:
         raise RuntimeError(
             f"expected shape of indices to be same as that of the input ({list(input.shape)}), but got indices tensor "
@@ -682,6 +687,8 @@ def max_unpool2d(input, indices, output_size):
     prepare=_alerting("max_unpooling3d_forward_out"),
 )
 def max_unpool3d(input, indices, output_size, stride, padding):
+    if any(step <= 0 for step in stride):
+        raise RuntimeError(f"strides should be greater than zero, but got stride: {list(stride)}")
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
 
 

@@ -1,4 +1,4 @@
-"""Derivatives at ties and bounds are those of the PyTorch that is installed, whichever release that is."""
+"""Derivatives at ties and bounds, lengths and refusals are those of the PyTorch that is installed."""
 
 import itertools
 
@@ -56,3 +56,43 @@ def test_what_is_no_number(function):
     assert jnp.array_equal(t2j(function)(t2j(x), t2j(y)), function(x, y).numpy(), equal_nan=True)
     gradients = jax.grad(lambda x, y: t2j(function)(x, y)[jnp.array([0, 1, 3])].sum(), (0, 1))(t2j(x), t2j(y))
     assert not jnp.isnan(jnp.stack(gradients)).any()
+
+
+BOUNDS = {
+    "a number too large": lambda x: x.clamp(max=300),
+    "a least number too large": lambda x: torch.clamp(x, 300),
+    "a least number too small": lambda x: torch.clamp_min(x, -300),
+    "two": lambda x: torch.clip(x, min=-1000, max=1000),
+    "in place": lambda x: (x + 0).clamp_(max=300),
+    "clamp_max": lambda x: torch.clamp_max(x, -300),
+    "a tensor and a number": lambda x: torch.clamp(x, max=torch.full_like(x, 3)),
+    "fractions": lambda x: x.clamp(-0.5, 1e9),
+}
+
+
+def outcome(function):
+    try:
+        return function()
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float16], ids=str)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds_beyond_the_dtype(name, dtype):
+    x = torch.tensor([0, 5, 127]).to(dtype)
+    wanted = outcome(lambda: BOUNDS[name](x).numpy())
+    for way in (lambda f: f, jax.jit):
+        actual = outcome(lambda way=way: way(t2j(BOUNDS[name]))(t2j(x)))
+        assert actual is wanted if isinstance(wanted, type) else jnp.array_equal(actual, wanted)
+
+
+RANGES = [(0, 10, 2.5), (0.5, 10, 2), (0, 1, 0.3), (-3.5, 4, 1.5), (10, 0, -2.5), (0, 3, 0.5), (3, 0, 1), (0, 3, 0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32, None], ids=str)
+def test_lengths_of_ranges(dtype):
+    for numbers in RANGES:
+        wanted = outcome(lambda numbers=numbers: torch.arange(*numbers, dtype=dtype).tolist())
+        actual = outcome(lambda numbers=numbers: t2j(lambda: torch.arange(*numbers, dtype=dtype))().tolist())
+        assert actual == (wanted if isinstance(wanted, type) else pytest.approx(wanted)), numbers

@@ -1,0 +1,57 @@
+"""What PyTorch's release decides about bounds, ties and lengths, asked of the one that is installed."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..tensors.dtypes import INTEGERS
+
+__all__ = [
+    "ARE_BOUNDS_FITTED",
+    "ARE_RANGES_TRUNCATED",
+    "DTYPES_OF_COUNTS",
+    "IS_BOUND_INSIDE",
+    "IS_FMAX_SHARED",
+    "IS_TIE_SHARED",
+]
+
+
+def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
+    """That of a function with respect to its first argument."""
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+        x, *others = (torch.tensor(number, device="cpu", requires_grad=True) for number in numbers)
+        return torch.autograd.grad(function(x, *others), x)[0].item()
+
+
+IS_BOUND_INSIDE = _derivative(lambda x: torch.clamp(x, min=0.0), 0.0) == 1
+"""Whether `clamp` is the identity at a bound that is a number: up to 2.13; it is constant there in 2.15."""
+
+IS_TIE_SHARED = _derivative(lambda x, bound: torch.clamp(x, min=bound), 0.0, 0.0) == 0.5
+"""Whether a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
+
+IS_FMAX_SHARED = _derivative(torch.fmax, 0.0, 0.0) == 0.5
+"""Whether equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
+
+
+def _takes(function: Callable[[], torch.Tensor]) -> bool:
+    try:
+        with torch._C.DisableTorchFunction():
+            function()
+    except RuntimeError:
+        return False
+    return True
+
+
+ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, device="cpu"), max=300))
+"""Whether `clamp` takes integers beyond the dtype, where they bound nothing: in 2.15."""
+
+ARE_RANGES_TRUNCATED = torch.arange(0, 10, 2.5, dtype=torch.int64, device="meta").numel() == 5
+"""Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other
+dtype."""
+
+DTYPES_OF_COUNTS = frozenset(
+    dtype
+    for dtype in INTEGERS
+    if _takes(lambda: torch.repeat_interleave(torch.ones(1, dtype=dtype, device="cpu")))  # noqa: B023
+)
+"""Those that `repeat_interleave` takes of how often each is repeated: 32 and 64 bits; 16 bits as well in 2.15."""
