@@ -21,6 +21,7 @@ FLOORS = [
     {"rules"},
     {"tensors"},
     {"seams", "tracebacks"},
+    {"hints"},
     {"errors", "translation"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
