@@ -13,6 +13,7 @@ from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.originals import original
 from .calls.sides import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
+from .calls.stands_for import StandsFor
 from .calls.stateful import StatefulFunction
 from .calls.translated import TranslatedFunction, TranslatedModule
 from .parts.part import parts_of
@@ -59,6 +60,7 @@ class _Options(TypedDict, total=False):
     checks: str
     answers: Mapping[str, bool] | None
     max_paths: int
+    dtypes: Mapping[Any, torch.dtype] | None
 
 
 @overload
@@ -102,6 +104,7 @@ def t2j(
     checks: str = "assume",
     answers: Mapping[str, bool] | None = None,
     max_paths: int = 64,
+    dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
 
@@ -145,6 +148,10 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
+        dtypes: for code that asks for 64-bit dtypes, while ``jax_enable_x64`` is off: what arrays of 32 bits among the
+            arguments stand for there, ``{torch.int32: torch.int64}``, or those in one argument,
+            ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as
+            `state_dict` or `state` has the dtypes of the module without it.
         compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
             Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
             themselves, and classes of modules. A function that calls modules becomes the method of a module that holds
@@ -157,7 +164,8 @@ def t2j(
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
             something of another kind; `compile` is given for a function, or with `state`; or ``copy=False`` for code.
         ValueError: `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
-            no positive integer; or `call_torch` or `compile` has a name that nothing bears.
+            no positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
+            dtype that arrays cannot stand for.
 
     The functions raise
 
@@ -167,9 +175,12 @@ def t2j(
           answers to a question about them cannot be followed.
     """
     expect_no_code_of_jax(thing)
+    if dtypes is not None and isinstance(thing, (torch.Tensor, torch.dtype)):
+        raise TypeError(f"t2j got dtypes= with a {type(thing).__name__}; wanted code, whose arguments it is about")
     return _to_jax(
         thing,
         expect_of_pytorch,
+        dtypes=dtypes,
         copy=copy,
         state=state,
         on_missing=on_missing,
@@ -183,12 +194,16 @@ def t2j(
 
 
 def _to_jax(
-    thing, expect, *, copy, on_missing, call_torch, vmap_method, checks, answers, max_paths, compile, state=None
+    thing, expect, *, dtypes, copy, on_missing, call_torch, vmap_method, checks, answers, max_paths, compile, state=None
 ) -> Any:
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy = Policy.of(checks, answers, max_paths)
+
+    def standing(function: Callable, first: int = 0) -> StandsFor | None:
+        return None if dtypes is None else StandsFor(dtypes, function, first)
+
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")
     if not copy and callable(thing) and not isinstance(thing, type):
@@ -203,10 +218,14 @@ def _to_jax(
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):
-        return TranslatedModule(thing, None, last_resort(thing, **options), policy, parts_of(thing, compile))
+        return TranslatedModule(
+            thing, None, last_resort(thing, **options), policy, parts_of(thing, compile), standing(thing.forward)
+        )
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         module = thing.__self__
-        return TranslatedModule(module, thing, last_resort(module, **options), policy, parts_of(module, compile))
+        return TranslatedModule(
+            module, thing, last_resort(module, **options), policy, parts_of(module, compile), standing(thing)
+        )
     if isinstance(thing, JaxFunction):
         return thing.function
     if compile and state is not None:
@@ -218,12 +237,18 @@ def _to_jax(
         parts_of(None, compile)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-        return StatefulFunction(thing, objects, last_resort(None, **options), policy)
+        return StatefulFunction(thing, objects, last_resort(None, **options), policy, standing(thing, len(objects)))
     if callable(thing) and not isinstance(thing, type):
-        return TranslatedFunction(thing, last_resort(None, **options), policy)
+        return TranslatedFunction(thing, last_resort(None, **options), policy, standing(thing))
     thing = untied(thing)
     open_up(thing)
-    others: dict[str, Any] = {"checks": checks, "answers": answers, "max_paths": max_paths, "compile": compile}
+    others: dict[str, Any] = {
+        "checks": checks,
+        "answers": answers,
+        "max_paths": max_paths,
+        "compile": compile,
+        "dtypes": dtypes,
+    }
     convert = functools.partial(_to_jax, expect=_stays, copy=copy, **options, **others)
     return _mapped(map_results, convert, expect, thing)
 

@@ -233,10 +233,29 @@ def _dtypes(failure: _Failure) -> str | None:
         return f"Of the arguments {listed}: convert those that differ, {way}"
     if "int" not in given[name]:
         way += f" or module.to(torch.{given[name]})"
-    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    if state == "float64" and not x64:
-        way += "; or let JAX have float64: jax.config.update('jax_enable_x64', True)"
     return f"{listed}, and the module's parameters are {state}: convert one of them, {way}"
+
+
+_WIDE = {"int64": "int32", "float64": "float32", "complex128": "complex64"}
+
+
+def _wide(failure: _Failure) -> str | None:
+    """64-bit dtypes that the code has or wants, where arrays have 32 bits."""
+    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if x64 or isinstance(failure.error, TracedValueError) or not re.search("(?i)type|tensor|torch", failure.message):
+        return None
+    told = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
+    for wide, narrow in _WIDE.items():
+        arrays = {name: x for name, x in failure.arguments().items() if isinstance(x, (jax.Array, np.ndarray))}
+        names = [name for name, x in arrays.items() if x.dtype == narrow and not name.startswith("state_dict")]
+        if wide in told and names:
+            module = ", or module.to(torch.float32)" if wide == "float64" and failure.module is not None else ""
+            return (
+                f"While jax_enable_x64 is off, arrays have 32 bits: {names[0]} is {narrow}. If it stands for {wide}, "
+                f"let the code see that: t2j(..., dtypes={{torch.{narrow}: torch.{wide}}}){module}; or let JAX have 64 "
+                "bits: jax.config.update('jax_enable_x64', True)"
+            )
+    return None
 
 
 def _dtype_of_state(failure: _Failure) -> str | None:
@@ -271,5 +290,6 @@ _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _mixed,
     _of_pytorch,
     _static,
+    _wide,
     _dtypes,
 )

@@ -135,11 +135,18 @@ class Constants:
                 value = jax.numpy.array(value)
         return self._given(value)
 
-    def _given(self, array) -> Torchish:
-        """The tensor that stands for an array from outside."""
+    def given(self, array, dtype: torch.dtype) -> Torchish:
+        """As `lift`, of an array that stands for a wider dtype."""
+        if isinstance(array, jax.Array):
+            return self._given(array, dtype)
+        with torch._C.DisableTorchFunction():
+            return self.lift_own(torch.from_numpy(np.array(array)).to(dtype))
+
+    def _given(self, array, dtype: torch.dtype | None = None) -> Torchish:
+        """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
         attempt: Any = current().attempt
         array = attempt.entering(array)
-        lifted = wrap(array, dtype_j2t(array.dtype))
+        lifted = wrap(array, dtype or dtype_j2t(array.dtype))
         if attempt.is_differentiated(array):
             if current().tape is None or not current().tape.knows(array):
                 lifted.start_history(is_given=True)

@@ -28,6 +28,7 @@ from .copies import Copies
 from .dispatch import Translation
 from .optimizers import recording
 from .places import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
+from .stands_for import StandsFor
 from .states import overwrite
 from .translated import run_on_arrays
 
@@ -45,7 +46,15 @@ class StatefulFunction:
         last_resort: as that of `Translation`.
     """
 
-    def __init__(self, function: Callable, objects: Sequence[Any], last_resort: Any = None, policy: Policy = FOLLOWING):
+    def __init__(
+        self,
+        function: Callable,
+        objects: Sequence[Any],
+        last_resort: Any = None,
+        policy: Policy = FOLLOWING,
+        stands_for: StandsFor | None = None,
+    ):
+        self._stands_for = stands_for
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
         self._runs = Runs(policy, Inputs())
@@ -162,7 +171,9 @@ class StatefulFunction:
                 before = {key: place.get() for key, place in copies.places()}
                 if first is not None:
                     first.begin(state is None, before, copies, recordings)
-                result = run_on_arrays(call, functools.partial(self._function, *copies.objects), args, kwargs)
+                result = run_on_arrays(
+                    call, functools.partial(self._function, *copies.objects), args, kwargs, self._stands_for
+                )
                 after = {key: place.get() for key, place in copies.places()}
                 changed = {key for key in after if self._has_changed(key, before.get(key), after[key])}
                 if first is not None:

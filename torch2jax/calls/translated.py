@@ -29,6 +29,7 @@ from . import (
 )  # registers what stands in for PyTorch's
 from .dispatch import Translation
 from .module import Skeleton
+from .stands_for import StandsFor
 from .states import Names, load, split
 
 __all__ = ["TranslatedFunction", "TranslatedModule", "around_code", "run_on_arrays"]
@@ -73,8 +74,15 @@ class TranslatedFunction(Generic[P, R]):
 
     __signature__ = _Signature(rng=None)
 
-    def __init__(self, function: Callable, last_resort: Any = None, policy: Policy = FOLLOWING):
+    def __init__(
+        self,
+        function: Callable,
+        last_resort: Any = None,
+        policy: Policy = FOLLOWING,
+        stands_for: StandsFor | None = None,
+    ):
         self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs())
+        self._stands_for = stands_for
         functools.update_wrapper(self, function, updated=())
 
     @overload
@@ -90,7 +98,7 @@ class TranslatedFunction(Generic[P, R]):
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
-                return run_on_arrays(call, self._function, args, kwargs)
+                return run_on_arrays(call, self._function, args, kwargs, self._stands_for)
 
         return self._runs.run(run, (args, kwargs, rng))
 
@@ -113,9 +121,10 @@ class TranslatedModule(Generic[P, R]):
         last_resort: Any = None,
         policy: Policy = FOLLOWING,
         parts: Parts | None = None,
+        stands_for: StandsFor | None = None,
     ):
         self._module, self._method, self._last_resort = module, method, last_resort
-        self._runs, self._parts = Runs(policy, Inputs()), parts
+        self._runs, self._parts, self._stands_for = Runs(policy, Inputs()), parts, stands_for
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -157,7 +166,7 @@ class TranslatedModule(Generic[P, R]):
                     call.constants.around = Around(call)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
-                result = run_on_arrays(call, function, args, kwargs)
+                result = run_on_arrays(call, function, args, kwargs, self._stands_for)
                 if return_state_dict:
                     return result, skeleton.state_dict()
                 skeleton.warn_of_lost_buffers()
@@ -203,16 +212,22 @@ class TranslatedModule(Generic[P, R]):
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
 
 
-def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: dict):
+def run_on_arrays(
+    call: Translation, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None
+):
     """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
     is_inner = False
 
-    def enter(value):
+    def enter(value, parameter=None):
         nonlocal is_inner
         is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_around(value)
+        if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
+            dtype = stands_for.of(value, parameter)
+            if dtype is not None:
+                return call.constants.given(value, dtype)
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):
@@ -220,7 +235,14 @@ def run_on_arrays(call: Translation, function: Callable, args: tuple, kwargs: di
             return call.lift(value) if is_inner else call.array_of(call.lift(value))
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
-    args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+    if stands_for is None:
+        args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+    else:
+        named = zip(args, stands_for.parameters(args), strict=True)
+        args = tuple([map_arguments(functools.partial(enter, parameter=name), value) for value, name in named])
+        kwargs = {
+            name: map_arguments(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()
+        }
     make = _around.get()
     with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
         result = function(*args, **kwargs)

@@ -1,0 +1,89 @@
+"""Which dtypes of PyTorch's the arrays that translated code is given stand for, while JAX has no 64-bit ones."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import torch
+
+from ..hints import nearest
+from ..tensors.dtypes import canonical, dtype_j2t
+
+__all__ = ["StandsFor"]
+
+_NARROW = {
+    torch.int64: torch.int32,
+    torch.uint64: torch.uint32,
+    torch.float64: torch.float32,
+    torch.complex128: torch.complex64,
+}
+
+
+class StandsFor:
+    """The dtypes that code is to see in place of those of its arguments.
+
+    Args:
+        dtypes: the wide dtype for each narrow one; or that of an argument, by the name of its parameter.
+        function: the code.
+        first: how many parameters of it are no arguments of the call.
+
+    Raises:
+        TypeError: `dtypes` has something else.
+        ValueError: a dtype is none of 64 bits, or not what the narrow one may stand for, or a name is unknown.
+    """
+
+    def __init__(self, dtypes: Mapping[Any, torch.dtype], function: Callable, first: int = 0):
+        if not isinstance(dtypes, Mapping):
+            raise TypeError(f"got dtypes={dtypes!r}; wanted a dictionary, as {{torch.int32: torch.int64}}")
+        for key, wide in dtypes.items():
+            _check(key, wide)
+        self._dtypes = dict(dtypes)
+        parameters = _parameters(function)[first:]
+        kinds = inspect.Parameter
+        by_place = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        self._by_place = [x.name for x in parameters if x.kind in by_place]
+        self._rest = next((x.name for x in parameters if x.kind is kinds.VAR_POSITIONAL), None)
+        if all(x.kind is not kinds.VAR_KEYWORD for x in parameters):
+            _expect_names(dtypes, [x.name for x in parameters])
+
+    def of(self, array: Any, parameter: str | None) -> torch.dtype | None:
+        """The dtype that an array in the argument for a parameter stands for; None if that is its own."""
+        if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+            return None
+        wide = self._dtypes.get(parameter) or self._dtypes.get(dtype_j2t(array.dtype))
+        return wide if wide is not None and array.dtype == canonical(wide) else None
+
+    def parameters(self, args: tuple) -> list[str | None]:
+        """The name of the parameter that each of the positional arguments is for."""
+        names = itertools.chain(self._by_place, itertools.repeat(self._rest))
+        return list(itertools.islice(names, len(args)))
+
+
+def _check(key: Any, wide: Any) -> None:
+    if not isinstance(key, (str, torch.dtype)) or not isinstance(wide, torch.dtype):
+        raise TypeError(
+            f"got dtypes={{{key!r}: {wide!r}}}; wanted dtypes of PyTorch's, as {{torch.int32: torch.int64}}, or those "
+            'of arguments, as {"input_ids": torch.int64}'
+        )
+    if wide not in _NARROW or (isinstance(key, torch.dtype) and key != _NARROW[wide]):
+        pairs = ", ".join(f"{narrow}: {each}" for each, narrow in _NARROW.items())
+        raise ValueError(
+            f"got dtypes={{{key!r}: {wide}}}; wanted what arrays of 32 bits stand for: {pairs}. Another dtype is what "
+            "array.astype(dtype) gives"
+        )
+
+
+def _expect_names(dtypes: Mapping[Any, torch.dtype], names: list[str]) -> None:
+    unknown = [key for key in dtypes if isinstance(key, str) and key not in names]
+    if unknown:
+        raise ValueError(f"dtypes names {unknown[0]!r}, which is no parameter{nearest(unknown[0], names)}")
+
+
+def _parameters(function: Callable) -> list[inspect.Parameter]:
+    """The parameters of a function; any, where it does not tell."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]
