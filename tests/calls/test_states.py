@@ -581,13 +581,14 @@ def test_buffers_that_it_has_under_another_name_are_not():
     assert "tied" in state
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_sharded_states_go_back():
     model = Model(one_parameter)
-    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     specs = sharding.specs(model, mesh, fsdp="x")
-    assert specs["emb.weight"] == specs["head.weight"] == P("x", None)
+    assert specs["emb.weight"] == specs["head.weight"] == P(None, "x")
     params, buffers = t2j(model).split(sharding.put(model.state_dict(), specs, mesh))
-    assert params["emb.weight"].sharding == NamedSharding(mesh, P("x", None))
+    assert params["emb.weight"].sharding == NamedSharding(mesh, P(None, "x"))
     params = jax.tree.map(lambda x: 2 * x, params)
     t2j(model).load(params, buffers)
     np.testing.assert_array_equal(model.head.weight.detach(), params["emb.weight"])
