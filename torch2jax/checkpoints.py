@@ -1,6 +1,7 @@
 """`load_state`: from the files of a checkpoint to arrays, each weight straight to its shards."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def load_state(
     Raises:
         FileNotFoundError: there is no such file, or none with weights in the folder.
         ModuleNotFoundError: ``safetensors`` is not installed.
-        TypeError: the file holds something else than tensors by name, or `dtype` is not of floating point.
+        TypeError: `source` is of another kind, or holds something else than tensors by name; or `dtype` is not of
+            floating point.
         ValueError: the name of the file does not tell what it holds, or a `PartitionSpec` is given without a mesh.
     """
     wanted = None if dtype is None else _floating(dtype)
@@ -112,6 +114,8 @@ def _tensors(source) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(source, Mapping):
         yield from distinct(_checked(source, "the mapping")).items()
         return
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"load_state got a {type(source).__name__}; wanted a file, a folder, or tensors by name")
     path = _found(Path(source))
     if path.name.endswith(".index.json"):
         files = json.loads(path.read_text())["weight_map"].values()

@@ -21,6 +21,7 @@ from .errors import TracedValueError
 
 __all__ = ["hint_at", "nearest"]
 
+_ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
 _NEAREST = 5
 
@@ -51,6 +52,10 @@ class _Failure(NamedTuple):
 
     def arguments(self) -> dict[str, Any]:
         """The arrays and tensors among the arguments, by the names of the parameters."""
+        return {name: x for name, x in self.given().items() if isinstance(x, _ARRAYS)}
+
+    def given(self) -> dict[str, Any]:
+        """The leaves of the arguments, by the names of the parameters."""
         try:
             bound = inspect.signature(self.called).bind_partial(*self.args, **self.kwargs).arguments
         except (TypeError, ValueError):  # it has none, or another
@@ -58,8 +63,7 @@ class _Failure(NamedTuple):
         found = {}
         for name, value in bound.items():
             for path, x in jax.tree_util.tree_leaves_with_path(value):
-                if isinstance(x, (jax.Array, np.ndarray, torch.Tensor)):
-                    found[name + jax.tree_util.keystr(path)] = x
+                found[name + jax.tree_util.keystr(path)] = x
         return found
 
 
@@ -100,6 +104,21 @@ def _state_first(failure: _Failure) -> str | None:
         return (
             f"Wanted the state as the first argument: state = {name}.init(*args), and from then on "
             f"result, state = {name}(state, *args)"
+        )
+    return None
+
+
+def _examples(failure: _Failure) -> str | None:
+    """A bridge that is built without an example for each argument."""
+    if getattr(failure.called, "__name__", "") != "torch2jax" or not failure.args:
+        return None
+    signature = inspect.signature(failure.args[0])
+    try:
+        signature.bind(*failure.args[1:], **(failure.kwargs.get("example_kw") or {}))
+    except TypeError:
+        return (
+            f"Wanted an example for each of the arguments {_listed(signature)}: torch2jax(function, *examples), such "
+            "as arrays, or jax.ShapeDtypeStruct((2, 3), 'float32')"
         )
     return None
 
@@ -170,6 +189,16 @@ def _mixed(failure: _Failure) -> str | None:
     tensors = [name for name, x in failure.arguments().items() if isinstance(x, torch.Tensor)]
     if "torch.Tensor" in failure.message and tensors:
         return f"A function of arrays got {tensors[0]}, a tensor of PyTorch; wanted an array: t2j(tensor)"
+    others = {name: x for name, x in failure.given().items() if not isinstance(x, _ARRAYS)}
+    if "Error interpreting argument to" in failure.message and others:
+        name, value = next(iter(others.items()))
+        return (
+            f"A function of arrays got a {type(value).__name__} for {name}; wanted an array: bind other values before, "
+            "with functools.partial"
+        )
+    if re.search(r"must be Tensor, not (list|tuple|int|float|bool|complex)\b", failure.message) and others:
+        name = next(iter(others)).partition("[")[0]
+        return f"Wanted an array for {name}: jnp.asarray({name}). JAX takes lists for trees"
     if re.search(r"Tensor.*\b(ArrayImpl|\w+Tracer)\b", failure.message):
         return (
             "A function of PyTorch got an array of JAX; wanted a tensor: j2t(array) is one, in translated code too. "
@@ -223,7 +252,7 @@ def _dtypes(failure: _Failure) -> str | None:
     state = _dtype_of_state(failure)
     if state in told:
         given = {name: dtype for name, dtype in given.items() if dtype != state}
-    if not given:
+    if not given or (state not in told and len(set(given.values())) == 1):
         return None
     listed = ", ".join(f"{name} is {dtype}" for name, dtype in given.items())
     wanted = state if state in told else "float32" if "float32" in given.values() else list(given.values())[-1]
@@ -285,6 +314,7 @@ def _of_pytorch(failure: _Failure) -> str | None:
 _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _state_by_name,
     _state_first,
+    _examples,
     _fitting_arguments,
     _keys_by_name,
     _mixed,

@@ -480,7 +480,7 @@ def test_errors_say_what_to_do():
         step({**state, "model": {**state["model"], "0.bias": jnp.zeros(7)}}, x, y)
     with pytest.raises(RuntimeError, match=r"lacks model.0.bias"):
         step({**state, "model": {key: x for key, x in state["model"].items() if key != "0.bias"}}, x, y)
-    with pytest.raises(RuntimeError, match=r"0.wieght.*nearest: 0.weight"):
+    with pytest.raises(RuntimeError, match=r"0.wieght.*nearest: '0.weight'"):
         step({**state, "model": {**state["model"], "0.wieght": jnp.zeros(7)}}, x, y)
     with pytest.raises(TypeError, match="function that takes it first"):
         t2j(model, state=model)

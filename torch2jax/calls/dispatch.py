@@ -56,7 +56,7 @@ from .kernels import has_kernel
 from .known import run_known, write_known
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .nesting import Nesting
-from .refusals import expect_out_of_dtype, refuse_as_pytorch, refuse_rule_as_pytorch
+from .refusals import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
 from .session import Session
@@ -341,6 +341,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             return run_named(func, rule, args, kwargs)
         except _REFUSALS as error:
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
+            name_rule(error, rule)
             raise
 
     def run_decomposition(self, func, decomposition: Callable, args: tuple, kwargs: dict):

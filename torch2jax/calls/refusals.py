@@ -1,6 +1,7 @@
 """What PyTorch says of a call that a rule cannot serve: users, and their tests, know its words."""
 
 import functools
+import inspect
 import re
 import types
 import warnings
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError
+from ..rules.registry import is_provided
 from ..rules.rule import ArrayRule, TensorRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..transforms.vmap import Batch
 from .native import natively
 
-__all__ = ["expect_out_of_dtype", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
+__all__ = ["expect_out_of_dtype", "name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
 _OF_DTYPES = re.compile("(?i)type")
@@ -38,6 +40,17 @@ def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs:
         on_meta = _refusal(call, func, args, kwargs, "meta")
         is_of_values = on_meta is None or _lacks_kernel(on_meta)  # or PyTorch does not look on meta
     refuse_as_pytorch(call, func, args, kwargs, error, is_of_values=is_of_values)
+
+
+def name_rule(error: Exception, rule: Any) -> None:
+    """Notes which rule of the user's own a call fails in."""
+    body = getattr(rule, "body", None)
+    if isinstance(error, TypeError) and not is_provided(rule) and body is not None:
+        place = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}" if hasattr(body, "__code__") else "?"
+        error.add_note(
+            f"raised by the rule for {rule.name} at {place}, which takes {inspect.signature(body)}: wanted the "
+            "parameters of PyTorch's function, by the names in its documentation"
+        )
 
 
 def refuse_as_pytorch(

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -37,6 +37,20 @@ __all__ = ["StatefulFunction"]
 State = dict[str, dict[str, Any]]
 
 
+class _Signature:
+    """A step's own: the state in place of the objects, and the key."""
+
+    def __get__(self, instance: "StatefulFunction | None", owner=None) -> inspect.Signature | None:
+        if instance is None:
+            return None
+        named = inspect.signature(instance._function)
+        own = [x for x in named.parameters.values() if x.name != "rng" and x.name not in instance._names]
+        rest = [own.pop()] if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+        state = inspect.Parameter("state", inspect.Parameter.POSITIONAL_ONLY)
+        key = inspect.Parameter("rng", inspect.Parameter.KEYWORD_ONLY, default=None)
+        return named.replace(parameters=[state, *own, key, *rest])
+
+
 class StatefulFunction:
     """A PyTorch function that changes its first arguments, as a pure function ``f(state, *args, rng=None, **kwargs)``.
 
@@ -46,6 +60,8 @@ class StatefulFunction:
         last_resort: as that of `Translation`.
     """
 
+    __signature__ = _Signature()
+
     def __init__(
         self,
         function: Callable,
@@ -54,6 +70,7 @@ class StatefulFunction:
         policy: Policy = FOLLOWING,
         stands_for: StandsFor | None = None,
     ):
+        _expect_taken(function, objects)
         self._stands_for = stands_for
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
@@ -302,13 +319,40 @@ def _value_of(value):
         return _strong(jnp.array(array, copy=True))
 
 
+def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
+    """Expects objects that have a state, and a function that takes them.
+
+    Raises:
+        TypeError: there is an array or a tree of these, or the function takes fewer.
+    """
+    for thing in objects:
+        if isinstance(thing, (jax.Array, np.ndarray, torch.Tensor, Mapping)):
+            raise TypeError(
+                f"t2j got a {type(thing).__name__} in state=; wanted modules, optimizers, schedulers or gradient "
+                "scalers. Arrays are arguments of the function, and results"
+            )
+    parameters = inspect.signature(function).parameters.values()
+    taken = sum(x.kind < x.VAR_POSITIONAL for x in parameters)
+    if taken < len(objects) and not any(x.kind is x.VAR_POSITIONAL for x in parameters):
+        raise TypeError(
+            f"t2j got state= with {len(objects)} objects, and a function that takes {taken} arguments by place; wanted "
+            "one that takes the objects first, in their order"
+        )
+
+
 def _names_of(function: Callable, count: int) -> list[str]:
     parameters = [p.name for p in inspect.signature(function).parameters.values() if p.kind < p.VAR_POSITIONAL]
     return [parameters[i] if i < len(parameters) else str(i) for i in range(count)]
 
 
 def _flat(state: State) -> dict[Key, Any]:
-    return {(name, path): value for name, part in state.items() for path, value in part.items()}
+    try:
+        return {(name, path): value for name, part in state.items() for path, value in part.items()}
+    except AttributeError:
+        raise TypeError(
+            f"got a {type(state).__name__} for the state of a function; wanted what its init(*args) or its last call "
+            "gave: a dictionary of arrays for each of the objects, by name"
+        ) from None
 
 
 def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:

@@ -230,13 +230,17 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module
 
     Raises:
         RuntimeError: it is of another shape.
+        TypeError: it is no array.
     """
-    if tuple(value.shape) == (1,) and tensor.ndim == 0:
+    try:
+        shape = tuple(value.shape)
+    except AttributeError:
+        raise TypeError(f"got a {type(value).__name__} for {name} in {state}; wanted an array") from None
+    if shape == (1,) and tensor.ndim == 0:
         return value[0]
-    if tuple(value.shape) != tuple(tensor.shape) and not _loads_shape(module, path, tuple(value.shape)):
+    if shape != tuple(tensor.shape) and not _loads_shape(module, path, shape):
         raise RuntimeError(
-            f"size mismatch for {name}: got an array of shape {tuple(value.shape)} in {state}; wanted "
-            f"{tuple(tensor.shape)}"
+            f"size mismatch for {name}: got an array of shape {shape} in {state}; wanted {tuple(tensor.shape)}"
         )
     return value
 

@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
@@ -174,6 +174,11 @@ class TranslatedModule(Generic[P, R]):
 
         return self._runs.run(run, (args, kwargs, names.given(state_dict), rng))
 
+    if not TYPE_CHECKING:  # which would take all names for known
+
+        def __getattr__(self, name: str):
+            raise AttributeError(_told_of(self, name), name=name, obj=self)
+
     def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """What of a state is trained, and the rest: ``params, buffers = t2j(module).split()``.
 
@@ -210,6 +215,22 @@ class TranslatedModule(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
+
+
+def _told_of(function: TranslatedModule, name: str) -> str:
+    """What to tell of an attribute that a translated module lacks."""
+    module = vars(function).get("_module")
+    told = f"{type(function).__name__!r} object has no attribute {name!r}"
+    if name.startswith("_") or module is None:
+        return told
+    told += f": t2j({type(module).__name__}(...)) is a function of arrays"
+    if name in ("apply", "init"):
+        return f"{told}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
+    if hasattr(module, name):
+        return (
+            f"{told}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
+        )
+    return told
 
 
 def run_on_arrays(

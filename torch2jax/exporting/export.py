@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.export
+import torch
 
 from .generalized import generalized
 from .plain import plain
@@ -37,12 +38,18 @@ def export(
         ``exported.serialize(vjp_order=1)`` gives the bytes of a file with its gradient; it needs ``flatbuffers``.
 
     Raises:
+        TypeError: `function` is a module of PyTorch's.
         NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as what runs in
             PyTorch does.
         ValueError: the graph has a custom call for whose name JAX does not vouch; the error names it. Or, with symbolic
             dimensions, the code asks something of sizes that the constraints do not decide, which the error names, or
             leaves a graph whose numbers are no polynomials of sizes.
     """
+
+    if isinstance(function, torch.nn.Module):
+        raise TypeError(
+            f"export got a {type(function).__name__}, which takes tensors; wanted a function of arrays: t2j(module)"
+        )
 
     def exported(*args, **kwargs) -> jax.export.Exported:
         leaves, tree = jax.tree.flatten((args, kwargs))
