@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torch2jax import Rules, implements, implements_tensors, j2t, t2j
+from torch2jax.rules.tables import PROVIDED
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
@@ -167,6 +168,63 @@ def test_a_rule_of_modules_declared_within_a_call_holds_at_once():
 
     np.testing.assert_array_equal(t2j(function)(X), X * 5)
     assert Local()(3) == 3
+
+
+def test_names_of_operators():
+    rules = Rules()
+    rules.implements("not_loaded::operator")(lambda x: x)
+    for name in ("aten::sinhh", "sinh"):
+        with pytest.raises(ValueError, match=r"nearest: .aten::sinh|wanted that of an operator"):
+            rules.implements(name)(lambda x: x)
+        with pytest.raises(ValueError, match="implements got the name"):
+            rules.implements_tensors(name)(lambda x: x)
+    for wrong in ((None,), (3,), ()):
+        with pytest.raises(TypeError, match="wanted functions"):
+            rules.implements(*wrong)(lambda x: x)
+
+
+def test_what_custom_op_makes_is_its_operator():
+    @torch.library.custom_op("test_tables::fourth", mutates_args=())
+    def fourth(input: torch.Tensor) -> torch.Tensor:
+        return input.clone()
+
+    rules = Rules()
+    rules.implements(fourth)(lambda input: input**4)
+    with rules:
+        np.testing.assert_allclose(t2j(fourth)(X), X**4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["implements", "implements_tensors"])
+def test_a_second_rule_for_a_function(name):
+    rules = Rules()
+    declare = getattr(rules, name)
+
+    def first(input):
+        return input * 2
+
+    def second(input):
+        return input * 3
+
+    declare(torch.sinh)(first)
+    declare(torch.sinh)(first)  # as a cell of a notebook that runs again
+    with pytest.raises(ValueError, match=r"second rule for sinh.*second at .*first at .*replace=True"):
+        declare(torch.sinh)(second)
+    declare(torch.sinh, replace=True)(second)
+    with rules:
+        np.testing.assert_array_equal(t2j(torch.sinh)(X), X * 3)
+
+
+def test_a_rule_for_good_is_that_of_the_whole_family(monkeypatch):
+    for table in ("functions", "_by_name", "_found"):
+        monkeypatch.setattr(PROVIDED, table, dict(getattr(PROVIDED, table)))
+
+    @implements(torch.sinh)
+    def _(input):
+        return input * 2
+
+    forms = (torch.sinh, torch.Tensor.sinh, lambda x: (x * 1).sinh_(), torch.ops.aten.sinh)
+    for function in (*forms, lambda x: torch.sinh(x, out=torch.empty(x.shape))):
+        np.testing.assert_array_equal(t2j(function)(X), 2 * X)
 
 
 def test_refusals():

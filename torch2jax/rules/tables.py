@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from ..hints import nearest
 from ..tensors.dtypes import Takes
 from .forward import replace_forward
 from .inplace import InPlace, WithFlag
@@ -96,6 +97,7 @@ class Rules:
         exact_out: bool = False,
         strides: Callable[..., tuple[int, ...] | None] | None = None,
         has_own_values: bool = False,
+        replace: bool = False,
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -120,9 +122,16 @@ class Rules:
             strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
             has_own_values: the rule may choose other values than PyTorch, as the sign of an eigenvector, and computes
                 known ones too, as do all rules of users.
+            replace: another rule of one's own that a function has already gives way. The package's own rules always do.
+
+        Raises:
+            TypeError: one of `functions` is a class, or no function.
+            ValueError: one of them is a name that no operator bears, of a library that is loaded; or has another rule.
         """
+        functions = _checked(functions)
 
         def register(body: Callable) -> Callable:
+            self._expect_new(functions, body, replace)
             name = name_of(functions[0])
             rule = ArrayRule(
                 body,
@@ -147,16 +156,23 @@ class Rules:
 
         return register
 
-    def implements_tensors(self, *functions, takes: Takes | None = None) -> Callable[[Callable], Callable]:
+    def implements_tensors(
+        self, *functions, takes: Takes | None = None, replace: bool = False
+    ) -> Callable[[Callable], Callable]:
         """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
 
         Args:
             functions: as those of `implements`; or classes of modules, whose ``forward`` the rule stands in for: it
                 gets the module, then what forward gets. Within the rule, the module itself runs its own forward.
             takes: the dtypes of the first tensor that the functions are defined for; all by default.
+            replace: as that of `implements`.
+
+        Raises what `implements` raises.
         """
+        functions = _checked(functions)
 
         def register(body: Callable) -> Callable:
+            self._expect_new(functions, body, replace)
             rule = TensorRule(body, name_of(functions[0]), takes)
             self._found.clear()
             for function in functions:
@@ -166,6 +182,19 @@ class Rules:
             return body
 
         return register
+
+    def _expect_new(self, functions: tuple, body: Callable, replace: bool) -> None:
+        """Refuses a second rule of the user's for a function, unless it is the first one anew, as of a notebook."""
+        if not self.are_pytorchs:
+            for function in functions:
+                if isinstance(function, str):
+                    _expect_operator(function)
+                before = getattr(self.functions.get(function), "body", None)
+                if before is not None and not (replace or _is_same(before, body) or _is_packages(before)):
+                    raise ValueError(
+                        f"implements got a second rule for {name_of(function)}, {_place(body)}; the first is "
+                        f"{_place(before)}. Give replace=True to let this one stand in its place, or keep it in a Rules"
+                    )
 
     def of_operator(self, overload: OpOverload) -> Any:
         """The rule of an operator of PyTorch's dispatcher, or None."""
@@ -187,7 +216,8 @@ class Rules:
             return
         name = name_of(function)
         namespace = getattr(function, "__module__", None) or "torch"
-        self._by_name.setdefault(name, rule)
+        if name not in self._by_name or self._gives_way(self._by_name[name]):
+            self._by_name[name] = rule
         owners = [torch, torch.Tensor] if getattr(torch, name, None) is function else []
         if inspect.isfunction(function) and namespace == "torch.nn.functional":
             owners.append(torch.nn.functional)
@@ -209,8 +239,17 @@ class Rules:
 
     def _set_default(self, owner, name: str, rule_of: Callable[[Any], Any]) -> None:
         function = getattr(owner, name, None)
-        if function is not None and function is not getattr(object, name, None) and function not in self.functions:
+        if function is None or function is getattr(object, name, None):
+            return
+        if function not in self.functions or self._gives_way(self.functions[function]):
             self.functions[function] = rule_of(function)
+
+    def _gives_way(self, rule: Any) -> bool:
+        """Whether a rule is of the package, and another is declared by the user."""
+        while hasattr(rule, "rule"):  # a form of another
+            rule = rule.rule
+        body = getattr(rule, "body", None)
+        return not self.are_pytorchs and body is not None and _is_packages(body)
 
     def _find_operator(self, overload: OpOverload):
         packet = overload.overloadpacket
@@ -264,6 +303,48 @@ def name_of(function) -> str:
     if isinstance(function, OpOverload):
         return function.overloadpacket.__name__
     return function.__name__
+
+
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def _checked(functions: tuple) -> tuple:
+    """What a rule is declared for, with the operators of what `torch.library.custom_op` makes."""
+    found = tuple([getattr(getattr(x, "_opoverload", None), "overloadpacket", x) for x in functions])
+    wrong = [x for x in found if not (isinstance(x, str) or callable(x))]
+    if wrong or not found:
+        got = repr(wrong[0]) if wrong else "nothing"
+        raise TypeError(f"implements got {got}; wanted functions of PyTorch's, or operators' names: 'torchvision::nms'")
+    return found
+
+
+def _expect_operator(name: str) -> None:
+    """Refuses the name of no operator, where its library is loaded.
+
+    Raises:
+        ValueError: it is such a name, or not one of the form that operators have.
+    """
+    namespace, colons, _ = name.partition("::")
+    if not colons:
+        raise ValueError(f"implements got the name {name!r}; wanted that of an operator, as 'torchvision::nms'")
+    names = {x.partition(".")[0] for x in torch._C._dispatch_get_all_op_names() if x.startswith(namespace + "::")}
+    if names and name not in names:
+        raise ValueError(f"implements got the name {name!r}, which no operator bears{nearest(name, sorted(names))}")
+
+
+def _is_same(before: Callable, body: Callable) -> bool:
+    if before.__name__.isidentifier() and before.__name__ != "_":
+        return (before.__module__, before.__qualname__) == (body.__module__, body.__qualname__)
+    return _place(before) == _place(body)
+
+
+def _is_packages(body: Callable) -> bool:
+    return body.__module__.startswith(_PACKAGE)
+
+
+def _place(body: Callable) -> str:
+    code = getattr(body, "__code__", None)
+    return f"{body.__module__}.{body.__qualname__}" + (f" at {code.co_filename}:{code.co_firstlineno}" if code else "")
 
 
 def _with_flag(function, rule: ArrayRule):
