@@ -56,6 +56,13 @@ def transposed(model):
     model.head = Transposed(model.emb.weight)
 
 
+def transposed_slice(model):
+    """Of a weight that is a slice of a vector, as PyTorch's own function leaves it."""
+    vector = nn.utils.parameters_to_vector(model.parameters()).detach()
+    nn.utils.vector_to_parameters(vector, model.parameters())
+    transposed(model)
+
+
 def buffers(model):
     model.scale = Scale(torch.full((5,), 2.0))
     model.register_buffer("tied", model.scale.factor)
@@ -98,13 +105,25 @@ class Flat(Scale):
         return self.factor.sum(1)
 
 
-TIES = [untied, one_parameter, two_parameters, one_module, transposed, buffers, buffer_of_parameter, buffer_that_is_one]
+TIES = [
+    untied,
+    one_parameter,
+    two_parameters,
+    one_module,
+    transposed,
+    transposed_slice,
+    buffers,
+    buffer_of_parameter,
+    buffer_that_is_one,
+]
+PARTS = (transposed, transposed_slice, buffer_of_parameter)  # in which a tensor is a view of another
 SECOND = {  # names that no state has
     untied: set(),
     one_parameter: {"head.weight"},
     two_parameters: {"head.weight"},
     one_module: {"scale.weight"},
     transposed: {"head.weight"},
+    transposed_slice: {"head.weight"},
     buffers: {"scale.factor"},
     buffer_of_parameter: {"scale.factor"},
     buffer_that_is_one: {"scale.factor"},
@@ -209,7 +228,7 @@ def train(model, optimizer, ids):
 def test_training_steps_of_pytorch(tie):
     model = Model(tie)
     step = t2j(train, state=(model, torch.optim.SGD(model.parameters(), 1e-2)))
-    if tie in (two_parameters, transposed, buffer_of_parameter, buffer_that_is_one):
+    if tie in (two_parameters, buffer_that_is_one, *PARTS):
         second = re.escape(*SECOND[tie])
         with pytest.raises(NotImplementedError, match=rf"emb.weight and model.{second} are two tensors that share mem"):
             step.init(TOKENS)
@@ -244,8 +263,10 @@ def test_gradients_taken_within(tie):
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize("tie", [two_parameters, transposed])
+@pytest.mark.parametrize("tie", [two_parameters, transposed, transposed_slice])
 def test_a_write_is_seen_through_the_other(tie):
+    """Of two Parameters on one memory."""
+
     class Writes(Model):
         def forward(self, ids):
             with torch.no_grad():
@@ -260,7 +281,7 @@ def test_a_write_is_seen_through_the_other(tie):
     np.testing.assert_allclose(state["emb.weight"], model.emb.weight.detach(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("tie", [one_parameter, two_parameters, transposed])
+@pytest.mark.parametrize("tie", [one_parameter, two_parameters, transposed_slice])
 @pytest.mark.parametrize(
     "way",
     [
@@ -321,7 +342,7 @@ def test_a_state_of_tensors(tie, jit):
     model = Model(tie).eval()
     run = jax.jit(lambda ids: t2j(model)(ids, state_dict=whole)) if jit else t2j(model)
     whole = model.state_dict()
-    if tie in (transposed, buffer_of_parameter):  # a part is not given beside the whole
+    if tie in PARTS:  # a part is not given beside the whole
         with pytest.raises(ValueError, match=r"is a view of 'emb.weight' in Model: leave it out"):
             t2j(model)(TOKENS, state_dict=whole)
         return
@@ -446,6 +467,24 @@ def test_weights_of_another_dtype(tie):
         assert (call(TOKENS, state_dict=zeros | rest) == 0).all()
 
 
+@pytest.mark.parametrize("tie", [untied, transposed_slice])
+def test_plain_attributes_that_are_views_of_weights(tie):
+    class Views(Model):
+        def __init__(self):
+            super().__init__(tie)
+            self.row, self.column = self.emb.weight.detach()[1], self.head.weight.detach()[:, 2:3]
+
+        def forward(self, ids):
+            return self.row.sum() + self.column.sum()
+
+    model = Views()
+    params, buffers = t2j(model).split()
+    tripled = {name: 3 * x.astype(jnp.bfloat16) for name, x in params.items()}
+    for state, factor in ((params, 1), (tripled, 3)):
+        found = t2j(model)(TOKENS, state_dict=state | buffers)
+        np.testing.assert_allclose(found.astype(float), factor * model(TOKENS).double(), rtol=0.02)
+
+
 @every_tie
 def test_checkpoints(tie, tmp_path):
     """Through orbax, and through files of PyTorch's and of safetensors', which have a tensor once as well."""
@@ -463,7 +502,7 @@ def test_checkpoints(tie, tmp_path):
     torch.save(model.state_dict(), tmp_path / "model.pt")
     assert list(load_state(tmp_path / "model.pt")) == [n for n in model.state_dict() if n not in SECOND[tie]]
     saved = [load_state(tmp_path / "model.pt")]
-    if tie not in (transposed, buffer_of_parameter):  # which safetensors does not save
+    if tie not in PARTS:  # which safetensors does not save
         save_model(model, tmp_path / "model.safetensors")
         saved.append(load_state(tmp_path / "model.safetensors"))
         fresh = Model(tie)

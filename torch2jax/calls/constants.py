@@ -17,6 +17,7 @@ from ..tensors.memory import next_number
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
+from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace, is_transforming
@@ -33,6 +34,7 @@ class Constants:
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
+        self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
         self.around: Any = None
         """What runs around compiled parts (`around.Around`), None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
@@ -47,6 +49,8 @@ class Constants:
             has_strides = is_dense(tensor) and tensor.shape == array.shape
             lifted = wrap(array, dtype, strides=tensor.stride() if has_strides else None)
             self._remember(tensor, lifted)
+            if is_dense(tensor) and not _covers_storage(tensor):
+                self._parts.setdefault(tensor.untyped_storage()._cdata, []).append((tensor, lifted))
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)
             return lifted
@@ -176,6 +180,11 @@ class Constants:
 
     def _lift_plain(self, tensor: torch.Tensor) -> Torchish:
         key = tensor.untyped_storage()._cdata
+        for around, bound in self._parts.get(key, ()):
+            if _is_within(tensor, around):
+                offset = tensor.storage_offset() - around.storage_offset()
+                lifted = make_region(bound, tuple(tensor.shape), tensor.stride(), offset, bound.dtype)
+                return _without_history(lifted, tensor)
         if key not in self._storages:
             if _covers_storage(tensor):
                 return self._constant(tensor)
@@ -261,6 +270,14 @@ def _covers_storage(tensor: torch.Tensor) -> bool:
     if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _is_within(tensor: torch.Tensor, around: torch.Tensor) -> bool:
+    """Whether a tensor shows elements of another one, of the same storage, alone."""
+    if tensor.dtype != around.dtype or not tensor.numel():
+        return False
+    own, other = region_of(tensor), region_of(around)
+    return other.start <= own.start and own.stop <= other.stop
 
 
 def _without_history(view: Torchish, tensor: torch.Tensor) -> Torchish:

@@ -8,7 +8,7 @@ import torch
 
 from .interop import is_dense
 
-__all__ = ["Tie", "distinct", "ties", "untied"]
+__all__ = ["Tie", "distinct", "region_of", "ties", "untied"]
 
 
 class Tie(NamedTuple):
@@ -22,22 +22,46 @@ class Tie(NamedTuple):
 def ties(tensors: Mapping[str, Any]) -> dict[str, Tie]:
     """The names of tensors that have no memory of their own, and whose they have.
 
-    Such a tensor is another as a whole (the same object, or another object of the same memory), or within one that is
-    all of its storage. Of several that are the same the first stands for all. What is no tensor has no tie.
+    Such a tensor is another as a whole (the same object, or another object of the same memory), or lies within one that
+    has no gaps. Of several that are the same the first stands for all. What is no tensor has no tie.
     """
     with torch._C.DisableTorchFunction():
         memories = {name: _memory(tensor) for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         if len(set(memories.values())) == len(memories):
             return {}  # as almost always
-        places = {name: (memory, *_place(tensors[name], memory)) for name, memory in memories.items()}
-        firsts: dict[tuple, str] = {}
-        wholes: dict[int, str] = {}
-        for name, place in places.items():
-            firsts.setdefault(place, name)
-            if _is_whole(tensors[name]):
-                wholes.setdefault(place[0], name)
-    found = {name: wholes.get(place[0], firsts[place]) for name, place in places.items()}
-    return {name: Tie(first, places[name] == places[first]) for name, first in found.items() if name != first}
+        groups: dict[int, list[str]] = {}
+        for name, memory in memories.items():
+            groups.setdefault(memory, []).append(name)
+        found: dict[str, Tie] = {}
+        for memory, names in groups.items():
+            if len(names) > 1:
+                found |= _ties_of_one_memory({name: tensors[name] for name in names}, memory)
+    return {name: found[name] for name in memories if name in found}
+
+
+def _ties_of_one_memory(tensors: Mapping[str, torch.Tensor], memory: int) -> dict[str, Tie]:
+    if memory in map(id, tensors.values()):  # these are all the same object
+        first, *others = tensors
+        return dict.fromkeys(others, Tie(first, True))
+    regions = {name: region_of(tensor) for name, tensor in tensors.items()}
+    firsts: dict[tuple, str] = {}
+    found, around = {}, None  # the name of what begins before and ends last
+    for name in sorted(regions, key=lambda name: (regions[name].start, -regions[name].stop)):
+        first = firsts.setdefault(_place(tensors[name]), name)
+        if around is not None and regions[name].stop <= regions[around].stop:
+            first = around
+        elif is_dense(tensors[name]):
+            around = name
+        if first != name:
+            found[name] = Tie(first, _place(tensors[name]) == _place(tensors[first]))
+    return found
+
+
+def region_of(tensor: torch.Tensor) -> range:
+    """The bytes of its storage from the first to the last one of a tensor that has elements."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = tensor.storage_offset()
+    return range(begin * tensor.element_size(), (begin + span) * tensor.element_size())
 
 
 def distinct(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,11 +90,5 @@ def _memory(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def _place(tensor: torch.Tensor, memory: int) -> tuple:
-    if memory == id(tensor):
-        return ()
+def _place(tensor: torch.Tensor) -> tuple:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return is_dense(tensor) and tensor.nbytes == tensor.untyped_storage().nbytes()
