@@ -180,3 +180,13 @@ def test_functions_that_are_given_are_not_run_to_learn_what_pytorch_says():
         t2j(lambda x: torch.while_loop(goes_on, lambda x: (x[:1],), (x,)))(jnp.ones(3))
     assert kinds
     assert torch.Tensor not in kinds
+
+
+def test_refusals_are_not_of_what_stands_in():
+    """PyTorch is asked with other whole numbers, and arrays have int32 where PyTorch wants int64."""
+    with pytest.raises(RuntimeError, match="meta"):
+        t2j(lambda x: torch.index_add(x, 0, torch.tensor([0]), x, out=torch.empty(1, device="meta")))(jnp.ones(1))
+    with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+        t2j(F.cross_entropy)(jnp.ones((1, 3)), jnp.array([3]))
+    with pytest.raises(ValueError, match="batch_size"):
+        t2j(lambda x, y: F.cross_entropy(x, y))(jnp.ones((2, 3)), jnp.ones(1, int))

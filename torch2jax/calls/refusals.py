@@ -2,17 +2,18 @@
 
 import functools
 import inspect
-import re
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from ..errors import TracedValueError
 from ..rules.registry import is_provided
 from ..rules.rule import ArrayRule, TensorRule
+from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..transforms.vmap import Batch
@@ -21,8 +22,7 @@ from .native import natively
 __all__ = ["expect_out_of_dtype", "name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
-_OF_DTYPES = re.compile("(?i)type")
-_FEW = 2**12  # elements that PyTorch may compute with, to refuse
+_FEW = 2**16  # elements that PyTorch may compute with, to refuse
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
 
 
@@ -63,6 +63,8 @@ def refuse_as_pytorch(
         is_of_values: so may the error be, which stays as it is then, unless PyTorch says the same in another class.
     """
     refused = _refusal(call, func, args, kwargs, "cpu")
+    if refused is not None and not all(_refusal(call, func, args, kwargs, "cpu", x) for x in _others()):
+        return  # it is of the values that stand in, or of int32 where int64 was meant
     if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError):
         return
     words = str(refused)
@@ -82,7 +84,9 @@ def refuse_as_pytorch(
 
 
 def expect_out_of_dtype(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict) -> None:
-    """Refuses an ``out`` of another dtype than the operands where PyTorch does: only some functions cast to it.
+    """Refuses an ``out`` of another dtype than the operands where PyTorch does for its sake.
+
+    Only some functions cast to it.
 
     Raises:
         RuntimeError: it does, in its words.
@@ -90,12 +94,14 @@ def expect_out_of_dtype(call: Any, func: Any, rule: Any, args: tuple, kwargs: di
     operands = _tensors(args)
     given = (getattr(rule, "dtype", None), kwargs.get("dtype"))
     dtypes = {x.dtype for x in (*operands, *_tensors(kwargs))} | {x for x in given if isinstance(x, torch.dtype)}
-    if len(dtypes) <= 1:
+    if len(dtypes) <= 1 and not callable(given[0]):  # which may give another one
         return
     device = "cpu" if sum(x.numel() for x in operands) <= _FEW else "meta"  # where PyTorch refuses less
     refused = _refusal(call, func, args, kwargs, device)
-    if isinstance(refused, RuntimeError) and _OF_DTYPES.search(str(refused)):
-        raise refused
+    if isinstance(refused, RuntimeError):
+        rest = {name: value for name, value in kwargs.items() if name != "out"}
+        if str(_refusal(call, func, args, rest, device)) != str(refused):
+            raise refused
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
@@ -113,11 +119,31 @@ def _lacks_kernel(refused: Exception) -> bool:
     return isinstance(refused, NotImplementedError) and "meta" in str(refused).lower()
 
 
-def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Exception | None:
+class _Whole(NamedTuple):
+    """Whole numbers that stand in for others."""
+
+    value: int = 1
+    is_wide: bool = False
+    """Whether int32 stands for int64, as it does in arrays."""
+
+
+def _others() -> list[_Whole]:
+    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return [_Whole(value=0)] + [_Whole(is_wide=True)] * (not x64)
+
+
+def _refusal(
+    call: Any,
+    func: Any,
+    args: tuple,
+    kwargs: dict,
+    device: str,
+    whole: _Whole = _Whole(),  # noqa: B008
+) -> Exception | None:
     """What PyTorch raises for such tensors on a device, if it does."""
     try:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            run = _asked(call, func, args, kwargs, device)
+            run = _asked(call, func, args, kwargs, device, whole)
         with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
             run()
     except MemoryError:
@@ -127,13 +153,13 @@ def _refusal(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Ex
     return None
 
 
-def _asked(call: Any, func: Any, args: tuple, kwargs: dict, device: str) -> Callable[[], Any]:
+def _asked(call: Any, func: Any, args: tuple, kwargs: dict, device: str, whole: _Whole) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    given = [_stand_in(device, leaves[place]) for place in places]
+    given = [_stand_in(device, leaves[place], whole) for place in places]
     level = call.levels[-1] if call.levels and isinstance(call.levels[-1], Batch) else None
     dims = [None if level is None else _dim(level, leaves[place]) for place in places]
 
@@ -153,8 +179,9 @@ def _dim(level: Batch, tensor: torch.Tensor) -> int | None:
     return 0 if isinstance(tensor, Torchish) and level.is_batched(tensor) else None
 
 
-def _stand_in(device: str, tensor: torch.Tensor) -> torch.Tensor:
+def _stand_in(device: str, tensor: torch.Tensor, whole: _Whole) -> torch.Tensor:
     if device == "cpu" and tensor.numel() > _MOST:
         raise MemoryError
-    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
-    return made if device == "meta" else made.fill_(1)
+    dtype = torch.int64 if whole.is_wide and tensor.dtype == torch.int32 else tensor.dtype
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device=device)
+    return made if device == "meta" else made.fill_(whole.value if is_integral(dtype) else 1)

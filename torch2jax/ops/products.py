@@ -363,7 +363,7 @@ def _compute_linear_combination(input, coefficients, *, out=None):
     return sums if out is None else out.add_(sums)
 
 
-@multiplied(torch.tensordot)
+@multiplied(torch.tensordot, exact_out=True)
 def tensordot(a, b, dims=2):
     """``torch.tensordot``: contracts the last dimensions of one with the first of the other, or the listed ones."""
     if isinstance(dims, (jnp.ndarray, np.ndarray)):

@@ -40,7 +40,7 @@ def _sort(array, axis: int, descending: bool):
     return tuple(lax.rev(part, (axis,)) for part in flipped)
 
 
-@implements(torch.sort, takes=REALS_AND_BOOL, dtype=values_and_indices, strides=like_input)
+@implements(torch.sort, takes=REALS_AND_BOOL, dtype=values_and_indices, strides=like_input, exact_out=True)
 def sort(input, dim=-1, descending=False, *, stable=False):
     axis = axis_of(input, dim)
     return _sort(input, axis, descending) if input.ndim else (input, _first_index())
@@ -51,7 +51,7 @@ def argsort(input, dim=-1, descending=False, stable=False):
     return sort(lax.stop_gradient(input), dim, descending)[1]
 
 
-@implements(torch.msort, takes=REALS_AND_BOOL, strides=like_input)
+@implements(torch.msort, takes=REALS_AND_BOOL, strides=like_input, exact_out=True)
 def msort(input):
     return sort(input, 0)[0]
 
