@@ -23,6 +23,7 @@ from . import (
     indexing as indexing,
     ldl as ldl,
     linalg as linalg,
+    matrix_roots as matrix_roots,
     metadata as metadata,
     mutation as mutation,
     nn as nn,

@@ -30,7 +30,7 @@ factored = functools.partial(implements, takes=FACTORED)
 chosen = functools.partial(factored, has_own_values=True)  # the signs of vectors are anybody's choice
 
 
-def _adjoint(array):
+def adjoint(array):
     """The conjugate transpose of the last two dimensions."""
     transposed = array.mT
     return lax.conj(transposed) if is_complex(array) else transposed
@@ -142,12 +142,12 @@ def _first(failed):
 def hermitian_of(a, lower=True):
     """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
     rows, columns = (lax.broadcasted_iota(np.int32, a.shape, dim) for dim in (a.ndim - 2, a.ndim - 1))
-    return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, _adjoint(a))
+    return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, adjoint(a))
 
 
 @hermitian_of.defjvp
 def _hermitian_jvp(lower, primals, tangents):
-    return hermitian_of(*primals, lower), (tangents[0] + _adjoint(tangents[0])) / 2
+    return hermitian_of(*primals, lower), (tangents[0] + adjoint(tangents[0])) / 2
 
 
 @factored(torch.linalg.cholesky_ex, dtype=(None, torch.int32))
@@ -157,7 +157,7 @@ def linalg_cholesky_ex(input, *, upper=False, check_errors=False):
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
     info = _indefiniteness(lax.stop_gradient(matrix), factor)
     check_success(info, "linalg.cholesky_ex", input, check_errors)
-    return _adjoint(factor) if upper else factor, info
+    return adjoint(factor) if upper else factor, info
 
 
 def _indefiniteness(a, factor):
@@ -167,7 +167,7 @@ def _indefiniteness(a, factor):
         rest, order = carry
         pivot, column = lax.real(rest[..., k, k]) if is_complex(rest) else rest[..., k, k], rest[..., k]
         order = where((order == 0) & ~(pivot > 0), k.astype(np.int32) + 1, order)
-        row = _adjoint(column[..., None])
+        row = adjoint(column[..., None])
         return rest - column[..., None] * row / pivot[..., None, None], order
 
     order = lax.full(a.shape[:-2], np.int32(0))
@@ -443,7 +443,7 @@ def _reflected(reflectors, tau):
 
     def reflect(result, reflector):
         vector, factor = reflector[0][..., None], reflector[1][..., None, None]
-        return result - factor * vector @ (_adjoint(vector) @ result), None
+        return result - factor * vector @ (adjoint(vector) @ result), None
 
     each = jnp.moveaxis(vectors[..., : tau.shape[-1]], -1, 0), jnp.moveaxis(tau, -1, 0)
     return lax.scan(reflect, _identity(reflectors), each, reverse=True)[0]
@@ -476,7 +476,7 @@ def ormqr(input, input2, input3, left=True, transpose=False):
     missing = input.shape[-2] - reflectors.shape[-1]
     square = jnp.concatenate([reflectors, jnp.zeros((*input.shape[:-1], missing), input.dtype)], axis=-1)
     matrix = _orthogonal(square, input2)
-    matrix = _adjoint(matrix) if transpose else matrix
+    matrix = adjoint(matrix) if transpose else matrix
     return matrix @ input3 if left else input3 @ matrix
 
 
@@ -549,13 +549,13 @@ def _full_svd_jvp(primals, tangents):
 def _pseudo_inverse(a, atol, rtol, hermitian):
     if hermitian:
         u, s = lax.linalg.eigh(a, symmetrize_input=False)
-        vh = _adjoint(u)
+        vh = adjoint(u)
     else:
         u, s, vh = _thin_svd(a)
     cutoff = jnp.maximum(atol, rtol * jnp.max(abs(s), axis=-1, initial=0))[..., None]
     kept = abs(s) > cutoff
     inverse = where(kept, 1 / where(kept, s, like(s, 1)), like(s, 0))
-    return _adjoint(vh) @ (inverse[..., None].astype(a.dtype) * _adjoint(u))
+    return adjoint(vh) @ (inverse[..., None].astype(a.dtype) * adjoint(u))
 
 
 @_pseudo_inverse.defjvp
@@ -563,8 +563,8 @@ def _pseudo_inverse_jvp(hermitian, primals, tangents):
     a, da = primals[0], tangents[0]
     p = _pseudo_inverse(*primals, hermitian)
     pda = p @ da
-    left = (_adjoint(da) - (p @ a) @ _adjoint(da)) @ _adjoint(p) @ p
-    right = p @ _adjoint(p) @ (_adjoint(da) - _adjoint(da) @ (a @ p))
+    left = (adjoint(da) - (p @ a) @ adjoint(da)) @ adjoint(p) @ p
+    right = p @ adjoint(p) @ (adjoint(da) - adjoint(da) @ (a @ p))
     return p, left + right - pda @ p
 
 

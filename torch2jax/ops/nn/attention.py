@@ -88,6 +88,29 @@ def scaled_dot_product_attention(
     return _ATTEND_DROPPING((*operands, dropout_p), {})
 
 
+@implements_tensors(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, takes=FLOATS)
+def _scaled_dot_product_flash_attention_for_cpu(
+    query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
+):
+    """What exported graphs have for attention on a CPU: its output, and the logarithm of what its weights sum to."""
+    if dropout_p != 0:
+        raise RuntimeError("scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0")
+    output = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+    with torch.no_grad():
+        query, key = query.detach(), key.detach()
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = query.to(wide) @ key.to(wide).mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask.detach()
+        return output, scores.logsumexp(-1)
+
+
 # Multi-head attention. PyTorch's body keeps (time, batch, features) throughout and splits it by many transpositions.
 
 _SIGNATURE = inspect.signature(torch.nn.functional.multi_head_attention_forward)
