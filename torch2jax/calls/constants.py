@@ -19,6 +19,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
 from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
+from ..transforms.hooks import take_over_hooks
 from ..transforms.scope import outside
 from ..transforms.traces import current_trace, is_transforming
 from ..translation import current
@@ -53,6 +54,7 @@ class Constants:
                 self._parts.setdefault(tensor.untyped_storage()._cdata, []).append((tensor, lifted))
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)
+            attempt.note_given(array, lifted)
             return lifted
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
@@ -154,6 +156,7 @@ class Constants:
         if attempt.is_differentiated(array):
             if current().tape is None or not current().tape.knows(array):
                 lifted.start_history(is_given=True)
+                attempt.note_given(array, lifted)
             else:  # a JAX function within the call has computed it
                 lifted.descend_from_afar()
         return lifted
@@ -241,6 +244,7 @@ class Constants:
                 lifted._is_param = True
             if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history()
+                take_over_hooks(tensor, lifted)
             if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, (tensor.dtype, lifted))
             self._tensors[id(tensor)] = (tensor, lifted)

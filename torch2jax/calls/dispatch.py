@@ -43,6 +43,7 @@ from ..transforms import (  # for what stands in
     function as function,
     vmap as vmap,
 )
+from ..transforms.anew import NeedsHooks
 from ..transforms.inputs import NeedsArray, NeedsInputs
 from ..transforms.paths import Fork
 from ..transforms.tape import Attempt
@@ -67,7 +68,7 @@ __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "obse
 
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
-_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, Fork)
+_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, Fork)
 _REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
@@ -96,7 +97,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__init__(self)
         outer = current() if isinstance(current(), Translation) else None
         attempt = attempt or Attempt()
-        Nesting.__init__(self, outer, attempt.depth)
+        Nesting.__init__(self, outer, attempt.depth, len(attempt.passes))
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
@@ -148,6 +149,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         try:
             if self._is_outermost and (exc_info[0] in _ABANDONING or self.attempt.path.is_one_of_several):
                 self._session.abandon()
+            elif self._is_outermost and self.attempt.inputs is not None and self.attempt.inputs.is_repeated:
+                self.settings.abandon()
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:

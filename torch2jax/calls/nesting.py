@@ -21,14 +21,17 @@ class Nesting(Call):
     Args:
         outer: the call around this one, or None.
         depth: of the tapes of its code, where no call is around it.
+        below: how many derivatives it takes in the place of JAX, on levels of the outermost tape below those.
     """
 
+    attempt: Any
     constants: Any
     lent: Any
 
-    def __init__(self, outer: "Nesting | None", depth: int):
+    def __init__(self, outer: "Nesting | None", depth: int, below: int):
         self.tape: Tape | None = None if outer is None else outer.tape
-        self._depth = depth if self.tape is None else self.tape.depth
+        self._below = below if outer is None else 0
+        self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
         self._opened: list[Tape | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
@@ -36,7 +39,7 @@ class Nesting(Call):
     def nested(self):
         outer = self.tape
         is_recorded = self._depth == 0 or (outer is not None and outer.is_current)
-        tape = None if is_recorded else Tape(self._depth, outer)
+        tape = None if is_recorded else Tape(self._depth, outer, self._below if outer is None else 0)
         self._opened.append(tape)
         try:
             if tape is None:
@@ -76,7 +79,9 @@ class Nesting(Call):
         """The array of a tensor as it leaves the code that runs `nested`."""
         if self.lent.loans:
             self.lent.settle()
-        return self.leaving(tensor.read())
+        array = self.leaving(tensor.read())
+        self.attempt.note_end(array, tensor)
+        return array
 
     @property
     def stages(self) -> bool:

@@ -40,6 +40,6 @@ class Session:
 
     def abandon(self) -> None:
         """Prepares for another run, with a deeper tape."""
-        self.settings.undo_changes()
+        self.settings.abandon()
         self.attempt.abandon()
         self.kernels.undo()

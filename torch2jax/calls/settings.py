@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode
 from torch.cuda.amp import common
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
 from ..seams import exchange, runs_instead_of, stands_in
@@ -38,6 +39,8 @@ class Settings:
         """What ``torch.nn.utils.parametrize.cached()`` keeps within the call."""
         self.made: dict[int, weakref.ref[torch.nn.Module]] = {}
         """The modules that the call has made, by their ids."""
+        self.handles: list[RemovableHandle] = []
+        """Those of the hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
 
@@ -80,6 +83,16 @@ class Settings:
         while self.changes:
             self.changes[-1]()
 
+    def abandon(self) -> None:
+        """Puts back what another run of the same code is to find as this one did."""
+        self.undo_changes()
+        own = [found for ref in self.made.values() if (found := ref()) is not None]
+        kept = {id(hooks) for module in own for hooks in vars(module).values()}
+        while self.handles:
+            handle = self.handles.pop()
+            if id(handle.hooks_dict_ref()) not in kept:
+                handle.remove()
+
 
 def _nesting() -> int:
     torch._C.autocast_increment_nesting()
@@ -88,6 +101,21 @@ def _nesting() -> int:
 
 def _default_device_context():
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+# Hooks.
+
+_make_handle = RemovableHandle.__init__
+
+
+def _noted_handle(self, *args, **kwargs):
+    _make_handle(self, *args, **kwargs)
+    call = current()
+    if call is not None:
+        call.settings.handles.append(self)
+
+
+exchange(RemovableHandle, "__init__", _noted_handle)
 
 
 # Autocast.

@@ -21,6 +21,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tracebacks import boundary
+from ..transforms.hooks import finished
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
@@ -201,7 +202,7 @@ class StatefulFunction:
                         f"{self.__name__} changed {listed}, which it did not change in {self.__name__}.init: call that "
                         "with arguments like those of this call"
                     )
-                return result, self._outgoing(state, after, call)
+                return finished(attempt, (result, self._outgoing(state, after, call)))
 
         return self._runs.run(run, (state, args, kwargs, rng))
 

@@ -19,6 +19,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments, map_results
 from ..tracebacks import boundary
+from ..transforms.hooks import finished
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
 from ..transforms.tape import Attempt, Runs
@@ -98,7 +99,7 @@ class TranslatedFunction(Generic[P, R]):
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
-                return run_on_arrays(call, self._function, args, kwargs, self._stands_for)
+                return finished(attempt, run_on_arrays(call, self._function, args, kwargs, self._stands_for))
 
         return self._runs.run(run, (args, kwargs, rng))
 
@@ -168,9 +169,9 @@ class TranslatedModule(Generic[P, R]):
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)
                 if return_state_dict:
-                    return result, skeleton.state_dict()
+                    return finished(attempt, (result, skeleton.state_dict()))
                 skeleton.warn_of_lost_buffers()
-                return result
+                return finished(attempt, result)
 
         return self._runs.run(run, (args, kwargs, names.given(state_dict), rng))
 

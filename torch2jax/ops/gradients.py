@@ -6,16 +6,16 @@
 import warnings
 
 import torch
+from torch.utils.hooks import BackwardHook
 
 from ..errors import user_level
 from ..rules.registry import implements_tensors
-from ..seams import exchange, stands_in
+from ..seams import exchange, runs_instead_of, stands_in
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
 from ..transforms.engine import is_source, retain
-from ..transforms.form import Form
+from ..transforms.hooks import hooks_of
 from ..transforms.inputs import ask, requires_grad
-from ..transforms.tape import Hooked
 from ..translation import current
 
 Tensor = torch.Tensor
@@ -193,17 +193,18 @@ def register_hook(self, hook):
     tensor = current().lift(self)
     if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    return added(_hooked(tensor).hooks, hook)
+    return added(hooks_of(tensor), hook)
 
 
-def _hooked(tensor) -> Hooked:
-    """The hooks on the gradient of a tensor as it is now; without a tape nothing will call them."""
-    tape = current().tape
-    if tape is None:
-        return Hooked(Form.of(tensor), lambda: None)
-    history = tensor.history
-    begins = is_source(tensor) and history.end is not None
-    return tape.hooked(history.end if begins else tape.end_of(tensor), history)
+@runs_instead_of(BackwardHook._apply_on_tensors, with_original=True)
+def _apply_hooks_of_module(original, self, fn, args):
+    """Puts identities around a module, whose nodes have its hooks; not where no hook sees the derivative."""
+    attempt = current().attempt
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+        attempt.expect_hook()
+        if attempt.inputs is not None and attempt.inputs.is_forwards:
+            return args, None
+    return original(self, fn, args)
 
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook)
@@ -213,6 +214,7 @@ def register_post_accumulate_grad_hook(self, hook):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+    current().attempt.expect_hook(tensor)
     return added(tensor.history.accumulated, hook)
 
 

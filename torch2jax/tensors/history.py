@@ -187,6 +187,7 @@ class Node(graph.Node):
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
+        current().attempt.expect_hook()
         self._show()
         return added(self.prehooks, hook)
 
@@ -196,6 +197,7 @@ class Node(graph.Node):
         Raises:
             NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
         """
+        current().attempt.expect_hook()
         places = [x.places[0] for x in self.operands or [] if x is not None and x.places]
         if self.operands is None or len(set(places)) < len(places):
             raise NotImplementedError(
@@ -245,6 +247,11 @@ class Source(Node):
     """Hooks for when a gradient has been added."""
 
     @property
+    def is_hooked(self) -> bool:
+        """Whether there may be hooks for when a gradient is added."""
+        return not (self._accumulated is self._prehooks is self._posthooks is None)
+
+    @property
     def variable(self) -> Any:
         """The tensor; None if nobody, and no graph, has it any longer."""
         return self._variable()
@@ -261,6 +268,7 @@ class Source(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""
+        current().attempt.expect_hook()
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -286,9 +294,11 @@ class _Unrecorded(Node):
         raise NeedsTape(1)
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
+        current().attempt.expect_hook()
         raise NeedsTape(1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
+        current().attempt.expect_hook()
         raise NeedsTape(1)
 
 

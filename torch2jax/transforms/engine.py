@@ -26,7 +26,7 @@ from .recorders import expect_unrecorded
 from .saved import set_within
 from .tape import Hooked, Tape
 
-__all__ = ["is_source", "retain", "run_backward"]
+__all__ = ["Backward", "BackwardPass", "accumulate", "is_source", "retain", "run_backward"]
 
 
 _SAVED = (
@@ -85,10 +85,10 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=user_level())
-    with set_within(), _Pass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with set_within(), BackwardPass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
-            return _Run(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
+            return _OfTensors(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
 
         found = tape.at_first(differentiate)
         if any(x is None and isinstance(tensor.history, Saved) for x, tensor in zip(found, wanted, strict=True)):
@@ -96,7 +96,7 @@ def run_backward(
         if accumulate_grad:
             for tensor, gradient in zip(wanted, found, strict=True):
                 if gradient is not None and is_source(tensor):
-                    _accumulate(tensor, gradient, create_graph)
+                    accumulate(tensor, cast(Source, tensor.history), gradient, create_graph)
         under_way.call_back()
     if accumulate_grad:
         return ()
@@ -161,16 +161,16 @@ def retain(tensor: Torchish) -> None:
     tensor._retains_grad = not is_source(tensor)
 
 
-def _accumulate(tensor: Torchish, gradient: Torchish, create_graph: bool) -> None:
-    """Adds a gradient to that of a tensor which requires grad by itself."""
-    source: Any = tensor.history
-    with torch.set_grad_enabled(create_graph):
+def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_graph: bool) -> None:
+    """Adds a gradient to that of a tensor which requires grad by itself, where `source` begins."""
+    with torch.enable_grad():
         for hook in list(source.prehooks.values()):
             gradient = _replaced(hook((gradient,)), gradient)
         if tensor._gradient is None or create_graph:
             _add(tensor, gradient)
         else:
             tensor._gradient.add_(gradient)
+    with torch.set_grad_enabled(create_graph):
         for hook in list(source.accumulated.values()):
             if hook(tensor) is not None:
                 raise RuntimeError("Tensor post accumulate grad hooks should return None.")
@@ -195,15 +195,168 @@ def _arrays_of(gradients: tuple) -> list:
     return [None if x is None else lift(x).held.array for x in gradients]
 
 
-class _Run:
-    """A backward pass at one level of a tape."""
+class Backward:
+    """A backward pass at one level of a tape.
 
-    def __init__(self, tape: Tape, number: int, outputs, gradients, retain_graph: bool, create_graph: bool):
+    Hooks run with gradients on, also without `create_graph`: JAX's derivatives from outside go through them. What they
+    give is none of the code's history then.
+
+    Args:
+        arrays: what it goes back from.
+    """
+
+    def __init__(self, tape: Tape, number: int, arrays: Iterable, retain_graph: bool, create_graph: bool):
         self.tape, self.number, self.level = tape, number, tape.levels[number]
         self.keep, self.create = retain_graph, create_graph
-        self.outputs: list[Torchish] = outputs
         self.count = number + 1 if create_graph else tape.depth  # of the levels that the gradients are no part of
-        self.reached = self.level.reach([tape.lowered(output.held.array, number) for output in outputs])
+        self.reached = self.level.reach([tape.lowered(array, number) for array in arrays])
+        self.depends, self.origins, self.dependencies = False, [], []
+        self.accumulated: set[Var] = set()
+
+    def _retain(self, tensor: Torchish, cotangent) -> None:
+        with torch.enable_grad():
+            _add(tensor, self._tensor(cotangent, Form.of(tensor)))
+
+    def _constant(self, array):
+        return self.tape.lowered(array, self.count)
+
+    def _use(self, steps: list) -> None:
+        self.tape.use(steps, self.keep)
+        self.depends = self.depends or bool(steps)
+
+    def _retaining(self) -> dict[Var, Torchish]:
+        """The tensors on the way that keep their gradients, by their places."""
+        tensors = list(self.tape.retaining.values())
+        places = {self.tape.place_of(tensor, self.number): tensor for tensor in tensors}
+        return {place: tensor for place, tensor in places.items() if place in self.reached.linear}
+
+    def _visits(self, retaining: dict[Var, Torchish]) -> Mapping[Var, Any]:
+        return {
+            place: functools.partial(self._visit, place, retaining.get(place))
+            for place in {**self.tape.hooks, **retaining}
+            if place in self.reached.linear
+        }
+
+    def _visit(self, place: Var, retaining: Torchish | None, cotangent, goes_on: bool):
+        """Shows a gradient, None for zeros, to the hooks on it, and to the tensor that retains it."""
+        hooked = self.tape.hooks.get(place)
+        if cotangent is None:
+            return self._visit_zeros(place, retaining, hooked, goes_on)
+        written = cotangent
+        if hooked is not None:
+            written, cotangent = self._shown(cotangent, hooked.hooks.values(), hooked.form)
+        if retaining is not None:
+            self._retain(retaining, cotangent)
+        # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
+        own, replaced = written if goes_on else cotangent, None
+        for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
+            hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
+            _, cotangent = self._shown(cotangent, hooks, node.end.form)
+            if goes_on and node.posthooks and node.operands is not None:
+                replaced = self._show_inputs(node, cotangent)
+        return own, cotangent if replaced is None else replaced
+
+    def _visit_zeros(self, place: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
+        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
+        history = retaining.history if retaining is not None else hooked and hooked.history()
+        if history is not None and current().passes[-1].comes_by(history):
+            zeros = jnp.zeros(place.aval.shape, place.aval.dtype)
+            own, after = self._visit(place, retaining, zeros, goes_on)
+            return own, None if after is zeros else after
+        given = None
+        for hook in list(hooked.hooks.values()) if hooked is not None else []:
+            with torch.enable_grad():
+                given = hook(given)
+        if hooked is None or given is None:
+            return None, None
+        cotangent = self._cotangent(lift(given), hooked.form.layout, place.aval.dtype)
+        return None if goes_on else cotangent, cotangent
+
+    def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
+        """Calls the hooks on a node with the gradients that it gives its inputs.
+
+        Returns:
+            The cotangents of its inputs, if a hook gave others.
+        """
+        outputs = (self._tensor(cotangent, node.end.form),)
+        tangent, operands = node.end.tangents[self.number], node.operands or []
+        places = [None if x is None else x.tangents[self.number].val for x in operands]
+        ends = frozenset(place for place in places if place is not None)
+        reached = self.level.reach_tangents([tangent], ends)
+        found = self.level.pull_back(reached, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
+        inputs = tuple(
+            self._tensor(found[place], x.form) if x is not None and place in found else None
+            for x, place in zip(operands, places, strict=True)
+        )
+        before = _arrays_of(inputs)
+        for hook in list(node.posthooks.values()):
+            with torch.enable_grad():
+                given = hook(inputs, outputs)
+            given = inputs if given is None else given
+            if not isinstance(given, tuple):
+                raise TypeError(f"expected tuple, but hook {getattr(hook, '__name__', hook)!r} returned {type(given)}")
+            if len(given) != len(inputs):
+                raise RuntimeError(
+                    f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
+                    f"{len(given)}, but expected {len(inputs)})"
+                )
+            inputs = given
+        if all(a is b for a, b in zip(_arrays_of(inputs), before, strict=True)):
+            return None
+        return {
+            place: self._cotangent(lift(gradient), x.form.layout, found[place].dtype)
+            for gradient, x, place in zip(inputs, operands, places, strict=True)
+            if gradient is not None and x is not None and place in found
+        }
+
+    def _shown(self, cotangent, hooks: Iterable[Callable], form: Form) -> tuple[Any, Any]:
+        """What hooks write into the gradient that they are shown, and what they make of it."""
+        hooks = list(hooks)
+        if not hooks:
+            return cotangent, cotangent
+        gradient = shown = self._tensor(cotangent, form)
+        before = shown.held.array
+        with torch.enable_grad():
+            for hook in hooks:
+                gradient = _replaced(hook(gradient), gradient)
+
+        def found(tensor: Torchish):
+            array = tensor.held.array
+            return cotangent if array is before else self._cotangent(tensor, form.layout, cotangent.dtype)
+
+        return found(shown), found(gradient)
+
+    def _cotangent(self, gradient: Torchish, layout, dtype):
+        array, own = gradient.held
+        array = Held(conjugate(self.tape.lowered(array, self.count)), own).arranged(layout)
+        return array if array.dtype == dtype else array.astype(dtype)
+
+    def _tensor(self, cotangent, form: Form, origins: list | None = None) -> Torchish:
+        origins = self.origins if origins is None else origins
+        array = conjugate(self.tape.lowered(cotangent, self.count))
+        if array.dtype != canonical(form.dtype):
+            array = array.astype(canonical(form.dtype))
+        depends = self.create and self.depends and origins
+        if depends:
+            array = self.tape.sealed(array, self.dependencies, self.count)
+        with torch.set_grad_enabled(self.create):
+            gradient = wrap(array, form.dtype, layout=form.layout, strides=form.strides, device=form.device)
+        if depends:
+            gradient._node.storage.history = Node("Gradient", origins)
+        return gradient
+
+
+class _OfTensors(Backward):
+    """One that the code asks for.
+
+    Args:
+        outputs: the tensors that it goes back from.
+        gradients: those of each of them.
+    """
+
+    def __init__(self, tape: Tape, number: int, outputs, gradients, retain_graph: bool, create_graph: bool):
+        super().__init__(tape, number, [output.held.array for output in outputs], retain_graph, create_graph)
+        self.outputs: list[Torchish] = outputs
         self.seeds = self._seeds(gradients)
         given = [x for x in (*outputs, *gradients) if x is not None]
         # A gradient that needs nothing of the way forward depends on those of the outputs alone.
@@ -247,17 +400,6 @@ class _Run:
         used = used_in_derivatives((x.history for x in self.outputs), [x.history for x in wanted])
         return [[*nodes, *self.given] for nodes in used]
 
-    def _retain(self, tensor: Torchish, cotangent) -> None:
-        with torch.set_grad_enabled(self.create):
-            _add(tensor, self._tensor(cotangent, Form.of(tensor)))
-
-    def _constant(self, array):
-        return array if self.create else self.tape.lowered(array)
-
-    def _use(self, steps: list) -> None:
-        self.tape.use(steps, self.keep)
-        self.depends = self.depends or bool(steps)
-
     def _expect_recorded(self, tensor: Torchish, place: Var | None) -> None:
         """Refuses a derivative with respect to what another tape has recorded: it is not zero.
 
@@ -299,132 +441,11 @@ class _Run:
             seeds[place] = seed if place not in seeds else seeds[place] + seed
         return seeds
 
-    def _retaining(self) -> dict[Var, Torchish]:
-        """The tensors on the way that keep their gradients, by their places."""
-        tensors = list(self.tape.retaining.values())
-        places = {self.tape.place_of(tensor, self.number): tensor for tensor in tensors}
-        return {place: tensor for place, tensor in places.items() if place in self.reached.linear}
-
-    def _visits(self, retaining: dict[Var, Torchish]) -> Mapping[Var, Any]:
-        return {
-            place: functools.partial(self._visit, place, retaining.get(place))
-            for place in {**self.tape.hooks, **retaining}
-            if place in self.reached.linear
-        }
-
-    def _visit(self, place: Var, retaining: Torchish | None, cotangent, goes_on: bool):
-        """Shows a gradient, None for zeros, to the hooks on it, and to the tensor that retains it."""
-        hooked = self.tape.hooks.get(place)
-        if cotangent is None:
-            return self._visit_zeros(place, retaining, hooked, goes_on)
-        written = cotangent
-        if hooked is not None:
-            written, cotangent = self._shown(cotangent, hooked.hooks.values(), hooked.form)
-        if retaining is not None:
-            self._retain(retaining, cotangent)
-        # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
-        own, replaced = written if goes_on else cotangent, None
-        for node in hooked.nodes if hooked is not None and (goes_on or place in self.accumulated) else []:
-            hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
-            _, cotangent = self._shown(cotangent, hooks, node.end.form)
-            if goes_on and node.posthooks and node.operands is not None:
-                replaced = self._show_inputs(node, cotangent)
-        return own, cotangent if replaced is None else replaced
-
-    def _visit_zeros(self, place: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
-        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
-        history = retaining.history if retaining is not None else hooked and hooked.history()
-        if history is not None and current().passes[-1].comes_by(history):
-            zeros = jnp.zeros(place.aval.shape, place.aval.dtype)
-            own, after = self._visit(place, retaining, zeros, goes_on)
-            return own, None if after is zeros else after
-        given = None
-        for hook in list(hooked.hooks.values()) if hooked is not None else []:
-            with torch.set_grad_enabled(self.create):
-                given = hook(given)
-        if hooked is None or given is None:
-            return None, None
-        cotangent = self._cotangent(lift(given), hooked.form.layout, place.aval.dtype)
-        return None if goes_on else cotangent, cotangent
-
-    def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
-        """Calls the hooks on a node with the gradients that it gives its inputs.
-
-        Returns:
-            The cotangents of its inputs, if a hook gave others.
-        """
-        outputs = (self._tensor(cotangent, node.end.form),)
-        tangent, operands = node.end.tangents[self.number], node.operands or []
-        places = [None if x is None else x.tangents[self.number].val for x in operands]
-        ends = frozenset(place for place in places if place is not None)
-        reached = self.level.reach_tangents([tangent], ends)
-        found = self.level.pull_back(reached, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
-        inputs = tuple(
-            self._tensor(found[place], x.form) if x is not None and place in found else None
-            for x, place in zip(operands, places, strict=True)
-        )
-        before = _arrays_of(inputs)
-        for hook in list(node.posthooks.values()):
-            with torch.set_grad_enabled(self.create):
-                given = hook(inputs, outputs)
-            given = inputs if given is None else given
-            if not isinstance(given, tuple):
-                raise TypeError(f"expected tuple, but hook {getattr(hook, '__name__', hook)!r} returned {type(given)}")
-            if len(given) != len(inputs):
-                raise RuntimeError(
-                    f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
-                    f"{len(given)}, but expected {len(inputs)})"
-                )
-            inputs = given
-        if all(a is b for a, b in zip(_arrays_of(inputs), before, strict=True)):
-            return None
-        return {
-            place: self._cotangent(lift(gradient), x.form.layout, found[place].dtype)
-            for gradient, x, place in zip(inputs, operands, places, strict=True)
-            if gradient is not None and x is not None and place in found
-        }
-
-    def _shown(self, cotangent, hooks: Iterable[Callable], form: Form) -> tuple[Any, Any]:
-        """What hooks write into the gradient that they are shown, and what they make of it."""
-        hooks = list(hooks)
-        if not hooks:
-            return cotangent, cotangent
-        gradient = shown = self._tensor(cotangent, form)
-        before = shown.held.array
-        with torch.set_grad_enabled(self.create):
-            for hook in hooks:
-                gradient = _replaced(hook(gradient), gradient)
-
-        def found(tensor: Torchish):
-            array = tensor.held.array
-            return cotangent if array is before else self._cotangent(tensor, form.layout, cotangent.dtype)
-
-        return found(shown), found(gradient)
-
-    def _cotangent(self, gradient: Torchish, layout, dtype):
-        array, own = gradient.held
-        array = Held(conjugate(self.tape.lowered(array, self.count)), own).arranged(layout)
-        return array if array.dtype == dtype else array.astype(dtype)
-
-    def _tensor(self, cotangent, form: Form, origins: list | None = None) -> Torchish:
-        origins = self.origins if origins is None else origins
-        array = conjugate(self.tape.lowered(cotangent, self.count))
-        if array.dtype != canonical(form.dtype):
-            array = array.astype(canonical(form.dtype))
-        depends = self.create and self.depends and origins
-        if depends:
-            array = self.tape.sealed(array, self.dependencies, self.count)
-        with torch.set_grad_enabled(self.create):
-            gradient = wrap(array, form.dtype, layout=form.layout, strides=form.strides, device=form.device)
-        if depends:
-            gradient._node.storage.history = Node("Gradient", origins)
-        return gradient
-
 
 _numbers = itertools.count()
 
 
-class _Pass:
+class BackwardPass:
     """A backward pass, while it is under way.
 
     Args:
@@ -440,7 +461,7 @@ class _Pass:
         self.callbacks: list[Callable[[], Any]] = []
         self._starts, self.ends = starts, ends
 
-    def __enter__(self) -> "_Pass":
+    def __enter__(self) -> "BackwardPass":
         current().passes.append(self)
         return self
 
@@ -459,7 +480,7 @@ class _Pass:
             callback()
 
 
-def _passes() -> list[_Pass]:
+def _passes() -> list[BackwardPass]:
     return current().passes
 
 
@@ -478,6 +499,12 @@ def _keeps_graph() -> bool:
 @stands_in(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node) -> bool:
     """Whether a node is among those that the backward pass under way comes by."""
+    variable = None if isinstance(node, Node) else getattr(node, "variable", None)
+    if variable is not None:  # of a tensor from outside, whose hooks are those of what stands for it
+        tensor = current().constants.standing_for(variable)
+        if not isinstance(tensor, Torchish):
+            return False
+        node = tensor.history
     if not isinstance(node, Node):
         raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
     if not _passes():

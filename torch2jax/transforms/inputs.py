@@ -5,10 +5,14 @@ first question that JAX's derivative decides abandons the run, by `NeedsInputs`,
 what is seen to be differentiated requires grad, by itself as a leaf does. Where JAX traces a program that it may
 differentiate later, the call is one equation of that, with the program of a run whose inputs require no grad; each
 derivative runs the code anew (`anew.py`). Code that does not ask has the graph that it had.
+
+So does code without hooks on gradients. The first hook on a gradient that JAX takes abandons the run, by `NeedsHooks`:
+then the way back is a run that makes backward passes of its own (`hooks.py`).
 """
 
 import contextvars
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +23,11 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..translation import current
-from .anew import run_anew
+from .anew import Code, NeedsHooks, run_anew
 from .marks import Undecided, undecided
 from .traces import Bookmark, current_trace, is_differentiated, is_from_around, may_differentiate, program_of
 
-__all__ = ["Inputs", "NeedsArray", "NeedsInputs", "ask", "requires_grad", "told"]
+__all__ = ["Inputs", "Known", "NeedsArray", "NeedsInputs", "Pass", "ask", "requires_grad", "told"]
 
 
 class NeedsInputs(BaseException):
@@ -44,8 +48,31 @@ class NeedsArray(BaseException):
         self.array = array
 
 
+class Pass(NamedTuple):
+    """A backward pass that a run makes in the place of JAX."""
+
+    wanted: list
+    """The arrays whose cotangents it gives."""
+    cotangents: list
+    """Those of the results of a floating dtype, None for zero."""
+
+
+class Known:
+    """What runs of some code have found out, for later ones."""
+
+    has_hooks = False
+    """Whether it has hooks on gradients that JAX takes."""
+
+
 class Inputs:
     """What runs know of the arrays that they get from outside; this knows nothing yet."""
+
+    passes: tuple[Pass, ...] = ()
+    """The backward passes that the run makes at its end, each from what the one before gave."""
+    is_repeated = False
+    """Whether others run the same code for the same call, and it is to leave nothing that these would find."""
+    is_forwards = False
+    """Whether the run is for a derivative forwards alone, which no hook sees."""
 
     def begin(self) -> None:
         """Is called when a run begins."""
@@ -68,6 +95,15 @@ class Inputs:
         if _may_depend(tensor) and may_differentiate(current().outermost[0]):
             raise NeedsInputs
 
+    def expect_hook(self, tensor: Torchish | None) -> None:
+        """Is called before the code registers a hook on the gradient of a tensor, or of a node.
+
+        Raises:
+            NeedsInputs, NeedsHooks: that gradient may be JAX's.
+        """
+        if (tensor is None or _may_depend(tensor)) and may_differentiate(current().outermost[0]):
+            raise NeedsInputs
+
 
 def _may_depend(tensor: Torchish) -> bool:
     """Whether a tensor that requires no grad may have a derivative to JAX."""
@@ -84,12 +120,24 @@ class _Told(Inputs):
         around: what the runs have in the place of arrays from around the code, by the ids of these; None if they may
             use any.
         is_last: whether derivatives that JAX takes later do not run the code anew.
+        required: arrays that are differentiated, though that is not seen.
+        heeds_hooks: whether a hook on a gradient that JAX takes abandons the run.
     """
 
-    def __init__(self, around: dict[int, Any] | None, is_last: bool):
+    def __init__(
+        self,
+        around: dict[int, Any] | None,
+        is_last: bool,
+        required: Sequence = (),
+        passes: Sequence[Pass] = (),
+        heeds_hooks: bool = True,
+    ):
         self._around, self._is_last, self._program = around, is_last, program_of(current_trace())
+        self._required, self.passes, self._heeds_hooks = required, tuple(passes), heeds_hooks
+        self.is_forwards, self.is_repeated = not heeds_hooks and not passes, around is not None
         self._entered: dict[int, Any] = {}
         self._undecided = Undecided()
+        self._sees_derivatives = False
 
     def begin(self) -> None:
         self._entered.clear()  # what another run has made of them may be of another trace
@@ -97,6 +145,7 @@ class _Told(Inputs):
     def entering(self, array: Any) -> Any:
         if not is_traced(array):
             return array
+        self._sees_derivatives = self._sees_derivatives or is_differentiated(array)
         if id(array) not in self._entered:
             self._entered[id(array)] = array, self._found(array)
         return self._entered[id(array)][1]
@@ -107,16 +156,31 @@ class _Told(Inputs):
                 array = self._around[id(array)]
             elif is_from_around(array, self._program):
                 raise NeedsArray(array)
-        if not self._is_last or self._program is None or not _is_float(array) or is_differentiated(array):
+        if not self._is_last or self._program is None or not _is_float(array) or self._is_differentiated(array):
             return array
         return undecided(array, self._undecided)
 
     def is_differentiated(self, array: Any) -> bool:
-        return _is_float(array) and is_differentiated(array)
+        return _is_float(array) and self._is_differentiated(array)
+
+    def _is_differentiated(self, array: Any) -> bool:
+        return is_differentiated(array) or any(array is other for other in self._required)
 
     def ask(self, tensor: Torchish) -> None:
         if _may_depend(tensor):
             self._undecided.is_asked = True
+
+    def expect_hook(self, tensor: Torchish | None) -> None:
+        if not self._heeds_hooks or self._required or not self._sees_derivatives:
+            return
+        if tensor is None or program_of(current_trace()) is not self._program or _is_differentiated(tensor):
+            raise NeedsHooks
+
+
+def _is_differentiated(tensor: Torchish) -> bool:
+    tape: Any = current().tape
+    array = tensor.held.array
+    return is_differentiated(array if tape is None else tape.lowered(array))
 
 
 def _is_float(array: Any) -> bool:
@@ -146,25 +210,31 @@ def requires_grad(tensor: Torchish) -> bool:
     return False
 
 
-def told(run: Callable[[Inputs, Any], Any], given: Any) -> Any:
+def told(run: Callable[[Inputs, Any], Any], given: Any, known: Known) -> Any:
     """What code gives that knows which inputs are differentiated.
 
     Args:
         run: gives a tree of arrays and other things for a tree like `given`. It can run again and again.
         given: a tree with arrays from outside; the code may use others too.
+        known: what is known of the code.
     """
-    if program_of(current_trace()) is None:  # what JAX differentiates is seen
-        return run(_Told(None, is_last=True), given)
+    if program_of(current_trace()) is None and not known.has_hooks:  # what JAX differentiates is seen
+        bookmark = Bookmark()
+        try:
+            return run(_Told(None, is_last=True), given)
+        except NeedsHooks:
+            known.has_hooks = True
+        bookmark.return_to()
     around: list = []
     while True:
         bookmark = Bookmark()
-        code = _Code(run, given, around)
+        code = _Code(run, given, around, known)
         try:
             return code.result()
         except NeedsArray as need:
             around.append(need.array)
         finally:
-            code.is_over = True
+            code.end.is_over = True
         bookmark.return_to()
 
 
@@ -183,53 +253,100 @@ class _End(NamedTuple):
 _ARRAY = object()
 
 
-class _Code:
+class _CodesEnd:
+    """What is known of the end of some code."""
+
+    found: _End | None = None
+    is_over = False
+    """Whether the call that ran it first is over, and it runs anew."""
+
+
+class _Back(NamedTuple):
+    """As `Pass`, of a function of arrays."""
+
+    places: Sequence[int]
+    has_cotangent: Sequence[bool]
+
+
+class _Code(Code):
     """Code as a function of arrays.
 
     Args:
-        run, given: as those of `told`.
+        run, given, known: as those of `told`.
         around: the arrays that it uses besides.
     """
 
-    def __init__(self, run: Callable[[Inputs, Any], Any], given: Any, around: list):
-        self._run, self._around = run, list(around)
+    def __init__(self, run: Callable[[Inputs, Any], Any], given: Any, around: list, known: Known):
+        self._run, self._around, self._known = run, list(around), known
+        self._required: tuple[int, ...] = ()
+        self._passes: tuple[_Back, ...] = ()
+        self._heeds_hooks = True
         leaves, self._structure = flatten(given)
         self._static = [_ARRAY if is_traced(leaf) else leaf for leaf in leaves]
-        self._arrays: list | None = [leaf for leaf in leaves if is_traced(leaf)] + self._around
-        self._end: _End | None = None
+        self._arrays: list = [leaf for leaf in leaves if is_traced(leaf)] + self._around
+        self._count = len(self._arrays)
         self._context = contextvars.copy_context()
-        self.is_over = False
+        self.end = _CodesEnd()
+
+    @property
+    def has_hooks(self) -> bool:
+        return self._known.has_hooks
+
+    def requiring(self, places: Sequence[int]) -> "_Code":
+        return self._but(_required=tuple(sorted({*self._required, *places})))
+
+    def without_hooks(self) -> "_Code":
+        return self._but(_heeds_hooks=False)
+
+    def back(self, places: Sequence[int], has_cotangent: Sequence[bool]) -> "_Code":
+        return self._but(_passes=(*self._passes, _Back(places, has_cotangent)))
+
+    def _but(self, **changed) -> "_Code":
+        code = copy.copy(self)
+        vars(code).update(changed)
+        return code
 
     def result(self) -> Any:
         """The tree that the code gives."""
-        arrays, self._arrays = self._arrays, None
-        results = iter(run_anew(self, arrays))  # pyright: ignore[reportArgumentType]
-        structure, static = self._end  # pyright: ignore[reportGeneralTypeIssues]
+        arrays, self._arrays = self._arrays, []
+        results = iter(run_anew(self, arrays))
+        structure, static = self.end.found  # pyright: ignore[reportGeneralTypeIssues]
         return structure.unflatten([next(results) if leaf is _ARRAY else leaf for leaf in static])
 
     def __call__(self, *arrays, is_last: bool) -> list:
-        rest = iter(arrays)
+        rest, cotangents = iter(arrays[: self._count]), iter(arrays[self._count :])
         given = self._structure.unflatten([next(rest) if leaf is _ARRAY else leaf for leaf in self._static])
         around = {id(outside): array for outside, array in zip(self._around, rest, strict=True)}
-        inputs = _Told(around, is_last)
+        passes = [
+            Pass([arrays[i] for i in places], [next(cotangents) if x else None for x in has_cotangent])
+            for places, has_cotangent in self._passes
+        ]
+        inputs = _Told(around, is_last, [arrays[i] for i in self._required], passes, self._heeds_hooks)
+        is_over = self.end.is_over
         try:
-            tree = self._context.copy().run(self._run, inputs, given) if self.is_over else self._run(inputs, given)
+            tree = self._context.copy().run(self._run, inputs, given) if is_over else self._run(inputs, given)
+        except NeedsHooks:
+            self._known.has_hooks = True
+            raise
         except NeedsArray as need:
-            if not self.is_over:
+            if not is_over:
                 raise
             raise NotImplementedError(
-                "code that asks whether its inputs require grad uses an array from around the call only where they do: "
+                "code that asks whether its inputs require grad, or has hooks on gradients, uses an array from around "
+                "the call only where they are differentiated, or in a hook: "
                 f"{need.array}; wanted that array as an argument"
             ) from None
+        if passes:
+            return tree
         leaves, structure = flatten(tree)
         is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]
         self._note(_End(structure, [_ARRAY if x else leaf for x, leaf in zip(is_array, leaves, strict=True)]))
         return [leaf for x, leaf in zip(is_array, leaves, strict=True) if x]
 
     def _note(self, end: _End) -> None:
-        before = self._end
+        before = self.end.found
         if before is None:
-            self._end = end
+            self.end.found = end
         elif before.structure != end.structure or before.places != end.places:
             raise TypeError(
                 "code that asks whether its inputs require grad gives results of another structure where they do: "

@@ -21,7 +21,7 @@ def linear_call(push: _Function, pull: _Function, residuals: list, arrays: list,
 
     Args:
         push: linear in the second list.
-        pull: gives the cotangents of `arrays` for residuals and the cotangents of the results.
+        pull: gives the cotangents of `arrays` for residuals and the cotangents of the results, None for zero.
         like: arrays of the shapes and dtypes of the results.
     """
     avals = tuple(core.typeof(x).to_tangent_aval() for x in like)
@@ -53,14 +53,8 @@ def _filled(tangent, primal) -> Any:
     return ad.instantiate_zeros(tangent) if is_zero(tangent) else tangent
 
 
-def _transpose(cotangents, *args, pull: _Function, count: int, avals: tuple, push: _Function):
-    del push
-    filled = [_zeros(aval) if is_zero(x) else x for x, aval in zip(cotangents, avals, strict=True)]
-    return [None] * count + pull(list(args[:count]), filled)
-
-
-def _zeros(aval) -> Any:
-    return ad.instantiate_zeros(ad.Zero(aval))
+def _transpose(cotangents, *args, pull: _Function, count: int, **_):
+    return [None] * count + pull(list(args[:count]), [None if is_zero(x) else x for x in cotangents])
 
 
 def _batch(axis, arrays, dims, *, push: _Function, pull: _Function, count: int, avals: tuple):

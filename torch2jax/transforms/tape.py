@@ -10,6 +10,7 @@ one level gives is `sealed` there: whoever is led back to it has to ask the next
 
 import contextlib
 import functools
+import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,7 @@ from ..tensors.traced import is_traced
 from ..tracebacks import name_place
 from ..translation import current
 from .form import Form
-from .inputs import Inputs, NeedsInputs, told
+from .inputs import Inputs, Known, NeedsInputs, Pass, told
 from .linearization import Level, Var, keep_with, renumber
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
@@ -65,6 +66,15 @@ class Attempt:
         self.path = path or Path(Policy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""
+        self.given: list[tuple[Any, Torchish, Source]] = []
+        """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
+        self.ends: list[tuple[Any, Node | None]] = []
+        """What it goes back from then: arrays that leave the call, and their histories."""
+
+    @property
+    def passes(self) -> "tuple[Pass, ...]":
+        """The backward passes that it runs in the place of JAX."""
+        return () if self.inputs is None else self.inputs.passes
 
     def entering(self, array: Any) -> Any:
         """What the run has in the place of an array from outside."""
@@ -73,6 +83,25 @@ class Attempt:
     def is_differentiated(self, array: Any) -> bool:
         """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
         return self.inputs is not None and self.inputs.is_differentiated(array)
+
+    def expect_hook(self, tensor: Torchish | None = None) -> None:
+        """Is called before a hook on the gradient of a tensor, or of a node, is registered.
+
+        Raises:
+            BaseException: to `Runs`, the gradient may be JAX's.
+        """
+        if self.inputs is not None:
+            self.inputs.expect_hook(tensor)
+
+    def note_given(self, array: Any, tensor: Torchish) -> None:
+        """Notes what stands for an array that is differentiated, and requires grad by itself."""
+        if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
+            self.given.append((array, tensor, tensor.history))
+
+    def note_end(self, array: Any, tensor: Torchish) -> None:
+        """Notes which array of a tensor leaves the call."""
+        if self.passes:
+            self.ends.append((array, tensor.history))
 
     def begin(self) -> None:
         """Lets what the abandoned run left begin a history in this one."""
@@ -106,7 +135,7 @@ class Runs:
 
     def __init__(self, policy: Policy, inputs: Inputs | None = None):
         self._policy, self._inputs = policy, inputs
-        self._depth, self._asks = 0, False
+        self._depth, self._asks, self._known = 0, False, Known()
 
     def run(self, body: Callable[[Attempt, Any], T], given: Any = ()) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
@@ -128,7 +157,7 @@ class Runs:
                 except NeedsInputs:
                     self._asks = True
                 bookmark.return_to()
-            return told(run, given)
+            return told(run, given, self._known)
         except Exception as error:
             name_place(error)
             raise
@@ -208,10 +237,12 @@ class Tape:
     Args:
         depth: the number of levels.
         outer: the tape of the code around, where a transformation has begun since.
+        below: the number of levels below those, for derivatives of the code that are taken from outside. What has no
+            derivative to the code, as a gradient without `create_graph`, has one there.
     """
 
-    def __init__(self, depth: int, outer: "Tape | None" = None):
-        self.depth, self.outer = depth, outer
+    def __init__(self, depth: int, outer: "Tape | None" = None, below: int = 0):
+        self.depth, self.outer, self._count = depth, outer, depth + below
         self.levels: list[Level] = []  # from the one that computes to the last
         self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
         """They live as long as the program that leads to their places."""
@@ -227,7 +258,7 @@ class Tape:
 
     def __enter__(self) -> "Tape":
         trace, pack = cast(Any, current_trace()), Packing()
-        for _ in range(self.depth):
+        for _ in range(self._count):
             self.levels.insert(0, Level(trace, pack))
             trace = self.levels[0].trace
         self._exits.enter_context(running(trace))
@@ -243,11 +274,18 @@ class Tape:
 
     def leaf(self, array, source: Source):
         """An array of the same values with which the history of `source` begins."""
-        array = self.lowered(array)
-        for level in reversed(self.levels):
+        values = self.lowered(array, self._count)
+        for number, (level, part) in reversed([*enumerate(self._parts(array))]):
+            is_known = number >= self.depth and level.has(part)
+            values = level.with_values(part, values) if is_known else level.leaf(values)
+        source.places = tuple(self.variables(values))
+        self.sources.update(dict.fromkeys(source.places[: self.depth], source))
+        return values
+
+    def beginning(self, array, number: int):
+        """An array of the same values with which derivatives begin at the levels from one on."""
+        for level in reversed(self.levels[number:]):
             array = level.leaf(array)
-        source.places = tuple(self.variables(array))
-        self.sources.update(dict.fromkeys(source.places, source))
         return array
 
     def adopted(self, tensor: Torchish, values):
@@ -286,14 +324,14 @@ class Tape:
             )
 
     def lowered(self, array, count: int | None = None):
-        """The array without its history at the first `count` levels, or at all."""
-        for level in self.levels[:count]:
+        """The array without its history at the first `count` levels, or at all of the code's own."""
+        for level in self.levels[: self.depth if count is None else count]:
             array = level.values(array)
         return array
 
     def has(self, array) -> bool:
-        """Whether the array has a history."""
-        return any(level.has(part) for level, part in self._parts(array))
+        """Whether the array has a history that the code knows of."""
+        return any(level.has(part) for level, part in self._own_parts(array))
 
     def knows(self, array) -> bool:
         """Whether the array has a history here or on a tape around."""
@@ -304,9 +342,12 @@ class Tape:
             yield level, array
             array = level.values(array)
 
+    def _own_parts(self, array) -> Iterable[tuple[Level, Any]]:
+        return itertools.islice(self._parts(array), self.depth)
+
     def with_values(self, array, values):
         """Other values with the history of `array`."""
-        for level, part in reversed(list(self._parts(array))):
+        for level, part in reversed(list(self._own_parts(array))):
             values = level.with_values(part, values)
         return values
 
@@ -315,9 +356,9 @@ class Tape:
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
         """
-        if len(self.variables(array)) == self.depth or (not self.has(array) and self.knows(array)):
+        if len(self.variables(array)) == self._count or (not self.has(array) and self.knows(array)):
             return array
-        values = self.lowered(array)
+        values = self.lowered(array, self._count)
         before = [[part for _, part in self._parts(origin)] for origin in origins]
         for place, (level, part) in reversed([*enumerate(self._parts(array))]):
             if level.has(part):
@@ -328,7 +369,7 @@ class Tape:
 
     def renewed(self, array):
         """The same array with a place of its own in the history: two tensors of equal values are two."""
-        values = self.lowered(array)
+        values = self.lowered(array, self._count)
         for level, part in reversed(list(self._parts(array))):
             values = level.renewed(part, values)
         return values
@@ -414,7 +455,7 @@ class Tape:
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
         """The tensors that require grad by themselves, and that lead to the outputs."""
-        level = self.levels[-1]
+        level = self.levels[self.depth - 1]
         leaves = level.reach([self.lowered(x.held.array, self.depth - 1) for x in outputs]).leaves
         found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
         found.extend(sources_among(x.history for x in outputs))
