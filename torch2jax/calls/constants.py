@@ -163,7 +163,7 @@ class Constants:
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):
-            raise TracedValueError("what a boolean mask chose")
+            raise TracedValueError(tensor.words)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError

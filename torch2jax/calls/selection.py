@@ -31,6 +31,7 @@ class Selected(torch.Tensor):
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool
+    words: str = "what a boolean mask chose"
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -102,6 +103,8 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
     def rows_of(x):
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
             return x.safe() if safe else x.rows
+        if isinstance(x, Torchish) and x.ndim == row_ndim + 1 and x.shape[0] == 1:
+            return x[0]  # as what keeps a reduced dimension
         if isinstance(x, torch.Tensor) and (isinstance(x, Selected) or x.ndim > row_ndim):
             raise _mismatch(what, f"a tensor of {x.ndim} dimensions")
         return x

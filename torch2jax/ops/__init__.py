@@ -38,6 +38,8 @@ from . import (
     scan as scan,
     segments as segments,
     selection as selection,
+    selection_order as selection_order,
+    selection_places as selection_places,
     shape as shape,
     sobol as sobol,
     sorting as sorting,

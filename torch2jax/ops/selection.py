@@ -22,8 +22,8 @@ Tensor = torch.Tensor
 # Of rows.
 
 
-def _on_rows(function, what: str):
-    return lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=False)
+def _on_rows(function, what: str, safe: bool):
+    return lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=safe)
 
 
 for _function in (
@@ -40,14 +40,28 @@ for _function in (
     Tensor.double,
     Tensor.half,
     Tensor.bfloat16,
+    Tensor.cfloat,
+    Tensor.cdouble,
+    Tensor.byte,
+    Tensor.char,
+    Tensor.short,
     Tensor.int,
     Tensor.long,
     Tensor.bool,
     torch.zeros_like,
     torch.ones_like,
     torch.full_like,
+    torch.real,
+    torch.imag,
+    torch.conj,
+    Tensor.conj,
+    torch.isreal,
+    Tensor.isreal,
 ):
-    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}"))
+    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=False))
+
+for _function in (torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr, F.one_hot):
+    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=True))
 
 
 @implements_selected(F.linear)
@@ -147,10 +161,19 @@ def squeeze(input, dim=None):
     return _changed_row(torch.squeeze, input, dim, input.row_ndim + 1)
 
 
-def _along_row(function):
-    def along(input, dim, *args, **kwargs):
+def along(function, of_chosen=None):
+    """A function along one dimension: of each row, or of what was chosen, along which `of_chosen` goes.
+
+    Args:
+        function: takes the tensor and the dimension first.
+        of_chosen: takes what was chosen, and the other arguments; None where nothing can be said of that.
+    """
+
+    def along(input, dim=-1, *args, **kwargs):
         ndim = input.row_ndim + 1
         dim = canonicalize_dim(ndim, dim)
+        if dim == 0 and of_chosen is not None:
+            return of_chosen(input, *args, **kwargs)
         if dim == 0:
             raise TracedValueError(f"torch.{function.__name__} along what a boolean mask chose")
         what = f"torch.{function.__name__}"
@@ -161,13 +184,7 @@ def _along_row(function):
     return along
 
 
-for _functions in (
-    (torch.softmax, Tensor.softmax, F.softmax),
-    (torch.log_softmax, Tensor.log_softmax, F.log_softmax),
-    (torch.cumsum, Tensor.cumsum),
-    (torch.gather, Tensor.gather),
-):
-    implements_selected(*_functions)(_along_row(_functions[-1]))
+implements_selected(torch.gather, Tensor.gather)(along(Tensor.gather))
 
 
 @implements_selected(torch.cat, torch.concat, torch.concatenate)
@@ -285,14 +302,14 @@ def masked_scatter_(self, mask, source):
 # Of all that was chosen.
 
 
-def _dims(chosen: Selected, dim) -> tuple[int, ...]:
+def dims_of(chosen: Selected, dim) -> tuple[int, ...]:
     """Dimensions of a selection, counted from the front."""
     ndim = chosen.row_ndim + 1
     dims = range(ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     return tuple(sorted(canonicalize_dim(ndim, d) for d in dims))
 
 
-def _reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neutral):
+def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neutral):
     """A reduction over some dimensions, in which those that were not chosen count as `neutral`."""
     lead = chosen.mask.ndim
     if 0 not in dims:
@@ -305,7 +322,7 @@ def _reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neu
     return result
 
 
-def _count(chosen: Selected, dims: tuple[int, ...]):
+def count_of(chosen: Selected, dims: tuple[int, ...]):
     """How many elements go into one of a reduction's."""
     per_row = math.prod(chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0)
     count = chosen.mask.sum()
@@ -314,27 +331,30 @@ def _count(chosen: Selected, dims: tuple[int, ...]):
 
 @implements_selected(torch.sum, Tensor.sum)
 def sum(input, dim=None, keepdim=False, *, dtype=None):
-    return _reduced(lambda x, dims, keep: x.sum(dims, keep, dtype=dtype), input, _dims(input, dim), keepdim, 0)
+    return reduced(lambda x, dims, keep: x.sum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
 
 
 @implements_selected(torch.mean, Tensor.mean)
 def mean(input, dim=None, keepdim=False, *, dtype=None):
-    dims = _dims(input, dim)
+    dims = dims_of(input, dim)
     if 0 not in dims:
-        return _reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
+        return reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
     if is_integral(input.dtype) and dtype is None:
         raise RuntimeError(f"mean(): could not infer output dtype, got {input.dtype}; pass dtype=")
-    return sum(input, dims, keepdim, dtype=dtype) / _count(input, dims)
+    return sum(input, dims, keepdim, dtype=dtype) / count_of(input, dims)
 
 
 @implements_selected(torch.var, Tensor.var)
 def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
-    dims = _dims(input, dim)
-    if 0 not in dims:
-        raise TracedValueError("torch.var of each row that a boolean mask chose")
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    dims = dims_of(input, dim)
     correction = int(unbiased) if correction is None else correction
+    if 0 not in dims:
+        return reduced(lambda x, dims, keep: x.var(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     centre = mean(input, dims, keepdim=True)
-    return sum((input - centre.squeeze(0)).abs().square(), dims, keepdim) / (_count(input, dims) - correction)
+    free = (count_of(input, dims) - correction).clamp(min=0)
+    return sum((input - centre.squeeze(0)).abs().square(), dims, keepdim) / free
 
 
 @implements_selected(torch.std, Tensor.std)
@@ -344,38 +364,22 @@ def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 
 @implements_selected(torch.amax, Tensor.amax)
 def amax(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.amax(*how), input, _dims(input, dim), keepdim, lowest(input.rows.read()))
+    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.rows.read()))
 
 
 @implements_selected(torch.amin, Tensor.amin)
 def amin(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.amin(*how), input, _dims(input, dim), keepdim, highest(input.rows.read()))
-
-
-def _extreme(of_all, of_two, name: str):
-    def extreme(input, dim=None, *_, other=None, **__):
-        other = dim if isinstance(dim, torch.Tensor) else other
-        if other is not None:
-            return of_two(input, other)
-        if dim is not None:
-            raise TracedValueError(f"torch.{name} with the places of what a boolean mask chose")
-        return of_all(input)
-
-    return extreme
-
-
-implements_selected(torch.max, Tensor.max)(_extreme(amax, torch.maximum, "max"))
-implements_selected(torch.min, Tensor.min)(_extreme(amin, torch.minimum, "min"))
+    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.rows.read()))
 
 
 @implements_selected(torch.any, Tensor.any)
 def any_(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.any(*how), input, _dims(input, dim), keepdim, False)
+    return reduced(lambda x, *how: x.any(*how), input, dims_of(input, dim), keepdim, False)
 
 
 @implements_selected(torch.all, Tensor.all)
 def all_(input, dim=None, keepdim=False):
-    return _reduced(lambda x, *how: x.all(*how), input, _dims(input, dim), keepdim, True)
+    return reduced(lambda x, *how: x.all(*how), input, dims_of(input, dim), keepdim, True)
 
 
 # Losses.

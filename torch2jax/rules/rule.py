@@ -159,6 +159,9 @@ class ArrayRule:
             known.
     """
 
+    of_unknown: Callable | None = None
+    """What gives the result of traced values where `concrete` is set; without it they are refused."""
+
     def __init__(
         self,
         body: Callable,
@@ -209,7 +212,7 @@ class ArrayRule:
             if self.prepare is not None:
                 args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
             if self.promote is None:
-                result = self._apply(args, kwargs, device)
+                result = self._apply(args, kwargs, device, out is None)
             else:
                 result = self._apply_elementwise(args, kwargs)
             return result if out is None else self.write_out(result, out, args, kwargs)
@@ -278,7 +281,7 @@ class ArrayRule:
                 return dtype
         return _dtype_of_first(self.names.places, args, kwargs)
 
-    def _apply(self, args, kwargs, device):
+    def _apply(self, args, kwargs, device, is_result: bool = True):
         self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
         layout = self.layout(args)
@@ -293,6 +296,8 @@ class ArrayRule:
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
         if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
+            if self.of_unknown is not None and is_result:
+                return self.of_unknown(*args, **kwargs)
             raise TracedValueError(f"torch.{self.name}")
         result = call_inlined(self.body, arrays, array_kwargs, self.name)
         dtype = self.dtype

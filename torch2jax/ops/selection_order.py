@@ -1,0 +1,299 @@
+"""What goes along ``x[mask]`` under jit: scans, softmax, sorting and order statistics of a number that is unknown."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jax import lax
+
+from ..calls.selection import Selected, select
+from ..errors import TracedValueError
+from ..rules.registry import implements_selected
+from ..rules.rule import InnerRule
+from ..tensors.dtypes import canonical
+from .arrays import cast, highest, lowest
+from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
+
+Tensor = torch.Tensor
+
+
+def _flat(chosen: Selected, fill=None) -> torch.Tensor:
+    """All rows, one after the other; those that were not chosen are `fill`, if that is given."""
+    rows = chosen.rows if fill is None else torch.where(chosen.spread_mask(), chosen.rows, fill)
+    return rows.flatten(0, chosen.mask.ndim - 1)
+
+
+def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
+    """Rows one after the other, as what the mask chose."""
+    return select(rows.unflatten(0, tuple(chosen.mask.shape)), chosen.mask)
+
+
+def _ranks(chosen: Selected) -> torch.Tensor:
+    """The place among those that were chosen, of each row."""
+    return chosen.mask.flatten().cumsum(0) - 1
+
+
+# Scans.
+
+
+def _scan(function, neutral):
+    return along(function, lambda input, **kwargs: _like(input, function(_flat(input, neutral), 0, **kwargs)))
+
+
+implements_selected(torch.cumsum, Tensor.cumsum)(_scan(torch.cumsum, 0))
+implements_selected(torch.cumprod, Tensor.cumprod)(_scan(torch.cumprod, 1))
+implements_selected(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcumsumexp, -math.inf))
+
+
+def _running(function, least):
+    def of_chosen(input):
+        values, places = function(_flat(input, least(input.rows.read())), 0)
+        return getattr(torch.return_types, function.__name__)(
+            (_like(input, values), _like(input, _ranks(input)[places]))
+        )
+
+    return along(function, of_chosen)
+
+
+implements_selected(torch.cummax, Tensor.cummax)(_running(torch.cummax, lowest))
+implements_selected(torch.cummin, Tensor.cummin)(_running(torch.cummin, highest))
+
+
+def _softmax(function):
+    def of_chosen(input, *args, dtype=None, **kwargs):
+        rows = input.rows if dtype is None else input.rows.to(dtype)
+        nothing = torch.where(input.mask.any(), -math.inf, 0.0)  # of which there may be no softmax
+        rows = torch.where(input.spread_mask(), rows, nothing.to(rows.dtype))
+        return _like(input, function(rows.flatten(0, input.mask.ndim - 1), 0, *args, **kwargs))
+
+    return along(function, of_chosen)
+
+
+for _functions in (
+    (torch.softmax, Tensor.softmax, F.softmax),
+    (torch.log_softmax, Tensor.log_softmax, F.log_softmax),
+):
+    implements_selected(*_functions)(_softmax(_functions[-1]))
+
+
+# Orders.
+
+
+def _places_in_order(rows, mask, descending: bool):
+    """Where the rows are that were chosen, in the order of each column; then the others."""
+    mask = lax.broadcast_in_dim(cast(mask, np.int8), rows.shape, (0,))
+    positions = lax.broadcasted_iota(canonical(torch.int64), rows.shape, 0)
+    operands = (mask if descending else 1 - mask, lax.stop_gradient(rows), positions)
+    if descending:  # equal ones keep their order
+        operands = tuple(lax.rev(x, (0,)) for x in operands)
+    places = lax.sort(operands, dimension=0, num_keys=2)[-1]
+    return lax.rev(places, (0,)) if descending else places
+
+
+_PLACES = InnerRule(_places_in_order, "sort", dtype=torch.int64)
+
+
+def _places(input: Selected, descending: bool = False) -> torch.Tensor:
+    return _PLACES((_flat(input), input.mask.flatten(), descending), {})
+
+
+def _first(input: Selected, rows: torch.Tensor) -> Selected:
+    """What begins with as many rows as were chosen."""
+    return select(rows, torch.arange(len(rows)) < input.mask.sum())
+
+
+def _sort(input, descending=False, *, stable=False):
+    del stable
+    places = _places(input, descending)
+    parts = (_first(input, _flat(input).gather(0, places)), _first(input, _ranks(input)[places]))
+    return torch.return_types.sort(parts)
+
+
+def _argsort(input, descending=False, stable=False):
+    return _sort(input, descending, stable=stable).indices
+
+
+implements_selected(torch.sort, Tensor.sort)(along(torch.sort, _sort))
+implements_selected(torch.argsort, Tensor.argsort)(along(torch.argsort, _argsort))
+
+
+@implements_selected(torch.msort, Tensor.msort)
+def msort(input):
+    return _sort(input).values
+
+
+def _taken(input: Selected, places: torch.Tensor):
+    """The values at some places, and which of those that were chosen they are."""
+    return _flat(input).gather(0, places), _ranks(input)[places]
+
+
+def _topk(input, k, largest=True, sorted=True):
+    del sorted
+    values, indices = _taken(input, _places(input, largest)[:k])
+    if values.is_floating_point():  # PyTorch refuses more than there are
+        is_there = (torch.arange(k) < input.mask.sum()).reshape(k, *[1] * input.row_ndim)
+        values = torch.where(is_there, values, math.nan)
+    return torch.return_types.topk((values, indices))
+
+
+@implements_selected(torch.topk, Tensor.topk)
+def topk(input, k, dim=-1, largest=True, sorted=True):
+    if not 0 <= k <= input.mask.numel():
+        raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask chose")
+    return along(lambda x, dim, *args: torch.topk(x, k, dim, *args), lambda x, *args: _topk(x, k, *args))(
+        input, dim, largest, sorted
+    )
+
+
+def _at(input: Selected, number: torch.Tensor, keepdim: bool):
+    """The value of this number in each column's order, and which of those that were chosen it is."""
+    numbers = number.clamp(min=0).expand(1, *input.rows.shape[input.mask.ndim :])
+    values, indices = _taken(input, _places(input).gather(0, numbers))
+    return (values, indices) if keepdim else (values[0], indices[0])
+
+
+def _median(input, keepdim=False, *, ignores_nan: bool):
+    count = input.mask.sum()
+    if not input.rows.is_floating_point():
+        return _at(input, (count - 1) // 2, keepdim)
+    is_number = input.rows.eq(input.rows) & input.spread_mask()
+    found = is_number.flatten(0, input.mask.ndim - 1).sum(0)
+    middle = (found - 1) // 2
+    values, indices = _at(input, middle if ignores_nan else torch.where(found == count, middle, found), keepdim)
+    return torch.where(count > 0, values, math.nan), indices
+
+
+def _median_of(function, ignores_nan: bool):
+    def median(input, dim=None, keepdim=False):
+        if dim is None:
+            return _median(flatten(input), ignores_nan=ignores_nan)[0]
+        return along(function, of_chosen)(input, dim, keepdim)
+
+    def of_chosen(input, keepdim=False):
+        return getattr(torch.return_types, function.__name__)(_median(input, keepdim, ignores_nan=ignores_nan))
+
+    return median
+
+
+implements_selected(torch.median, Tensor.median)(_median_of(torch.median, False))
+implements_selected(torch.nanmedian, Tensor.nanmedian)(_median_of(torch.nanmedian, True))
+
+
+@implements_selected(torch.kthvalue, Tensor.kthvalue)
+def kthvalue(input, k, dim=-1, keepdim=False):
+    def of_chosen(input, keepdim=False):
+        return torch.return_types.kthvalue(_at(input, torch.tensor(k - 1), keepdim))
+
+    return along(lambda x, dim, *args: torch.kthvalue(x, k, dim, *args), of_chosen)(input, dim, keepdim)
+
+
+# Extrema with their places: that of the first, or of what is no number.
+
+
+def _place_of(function, input: Selected) -> torch.Tensor:
+    rows = _flat(input).detach()
+    least = (lowest if function is torch.amax else highest)(rows.read())
+    is_chosen = input.mask.reshape(-1, *[1] * input.row_ndim)
+    is_extreme = (rows == function(torch.where(is_chosen, rows, least), 0, True)) | (rows != rows)
+    return (is_extreme & is_chosen).to(torch.uint8).argmax(0, True)
+
+
+def _argument(function, name: str):
+    def of_chosen(input, keepdim=False):
+        indices = _ranks(input)[_place_of(function, input)]
+        return indices if keepdim else indices[0]
+
+    def argument(input, dim=None, keepdim=False):
+        if dim is None:
+            index = of_chosen(flatten(input))
+            return index.reshape([1] * (input.row_ndim + 1)) if keepdim else index
+        return along(getattr(torch, name), of_chosen)(input, dim, keepdim)
+
+    return argument
+
+
+implements_selected(torch.argmax, Tensor.argmax)(_argument(torch.amax, "argmax"))
+implements_selected(torch.argmin, Tensor.argmin)(_argument(torch.amin, "argmin"))
+
+
+def _extreme(function, of_two, name: str):
+    def of_chosen(input, keepdim=False):
+        values, indices = _taken(input, _place_of(function, input))
+        return getattr(torch.return_types, name)((values, indices) if keepdim else (values[0], indices[0]))
+
+    def extreme(input, dim=None, keepdim=False, *, other=None):
+        other = dim if isinstance(dim, torch.Tensor) else other
+        if other is not None:
+            return of_two(input, other)
+        return function(input) if dim is None else along(getattr(torch, name), of_chosen)(input, dim, keepdim)
+
+    return extreme
+
+
+implements_selected(torch.max, Tensor.max)(_extreme(torch.amax, torch.maximum, "max"))
+implements_selected(torch.min, Tensor.min)(_extreme(torch.amin, torch.minimum, "min"))
+
+
+# Further reductions.
+
+
+@implements_selected(torch.aminmax, Tensor.aminmax)
+def aminmax(input, *, dim=None, keepdim=False):
+    return torch.return_types.aminmax((torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim)))
+
+
+@implements_selected(torch.prod, Tensor.prod)
+def prod(input, dim=None, keepdim=False, *, dtype=None):
+    if dim is None:
+        return _flat(input, 1).prod(dtype=dtype)
+    return along(torch.prod, lambda x, keepdim=False: _flat(x, 1).prod(0, keepdim, dtype=dtype))(input, dim, keepdim)
+
+
+@implements_selected(torch.logsumexp, Tensor.logsumexp)
+def logsumexp(input, dim, keepdim=False):
+    return reduced(lambda x, dims, keep: x.logsumexp(dims, keep), input, dims_of(input, dim), keepdim, -math.inf)
+
+
+@implements_selected(torch.nansum, Tensor.nansum)
+def nansum(input, dim=None, keepdim=False, *, dtype=None):
+    return reduced(lambda x, dims, keep: x.nansum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
+
+
+@implements_selected(torch.nanmean, Tensor.nanmean)
+def nanmean(input, dim=None, keepdim=False, *, dtype=None):
+    return nansum(input, dim, keepdim, dtype=dtype) / sum(input.isnan().logical_not(), dim, keepdim)
+
+
+@implements_selected(torch.count_nonzero, Tensor.count_nonzero)
+def count_nonzero(input, dim=None):
+    return sum(input != 0, dim)
+
+
+@implements_selected(torch.linalg.vector_norm)
+def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
+    neutral = math.inf if ord < 0 else 0
+    norm = torch.linalg.vector_norm
+    return reduced(lambda x, dims, keep: norm(x, ord, dims, keep, dtype=dtype), x, dims_of(x, dim), keepdim, neutral)
+
+
+@implements_selected(torch.norm, Tensor.norm)
+def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+    if out is not None:
+        raise TracedValueError("torch.norm(out=) of what a boolean mask chose")
+    if p == "nuc":
+        raise TracedValueError("torch.norm(p='nuc') of what a boolean mask chose")
+    return vector_norm(input, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
+
+
+def _with_mean(spread):
+    def with_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        return spread(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
+
+    return with_mean
+
+
+implements_selected(torch.var_mean)(_with_mean(var))
+implements_selected(torch.std_mean)(_with_mean(std))
