@@ -1,5 +1,7 @@
 """Run PyTorch code in JAX."""
 
+from typing import Any
+
 from . import ops as ops, sharding as sharding, torchscript as torchscript  # registers the rules, and what stands in
 from .bridge.call_torch import torch2jax, torch2jax_auto
 from .bridge.compat import (
@@ -59,3 +61,11 @@ __all__ = [
     "tree_j2t",
     "tree_t2j",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("torch2jax")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

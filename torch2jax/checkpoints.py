@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from .hints import how_to_install
 from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import held_values
@@ -166,7 +167,7 @@ def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], torch.Tens
     try:
         from safetensors import safe_open
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{path} needs safetensors: pip install 'torch2jax[checkpoints]'") from error
+        raise ModuleNotFoundError(f"{path} needs safetensors: {how_to_install('checkpoints')}") from error
     file = safe_open(path, framework="pt")
     return list(file.keys()), file.get_tensor
 

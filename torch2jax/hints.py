@@ -19,11 +19,16 @@ from jax.core import Tracer
 
 from .errors import TracedValueError
 
-__all__ = ["hint_at", "nearest"]
+__all__ = ["hint_at", "how_to_install", "nearest"]
 
 _ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
 _NEAREST = 5
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra of this package; on PyPI its name is another project's."""
+    return f"pip install '.[{extra}]' in the folder of torch2jax's source"
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> str:

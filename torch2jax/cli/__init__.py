@@ -2,6 +2,8 @@
 
 import sys
 
+from ..hints import how_to_install
+
 __all__ = ["main"]
 
 
@@ -12,6 +14,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
-        print(f"torch2jax: the command line needs {error.name}: pip install 'torch2jax[cli]'", file=sys.stderr)
+        print(f"torch2jax: the command line needs {error.name}: {how_to_install('cli')}", file=sys.stderr)
         sys.exit(2)
     app()

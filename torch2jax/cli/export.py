@@ -10,6 +10,7 @@ import torch
 
 from ..convert import t2j
 from ..exporting.export import export
+from ..hints import how_to_install
 from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 from .trial import set_mode
@@ -122,7 +123,7 @@ def _expect_libraries() -> None:
         try:
             __import__(name)
         except ModuleNotFoundError:
-            raise SpecError(f"export needs {name}: pip install 'torch2jax[export]'") from None
+            raise SpecError(f"export needs {name}: {how_to_install('export')}") from None
 
 
 def _to_jax(leaf):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ..hints import how_to_install
 from .hub import build_transformers
 from .subject import SpecError, Subject, read_inputs, tensors_of_shapes
 from .vision import build_timm, build_torchvision, define_vision_operators
@@ -64,7 +65,7 @@ def _build_target(spec: str, allow_pickle: bool, has_inputs: bool) -> Subject:
         try:
             return _LIBRARIES[library](name)
         except ModuleNotFoundError as error:
-            raise SpecError(f"{spec} needs {error.name or library}: pip install 'torch2jax[models]'") from None
+            raise SpecError(f"{spec} needs {error.name or library}: {how_to_install('models')}") from None
     path = Path(spec)
     if path.suffix == ".pt2":
         return _exported(path)
