@@ -17,14 +17,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import torch
+import transformers
 from jax import lax
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from torch2jax import t2j
-from torch2jax.cli.vision import define_vision_operators
-
-define_vision_operators()  # transformers imports torchvision where it is installed
-import transformers  # noqa: E402
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache  # noqa: E402
 
 
 class Steps(NamedTuple):

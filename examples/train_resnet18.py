@@ -13,12 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import torch
+from torchvision.models import resnet18
 
 from torch2jax import j2t, t2j
-from torch2jax.cli.vision import define_vision_operators
-
-define_vision_operators()  # lets torchvision be imported beside any build of PyTorch
-from torchvision.models import resnet18  # noqa: E402
 
 ANGLES = 4
 SIZE = 64

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from torch2jax.cli.vision import define_vision_operators
+
+define_vision_operators()  # libraries import torchvision, which need not load beside this build of PyTorch
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALL = {
     "generate": ["--tokens", "4"],

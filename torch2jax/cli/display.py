@@ -30,7 +30,8 @@ def show_report(report: Report, console: Console) -> None:
     verdict = Text("agrees with PyTorch", "bold green") if report.passed else Text("does not agree", "bold red")
     title = Text.assemble((report.subject.name, "bold"), " ", verdict)
     summary = Text(_summary(report), "dim")
-    parts = [summary, "", _checks(report.checks)]
+    note = [Text(report.subject.note, "yellow")] if report.subject.note else []
+    parts = [summary, *note, "", _checks(report.checks)]
     for check in report.checks:
         if check.error:
             parts += ["", Text(f"{check.name}: {check.error}", "red")]

@@ -22,6 +22,11 @@ _LIBRARIES: dict[str, Callable[[str], Subject]] = {
     "transformers": build_transformers,
 }
 
+_BROKEN_PAIR = (
+    "torchvision's compiled library does not load beside this PyTorch, and its operators do not run in PyTorch: "
+    "install both from one index, in versions that belong together"
+)
+
 
 def build(spec: str, shapes: list[str], inputs: Path | None, allow_pickle: bool) -> Subject:
     """Builds what `spec` names, with the given inputs or with the model's own example inputs.
@@ -61,11 +66,13 @@ def _fill(subject: Subject, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 def _build_target(spec: str, allow_pickle: bool, has_inputs: bool) -> Subject:
     library, _, name = spec.partition(":")
     if library in _LIBRARIES and name:
-        define_vision_operators()
+        is_broken = define_vision_operators()
         try:
-            return _LIBRARIES[library](name)
+            subject = _LIBRARIES[library](name)
         except ModuleNotFoundError as error:
             raise SpecError(f"{spec} needs {error.name or library}: {how_to_install('models')}") from None
+        subject.note = _BROKEN_PAIR if is_broken and library == "torchvision" else ""
+        return subject
     path = Path(spec)
     if path.suffix == ".pt2":
         return _exported(path)

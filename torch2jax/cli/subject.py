@@ -28,6 +28,7 @@ class Subject:
         kwargs: keyword arguments.
         seconds: how long it took to build.
         answers: what to answer to questions about traced values, as `t2j` takes it.
+        note: what else the user should know, of the libraries that it is built with.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Subject:
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     answers: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    note: str = ""
 
     @property
     def module(self) -> torch.nn.Module | None:

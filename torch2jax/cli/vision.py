@@ -1,6 +1,7 @@
 """Specs of image models: ``torchvision:NAME`` and ``timm:NAME``."""
 
 import difflib
+import functools
 import importlib
 import inspect
 
@@ -13,16 +14,19 @@ __all__ = ["build_timm", "build_torchvision", "define_vision_operators"]
 _DETECTORS = ("rcnn", "retinanet", "fcos", "ssd")
 
 
-def define_vision_operators() -> None:
+@functools.cache
+def define_vision_operators() -> bool:
     """Lets torchvision, if there, be imported though its compiled library does not load beside this build of PyTorch.
 
     The library defines operators that the package looks up when it is imported; their schemas are enough for that.
     Other libraries import torchvision when it is installed, so this comes before them.
+
+    Returns whether that was necessary.
     """
     try:
         importlib.import_module("torchvision")
     except ModuleNotFoundError:
-        return
+        return False
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
@@ -30,6 +34,8 @@ def define_vision_operators() -> None:
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             torch.library.define(f"torchvision::{name}", schema)
         importlib.import_module("torchvision")
+        return True
+    return False
 
 
 def build_torchvision(name: str) -> Subject:
