@@ -211,14 +211,14 @@ def _traced(trace, code: Code, args: Sequence) -> tuple[list, dict]:
     return args, {"code": code, "program": closed, "count": len(consts), "refusal": refusal}
 
 
-def _program_of(code: Code, args: Sequence) -> tuple[core.ClosedJaxpr, Exception | None]:
+def _program_of(code: Code, args: Sequence) -> tuple[ClosedJaxpr, Exception | None]:
     """The program of some code that is not differentiated.
 
     Where that is an error, as a hook on what requires no grad, it is one only if the program is ever run; meanwhile
     there is the program of the code that is differentiated, and the error.
     """
 
-    def program_of(code: Code) -> core.ClosedJaxpr:
+    def program_of(code: Code) -> ClosedJaxpr:
         return jax.make_jaxpr(lambda *arrays: code(*arrays, is_last=False))(*args)
 
     try:
