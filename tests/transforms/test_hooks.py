@@ -741,6 +741,20 @@ def test_what_is_refused():
         with pytest.raises(NotImplementedError, match=r"in a hook: .* wanted that array as an argument"):
             way(of_an_array_from_around)(jnp.array(3.0))
 
+    def within_torch_func(x):
+        def loss(x):
+            y = x.sin()
+            y.register_hook(give)
+            return (y * y).sum()
+
+        return torch.func.grad(loss)(x).sum()
+
+    for way in (lambda f: f, jax.grad, lambda f: jax.grad(jax.jit(f))):
+        with pytest.raises(NotImplementedError, match=r"wanted torch.autograd.grad"):
+            way(t2j(within_torch_func))(x)
+    module = Hooked("weight", give)  # whose weight has one, of which no gradient is taken there
+    t2j(lambda x: torch.func.grad(module)(x))(x)
+
     def takes_it_away(x):
         x.register_post_accumulate_grad_hook(lambda x: setattr(x, "grad", None))
         return (x * x).sum()

@@ -34,6 +34,8 @@ __all__ = ["tangent_array"]
 class _Derivative(Level):
     """A function that is being differentiated with respect to some of the tensors in its arguments."""
 
+    takes_gradients = True
+
     def __init__(self, args: tuple, kwargs: dict, argnums=None):
         super().__init__(current())
         self._leaves, self._spec = tree_flatten((args, kwargs))
@@ -199,7 +201,7 @@ def _cast(array, dtype):
 class _Forward(_Derivative):
     """A function that is being differentiated forwards."""
 
-    is_forward = True
+    is_forward, takes_gradients = True, False
 
 
 @stands_in(eager_transforms, "_jvp_with_argnums")

@@ -30,6 +30,9 @@ class Level(ABC):
     is_forward = False
     """Whether it takes derivatives forwards: ``no_grad`` within the function makes no constants then."""
 
+    takes_gradients = False
+    """Whether it takes derivatives backwards."""
+
     is_functorchs = True
     """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
 

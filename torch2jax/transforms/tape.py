@@ -89,7 +89,15 @@ class Attempt:
 
         Raises:
             BaseException: to `Runs`, the gradient may be JAX's.
+            NotImplementedError: it is one of `torch.func`.
         """
+        call: Any = current()
+        if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.levels):
+            raise NotImplementedError(
+                "got a hook on a gradient in a function that torch.func differentiates, which would not call it; "
+                "wanted torch.autograd.grad, whose gradients hooks see, or a torch.autograd.Function with the gradient "
+                "as the hook has it"
+            )
         if self.inputs is not None:
             self.inputs.expect_hook(tensor)
 
