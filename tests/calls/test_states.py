@@ -576,8 +576,29 @@ def test_extra_state():
     assert not buffers
     call.load(params, buffers)
     assert not hasattr(model[0], "note")
-    call.load(t2j(model.state_dict()) | {"0._extra_state": {"note": 3}})
+    given = t2j(model.state_dict()) | {"0._extra_state": {"note": 3}}
+    assert set(call(jnp.ones(2), return_state_dict=True)[1]) == {"0.weight", "0.bias"}
+    assert call(jnp.ones(2), state_dict=given, return_state_dict=True)[1]["0._extra_state"] == {"note": 3}
+    call.load(given)
     assert model[0].note == 3
+
+
+def test_names_that_state_dict_makes_by_itself():
+    """Nothing would tell that their arrays are not used."""
+    model = nn.Linear(2, 2)
+    model._register_state_dict_hook(lambda module, state, *rest: state.update(weights=state.pop("weight")))
+    call, state = t2j(model), t2j(model.state_dict())
+    for given in (lambda: call(jnp.ones(2), state_dict=state), lambda: call.split(state), lambda: call.load(state)):
+        with pytest.raises(RuntimeError, match=r"has 'weights', a name that only Linear.state_dict\(\) makes, by code"):
+            given()
+
+
+def test_buffers_that_require_grad_are_not_trained():
+    model = nn.BatchNorm1d(2)
+    model.running_mean.requires_grad_()
+    params, buffers = t2j(model).split()
+    assert set(params) == {"weight", "bias"}
+    assert "running_mean" in buffers
 
 
 class Replaces(nn.Module):

@@ -88,11 +88,12 @@ class Skeleton:
         takes either.
         """
         tensors, persistent = named_tensors(self.module), self._names.persistent
-        names = [*self._names.distinct(self._state), *(name for name in self._state if name not in persistent)]
+        names = [name for name in self._names.distinct(self._state) if name in tensors or name in self._state]
+        names += [name for name in self._state if name not in persistent]
         self.warn_of_lost_buffers([tensors[name] for name in names if name in tensors])
         array_of: Any = self._call.array_of
         state = {
-            name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state.get(name)
+            name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state[name]
             for name in names
             if self._names.first(name) not in self._missing
         }

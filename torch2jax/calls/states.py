@@ -73,7 +73,7 @@ class Names:
 
         Raises:
             TypeError: it is no mapping.
-            RuntimeError: it has a name that the module lacks.
+            RuntimeError: it has a name of no parameter or buffer.
             ValueError: it has two arrays for one tensor, as `torch.func.functional_call` raises it: a gradient would be
                 of one of them; or an array for a part of a tensor.
         """
@@ -89,12 +89,21 @@ class Names:
                 f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
                 "t2j(module.state_dict()), or params | buffers of t2j(module).split()"
             )
-        unknown = [name for name in state if name not in self.tensors and name not in self.persistent]
+        unknown = [name for name in state if name not in self.tensors and not self._is_extra(name)]
         if not unknown:
             return
+        if unknown[0] in self.persistent:
+            raise RuntimeError(
+                f"state_dict has {unknown[0]!r}, a name that only {type(self.module).__name__}.state_dict() makes, by "
+                "code of its own; wanted names of named_parameters() and named_buffers()"
+            )
         lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
         more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
+
+    def _is_extra(self, name: str) -> bool:
+        """Whether a module's own ``get_extra_state`` gives what has this name."""
+        return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
 
     def _one_of_each(self, state: Mapping[str, Any], is_one: Callable[[Any, Any], bool]) -> Mapping[str, Any]:
         self._expect(state)
@@ -156,7 +165,8 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
         state = {name: _array_of(names.tensors[name]) for name in own}
     else:
         state = names.one_of_each(state)
-    trained = {names.first(name) for name, tensor in names.tensors.items() if tensor.requires_grad}
+    parameters = module.named_parameters(remove_duplicate=False)
+    trained = {names.first(name) for name, parameter in parameters if parameter.requires_grad}
     params = {name: array for name, array in state.items() if names.first(name) in trained}
     return params, {name: array for name, array in state.items() if name not in params}
 
@@ -191,7 +201,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
     for name, value in given.items():
         tensor = names.tensors.get(name)
         if tensor is None:
-            extra.append((_owner_of_extra_state(module, name), value))
+            extra.append((module.get_submodule(name.rpartition(".")[0]), value))
             continue
         if tensor.is_meta:
             raise RuntimeError(f"{name!r} is on the meta device and holds no values: call module.to_empty() first")
@@ -201,16 +211,6 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
             overwrite(tensor, value)
     for owner, value in extra:
         owner.set_extra_state(value)
-
-
-def _owner_of_extra_state(module: torch.nn.Module, name: str) -> torch.nn.Module:
-    path, _, last = name.rpartition(".")
-    if last == "_extra_state":
-        return module.get_submodule(path)
-    raise RuntimeError(
-        f"load cannot tell which tensor {name!r} is, a name that hooks of {type(module).__name__}.state_dict() make: "
-        "call module.load_state_dict(j2t(state))"
-    )
 
 
 def _tensor_of(value: Any) -> torch.Tensor:

@@ -180,7 +180,7 @@ class TranslatedModule(Generic[P, R]):
         def __getattr__(self, name: str):
             raise AttributeError(_told_of(self, name), name=name, obj=self)
 
-    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """What of a state is trained, and the rest: ``params, buffers = t2j(module).split()``.
 
         Each tensor has one entry. A tied weight has its first name, or, of a state that is given, that which it has
