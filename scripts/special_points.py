@@ -1,16 +1,20 @@
-"""Compares derivatives at special points with PyTorch's, for the whole operator database, and writes a page of them.
+"""Compares derivatives at special points with PyTorch's, and writes a page of them.
 
 Points are zeros of both signs, ones, halves, ties, the numbers among an entry's arguments, infinities, and equal
-arguments. An entry that takes longer than a minute is left where it is.
+arguments. One table of the page is of the operator database, in double precision; an entry that takes longer than a
+minute is left where it is. The other is of losses, activations, distances, norms and other functions with their
+options (tests/ops/database/functionals.py), in single precision too.
 
-    python -m scripts.special_points                   # all, and docs/special-points.md
-    python -m scripts.special_points 'nn.functional.*' # some, without the page
+    python -m scripts.special_points                          # all, and docs/special-points.md
+    python -m scripts.special_points --table functionals      # one table, and its part of the page
+    python -m scripts.special_points 'nn.functional.*'        # some, without the page
 """
 
 import argparse
 import collections
+import fnmatch
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +24,8 @@ import torch
 from tests.compiling import keep_context, set_flags
 from tests.ops.database import Refused, cases, entries, full_name
 from tests.ops.database.exceptions import excluded, has_values, is_drawn
-from tests.ops.database.special import compared, points
+from tests.ops.database.functionals import FUNCTIONALS, Functional
+from tests.ops.database.special import Found, compared, points
 
 PAGE = Path(__file__).parents[1] / "docs" / "special-points.md"
 SAMPLES = 2
@@ -50,12 +55,44 @@ class Tried(NamedTuple):
     rows: list[Row]
 
 
+class _Differing:
+    """Where the derivatives of an entry differ, by order."""
+
+    def __init__(self, name: str, counts: collections.Counter):
+        self._name, self._counts = name, counts
+        self._places: dict[str, list] = collections.defaultdict(list)
+
+    def compare(self, point: str, function: Callable, tensors: list[torch.Tensor]) -> None:
+        """Compares the derivatives at a point."""
+        try:
+            found: list[Found] = compared(function, tensors)
+        except Refused:
+            self._counts["refused"] += 1
+            return
+        except TimeoutError:
+            raise
+        except Exception as error:
+            self._places[f"error: {type(error).__name__}"].append((point, str(error)[:120], ""))
+            return
+        for each in found:
+            self._counts[each.kind] += 1
+            if each.kind == "differs":
+                self._places[each.order].append((point, each.got, each.wanted))
+
+    def rows(self) -> list[Row]:
+        """One for each order."""
+        return [
+            Row(self._name, order, tuple(dict.fromkeys(name for name, _, _ in places)), places[0][1], places[0][2])
+            for order, places in self._places.items()
+        ]
+
+
 def _expire(*_) -> None:
     raise TimeoutError
 
 
 def tried(pattern: str) -> Tried:
-    """What comes of the entries whose name matches."""
+    """What comes of the entries of the database whose name matches."""
     counts: collections.Counter = collections.Counter()
     rows: list[Row] = []
     signal.signal(signal.SIGALRM, _expire)
@@ -65,61 +102,84 @@ def tried(pattern: str) -> Tried:
         if left_out or not op.supports_dtype(torch.float64, "cpu"):
             continue
         counts["entries"] += 1
+        differing = _Differing(name, counts)
         signal.alarm(SECONDS)
         try:
-            found = list(_of_entry(op, counts))
+            _try_entry(op, differing)
+            found = differing.rows()
         except TimeoutError:
-            found = [Row(name, "first", (), f"took longer than {SECONDS} s", "")]
+            found = [*differing.rows(), Row(name, "first", (), f"took longer than {SECONDS} s", "")]
         finally:
             signal.alarm(0)
-        for row in found:
-            print(*row, flush=True)
+        _show(found)
         rows += found
     return Tried(counts, rows)
 
 
-def _of_entry(op: Any, counts: collections.Counter) -> Iterator[Row]:
-    differing: dict[str, list] = collections.defaultdict(list)
+def _show(rows: list[Row]) -> None:
+    for row in rows:
+        print(*row, flush=True)
+
+
+def _try_entry(op: Any, differing: _Differing) -> None:
     for case in cases(op, torch.float64, SAMPLES):
         if sum(x.numel() for x in case.tensors) > LARGEST or not has_values(case):
             continue
         for point in points(case):
-            try:
-                found = compared(case.function, point.tensors)
-            except Refused:
-                counts["refused"] += 1
-                continue
-            except TimeoutError:
-                raise
-            except Exception as error:
-                differing[f"error: {type(error).__name__}"].append((point.name, str(error)[:120], ""))
-                continue
-            for each in found:
-                counts[each.kind] += 1
-                if each.kind == "differs":
-                    differing[each.order].append((point.name, each.got, each.wanted))
-    for order, places in differing.items():
-        names = tuple(dict.fromkeys(name for name, _, _ in places))
-        yield Row(full_name(op), order, names, places[0][1], places[0][2])
+            differing.compare(point.name, case.function, point.tensors)
 
 
-def page(found: Tried) -> Iterator[str]:
-    """The lines of the page."""
+def tried_functionals(pattern: str) -> Tried:
+    """What comes of the functionals whose name matches, in double and in single precision."""
+    counts: collections.Counter = collections.Counter()
+    rows: list[Row] = []
+    for functional in FUNCTIONALS:
+        if not fnmatch.fnmatchcase(functional.name, pattern):
+            continue
+        counts["entries"] += 1
+        differing = _Differing(functional.name, counts)
+        for dtype in (torch.float64, torch.float32):
+            _try_functional(functional, dtype, differing)
+        _show(differing.rows())
+        rows += differing.rows()
+    return Tried(counts, rows)
+
+
+def _try_functional(functional: Functional, dtype: torch.dtype, differing: _Differing) -> None:
+    suffix = " (float32)" if dtype == torch.float32 else ""
+    for name, tensors in functional.tensors(dtype):
+        differing.compare(name + suffix, functional.function, tensors)
+
+
+HEAD = """# Special points
+
+Derivatives where functions have kinks, ties or bounds, against PyTorch's: zeros of both signs, ones,
+halves, the numbers among an entry's arguments, infinities, and equal arguments. The first derivative is
+that of `jax.vjp`, the second one is taken of it, and `jax.jvp` is compared with PyTorch's gradient. Where
+PyTorch has nan, a number counts as better. Written by `python -m scripts.special_points` with
+PyTorch {torch} and JAX {jax}.
+
+Most of what differs is at infinities, where one of the two has nan or an infinity of another sign, or a
+second derivative at a kink, which does not exist. Each table has one line for an entry and a kind of
+derivative, with values of the first point.
+"""
+TABLES = {
+    "database": ("The operator database", tried),
+    "functionals": ("Functions with their options", tried_functionals),
+}
+INTRODUCTIONS = {
+    "database": "{entries} entries, in float64",
+    "functionals": "{entries} losses, activations, distances, norms, densities and others, in float64 and float32",
+}
+
+
+def section(table: str, found: Tried) -> Iterator[str]:
+    """The lines of a table."""
     counts = found.counts
-    yield "# Special points"
+    yield f"## {TABLES[table][0]}"
     yield ""
-    yield "Derivatives where functions have kinks, ties or bounds, against PyTorch's: zeros of both signs, ones,"
-    yield "halves, the numbers among an entry's arguments, infinities, and equal arguments, in float64. The first"
-    yield "derivative is that of `jax.vjp`, the second one is taken of it, and `jax.jvp` is compared with PyTorch's"
-    yield "gradient. Where PyTorch has nan, a number counts as better. Written by"
-    version = torch.__version__.partition("+")[0]
-    yield f"`python -m scripts.special_points` with PyTorch {version} and JAX {jax.__version__}."
-    yield ""
-    yield f"{counts['entries']} entries of the operator database: {counts['agrees']} derivatives agree,"
-    yield f"{counts['better']} are better, {counts['differs']} differ, of which the table has one line for each entry."
-    yield ""
-    yield "Most of what differs is at infinities, where one of the two has nan or an infinity of another sign, or a"
-    yield "second derivative at a kink, which does not exist."
+    yield INTRODUCTIONS[table].format(entries=counts["entries"]) + ":"
+    yield f"{counts['agrees']} derivatives agree, {counts['better']} are better, {counts['differs']} differ."
     yield ""
     yield "| entry | what | points | here | PyTorch |"
     yield "|---|---|---|---|---|"
@@ -129,18 +189,36 @@ def page(found: Tried) -> Iterator[str]:
         yield f"| {row.entry} | {what} | {', '.join(row.points)} | `{got}` | `{wanted or '-'}` |"
 
 
+def _sections(path: Path) -> dict[str, str]:
+    """Those of a page that is there, by title."""
+    parts = path.read_text().split("\n## ")[1:] if path.exists() else []
+    return {part.partition("\n")[0]: "## " + part.rstrip("\n") for part in parts}
+
+
+def write(path: Path, found: dict[str, Tried]) -> None:
+    """Writes the page, with the tables that were not tried as they were."""
+    sections = _sections(path)
+    for table, each in found.items():
+        sections[TABLES[table][0]] = "\n".join(section(table, each))
+    head = HEAD.format(torch=torch.__version__.partition("+")[0], jax=jax.__version__)
+    titles = [title for title, _ in TABLES.values() if title in sections]
+    path.write_text("\n".join([head, *("\n".join((sections[title], "")) for title in titles)]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern", nargs="?", default="*")
+    parser.add_argument("--table", choices=TABLES)
     parser.add_argument("--output", type=Path, default=PAGE)
     arguments = parser.parse_args()
     set_flags()
     keep_context()
+    tables = [arguments.table] if arguments.table else list(TABLES)
     with jax.enable_x64(True):
-        found = tried(arguments.pattern)
-    print(dict(found.counts))
+        found = {table: TABLES[table][1](arguments.pattern) for table in tables}
+    print({table: dict(each.counts) for table, each in found.items()})
     if arguments.pattern == "*":
-        arguments.output.write_text("\n".join(page(found)) + "\n")
+        write(arguments.output, found)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.ops.database import Refused, cases, entry
+from tests.ops.database.functionals import FUNCTIONALS
 from tests.ops.database.special import compared, points
 
 INFINITY = float("inf")
@@ -26,6 +27,12 @@ NAMED = {
     "atan2": (torch.atan2, [0.0, -0.0, 0.0, 0.0, 1.0], [0.0, 0.0, -1.0, 1.0, 0.0]),
     "atan2 of negative zeros": (torch.atan2, [-0.0, 0.0], [-0.0, -0.0]),
     "ldexp": (torch.ldexp, [1.0, 2.0, 0.0, 3.0], [0.5, -2.0, 3.0, 0.0]),
+    "hypot": (torch.hypot, [1.0, 0.5, -1.0, 3.0, INFINITY, 0.0], [1.0, 0.5, 1.0, 4.0, 1.0, -INFINITY]),
+    "logaddexp": (torch.logaddexp, [0.0, INFINITY, -INFINITY, 1.0, -INFINITY], [INFINITY, 0.0, 1.0, 1.0, INFINITY]),
+    "logaddexp2": (torch.logaddexp2, [0.0, INFINITY, -INFINITY, 1.0, 2.0], [INFINITY, 0.0, 1.0, 1.0, -INFINITY]),
+    "smooth_l1_loss of an infinite target": (F.smooth_l1_loss, [0.0, 1.0], [INFINITY, -INFINITY]),
+    "huber_loss of an infinite target": (F.huber_loss, [0.0, 1.0], [INFINITY, -INFINITY]),
+    "entr": (torch.special.entr, [0.0, -0.0, -1.0, 1.0, 0.5, INFINITY]),
     "xlogy": (torch.xlogy, [0.0, 0.0, 0.0, 1.0, 0.0], [0.0, -1.0, 2.0, 0.0, INFINITY]),
     "xlog1py": (torch.special.xlog1py, [0.0, 0.0, 0.0, 1.0, 0.0], [-1.0, -2.0, 0.0, -1.0, INFINITY]),
     "copysign": (torch.copysign, [0.0, -0.0, 1.0, -1.0, 0.0], [0.0, 1.0, -1.0, 0.0, -1.0]),
@@ -35,6 +42,7 @@ NAMED = {
     "softplus": (lambda x: F.softplus(x, 2, threshold=2), KINKS),
     "softplus, beta=0": (lambda x: F.softplus(x, 0.0), [*KINKS, INFINITY, -INFINITY]),
     "softplus, beta=0, a threshold below": (lambda x: F.softplus(x, 0.0, -1.0), [*KINKS, INFINITY]),
+    "celu, alpha=-1": (lambda x: F.celu(x, -1.0), KINKS),
     "celu": (lambda x: F.celu(x, 0.5), KINKS),
     "elu": (lambda x: F.elu(x, 2.0), KINKS),
     "selu": (F.selu, KINKS),
@@ -51,6 +59,9 @@ REVERSE_ONLY = {
     "lp_pool1d": (lambda x: F.lp_pool1d(x, 2, 2), [[0.0, 0.0, 0.0, 0.0]]),
     "polar": (lambda x, y: torch.view_as_real(torch.polar(x, y)), [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]),
     "prelu": (F.prelu, [0.0, -0.0, 1.0], [0.25]),
+    "lgamma": (torch.lgamma, [0.0, -0.0, 1.0]),
+    "digamma": (torch.digamma, [0.0, -0.0, 1.0]),
+    "ndtri": (torch.special.ndtri, [0.0, 0.5, 1.0]),
 }
 # Those of the database whose derivatives are PyTorch's at all points; docs/special-points.md has the others.
 SAMPLED = ("abs", "max.binary", "norm", "linalg.vector_norm", "sqrt", "amax", "sign")
@@ -81,6 +92,18 @@ def test_where_pytorchs_modes_disagree_gradients_are_those_of_reverse_mode(name)
     function, *values = REVERSE_ONLY[name]
     first, *_ = compared(function, [torch.tensor(x, dtype=torch.float64) for x in values])
     assert first.kind == "agrees"
+
+
+# As `SAMPLED`, of functions with their options.
+FUNCTIONS = ("logit, eps=0.1", "kl_div, log_target=False", "binary_cross_entropy", "normalize, p=2.0, eps=0.0")
+FUNCTIONS += ("std, correction=3", "cdist, p=1.5", "cross_entropy, weight, mean", "kl_divergence of Bernoulli")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_with_their_options(name):
+    (functional,) = [x for x in FUNCTIONALS if x.name == name]
+    found = {at: compared(functional.function, tensors) for at, tensors in functional.tensors(torch.float64)}
+    assert [(at, x) for at, each in found.items() for x in each if x.kind == "differs"] == []
 
 
 @pytest.mark.parametrize("name", SAMPLED)

@@ -45,7 +45,8 @@ def _trigamma(x):
 
 @jax.custom_jvp
 def _digamma(x):
-    return lax.digamma(x)
+    """``lax.digamma`` with the limit at zero, from above or below, where XLA has none."""
+    return where(lax.eq(x, like(x, 0)), lax.neg(lax.div(like(x, 1), x)), lax.digamma(x))
 
 
 @_digamma.defjvp
@@ -55,8 +56,7 @@ def _(primals, tangents):
 
 @floating_real(torch.digamma, torch.special.digamma, torch.special.psi)
 def digamma(input):
-    # PyTorch has the limit from above at zero, where XLA has none.
-    return where(lax.eq(input, like(input, 0)), lax.neg(lax.div(like(input, 1), input)), _digamma(input))
+    return _digamma(input)
 
 
 @jax.custom_jvp
@@ -156,9 +156,40 @@ def igammac(input, other):
     return _incomplete(lax.igammac, input, other, -1)
 
 
+@jax.custom_jvp
+def _ndtri(x):
+    return jax.scipy.special.ndtri(x)
+
+
+@_ndtri.defjvp
+def _(primals, tangents):
+    """Of an infinite slope at zero and one, where that of the function itself is none."""
+    result = _ndtri(*primals)
+    slope = lax.mul(lax.exp(lax.mul(lax.square(result), like(result, 0.5))), like(result, math.sqrt(2 * math.pi)))
+    return result, lax.mul(slope, *tangents)
+
+
 @floating_real(torch.special.ndtri)
 def ndtri(input):
-    return jax.scipy.special.ndtri(input)
+    return _ndtri(input)
+
+
+@jax.custom_jvp
+def _entropy(x):
+    positive = lax.gt(x, like(x, 0))
+    product = lax.neg(lax.mul(x, lax.log(where(positive, x, like(x, 1)))))
+    outside = where(lax.eq(x, like(x, 0)), like(x, 0), where(lax.ne(x, x), x, like(x, -np.inf)))
+    return where(positive, product, outside)
+
+
+@_entropy.defjvp
+def _(primals, tangents):
+    return _entropy(*primals), lax.mul(lax.neg(lax.add(lax.log(*primals), like(primals[0], 1))), *tangents)
+
+
+@floating_real(torch.special.entr)
+def entr(input):
+    return _entropy(input)
 
 
 @floating_real(torch.Tensor.polygamma)

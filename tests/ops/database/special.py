@@ -31,6 +31,10 @@ ALIKE = {
 }
 
 
+# Relative and absolute ones.
+TOLERANCES = {"float64": (1e-5, 1e-7), "float32": (1e-3, 1e-5)}
+
+
 class Point(NamedTuple):
     """Values for the tensors of a function."""
 
@@ -45,6 +49,8 @@ class Found(NamedTuple):
     kind: str
     got: str = ""
     wanted: str = ""
+    at: tuple[int, ...] = ()
+    """Which elements differ, of the first tensor where any does."""
 
 
 def _filled(like: torch.Tensor, values: list[float]) -> torch.Tensor:
@@ -120,7 +126,8 @@ def _compared(derivatives: Derivatives) -> list[Found]:
     cotangents = [x.numpy() for x in derivatives.cotangents]
     pushed = sum(float(np.vdot(c, x)) for c, x in zip(cotangents, derivatives.push(*inputs), strict=True))
     pulled = sum(float(np.vdot(t, x)) for t, x in zip(tangents, expected, strict=True))
-    found.append(_found("forward", [np.asarray(pushed)], [np.asarray(pulled)]))
+    dtype = expected[0].dtype
+    found.append(_found("forward", [np.asarray(pushed, dtype)], [np.asarray(pulled, dtype)]))
     return found
 
 
@@ -147,11 +154,14 @@ def _found(order: str, got: list, wanted: list) -> Found:
     kind = "agrees"
     for a, b in pairs:
         is_better = np.isnan(b) & ~np.isnan(a)
-        if not np.allclose(np.where(is_better, 0, a), np.where(is_better, 0, b), 1e-5, 1e-7, equal_nan=True):
-            return Found(order, "differs", _shown(got), _shown(wanted))
+        agrees = is_better | np.isclose(a, b, *TOLERANCES[b.dtype.name], equal_nan=True)
+        if not agrees.all():
+            return Found(
+                order, "differs", _shown(a, agrees), _shown(b, agrees), tuple(np.flatnonzero(~agrees).tolist())
+            )
         kind = "better" if is_better.any() else kind
     return Found(order, kind)
 
 
-def _shown(arrays: list) -> str:
-    return str([np.round(np.asarray(x).ravel()[:5].astype(float), 4).tolist() for x in arrays])
+def _shown(array: np.ndarray, agrees: np.ndarray) -> str:
+    return str(np.round(array[~agrees][:5].astype(float), 4).tolist())

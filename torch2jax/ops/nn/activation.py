@@ -90,15 +90,15 @@ def _rectify(x, negative):
     return where(lax.gt(x, like(x, 0)), x, negative(x))
 
 
-def _expm1_below(x):
-    """``expm1`` of the values below zero; elsewhere it could overflow, and make the derivative NaN."""
-    return lax.expm1(where(lax.gt(x, like(x, 0)), like(x, 0), x))
+def _expm1_below(x, factor):
+    """``expm1`` of the values below zero, times a factor; elsewhere it could overflow, and make the derivative NaN."""
+    return lax.expm1(_times(where(lax.gt(x, like(x, 0)), like(x, 0), x), factor))
 
 
 @activation(F.elu, fits=("alpha",))
 def elu(input, *, alpha=1.0, scale=1, input_scale=1):
     def body(x):
-        negative = lax.mul(_expm1_below(_times(x, input_scale)), like(x, alpha))
+        negative = lax.mul(_expm1_below(x, input_scale), like(x, alpha))
         return _times(where(lax.gt(x, like(x, 0)), x, negative), scale)
 
     return _straight_at_kinks(lambda x: lax.eq(x, like(x, 0)), body, input)

@@ -71,18 +71,25 @@ def _smooth(input, target, beta=1.0):
     if beta == 0:
         return _absolute(input, target)
     distance = _absolute(input, target)
-    square = lax.mul(lax.square(lax.sub(input, target)), like(input, 0.5 / beta))
-    return where(lax.lt(distance, like(input, beta)), square, lax.sub(distance, like(input, beta / 2)))
+    is_near = lax.lt(distance, like(input, beta))
+    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5 / beta))
+    return where(is_near, square, lax.sub(distance, like(input, beta / 2)))
+
+
+def _square_where(is_near, input, target):
+    """The square of a difference, which elsewhere may be infinite, and would make the derivative NaN."""
+    return lax.square(where(is_near, lax.sub(input, target), like(input, 0)))
 
 
 def _huber(input, target, delta=1.0):
     if delta <= 0:
         raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}")
     distance = _absolute(input, target)
-    square = lax.mul(lax.square(lax.sub(input, target)), like(input, 0.5))
+    is_near = lax.lt(distance, like(input, delta))
+    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5))
     line = lax.mul(lax.sub(distance, like(input, delta / 2)), like(input, delta))
     # At the bound both are the same number; the second derivative is that of the line, as PyTorch's.
-    return where(lax.lt(distance, like(input, delta)), square, line)
+    return where(is_near, square, line)
 
 
 def _absolute_dtypes(input, target, reduction=MEAN):
