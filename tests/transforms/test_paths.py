@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import threading
 import time
 import warnings
@@ -816,6 +817,31 @@ def test_code_that_handles_everything():
         except:  # noqa: E722 - as there is code that does
             return x * 100
         return y
+
+    agree(function)
+
+
+def test_an_endless_loop_that_handles_everything_is_refused():
+    def function(x):
+        for n in itertools.count(1):
+            try:
+                if (x * n).sum() > 100:
+                    return x * n
+            except:  # noqa: E722 - as there is code that does
+                pass
+
+    with pytest.raises(BranchError, match="on more ways than can be followed"):
+        jax.jit(t2j(function))(INPUTS[0])
+
+
+def test_a_loop_of_tries_that_handles_everything():
+    def function(x):
+        for _ in range(3):
+            try:
+                x = x * 2 if x.sum() > 0 else x + 1
+            except:  # noqa: E722 - as there is code that does
+                x = x * 100
+        return x
 
     agree(function)
 
