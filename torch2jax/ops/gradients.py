@@ -57,8 +57,7 @@ def expect_constant(function: str, **arguments: torch.Tensor) -> None:
     """
     for name, argument in arguments.items():
         history = current().lift(argument).history
-        is_given = isinstance(history, Source) and history.is_given
-        if history is not None and not is_given and torch.is_grad_enabled():
+        if history is not None and not history.is_given and torch.is_grad_enabled():
             raise RuntimeError(
                 f"The function '{function}' is not differentiable with respect to argument '{name}'. This input "
                 "cannot have requires_grad True."

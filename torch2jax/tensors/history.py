@@ -113,6 +113,9 @@ class Node(graph.Node):
         self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
         self._metadata = self._prehooks = self._posthooks = None
 
+    is_given = False
+    """Whether a tensor requires grad since JAX differentiates it: to JAX, an argument is none of the user's tensors."""
+
     metadata = _on_demand("_metadata", dict)
     prehooks = _on_demand("_prehooks", OrderedDict)
     posthooks = _on_demand("_posthooks", OrderedDict)
@@ -231,7 +234,7 @@ class Source(Node):
 
     Args:
         variable: that tensor.
-        is_given: whether it does so since JAX differentiates it: to JAX, an argument is none of the user's tensors.
+        is_given: see `Node.is_given`.
     """
 
     __slots__ = ("_accumulated", "_variable", "is_given", "places")
