@@ -156,6 +156,27 @@ def switches_off(x, y):
     return x * y
 
 
+def ends(x, y):
+    x.requires_grad_(False)
+    return x**2 * y
+
+
+def ends_for_a_while(x, y):
+    """As code that trains one of two networks at a time."""
+    was, before = x.requires_grad, x * y
+    x.requires_grad_(False)
+    assert not x.requires_grad
+    between = x**2 * y
+    x.requires_grad_(was)
+    return before + between + x.sin()
+
+
+def reentrant(x, y):
+    """PyTorch has no derivative by what is closed over; JAX has, and code is told so."""
+    z = checkpoint(lambda a: a.detach() * x, y.detach(), use_reentrant=True)
+    return z * 2 if z.requires_grad else z.detach()
+
+
 def with_random_numbers(x, y):
     noise = torch.rand_like(x)
     return (x * noise if x.requires_grad else x.detach() * noise) * y
@@ -173,7 +194,7 @@ CASES = {
     for function in (
         *(kernel, straight_through, straight_through_by_function, checkpointed, in_checkpoint, by_leaf, of_grad_fn),
         *(of_both, begins_itself, takes_gradients, no_grad_within, written_in_place, writes_to_itself, of_a_view),
-        *(switches_off, with_random_numbers, of_a_number),
+        *(switches_off, ends, ends_for_a_while, with_random_numbers, of_a_number),
     )
 }
 CASES |= {
@@ -315,6 +336,13 @@ def test_gradients_are_those_of_the_way_that_pytorch_goes(name, way, argnums):
 def test_every_way_of_jax(way):
     check("of_both", way, 0)
     check("of_both", way, (0, 1))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("way", ["grad", "jit(grad)", "grad(jit)", "jacfwd"])
+def test_what_a_reentrant_checkpoint_closes_over_requires_grad_where_jax_differentiates_it(way):
+    gradient = WAYS[way](translated(reentrant), 0)(jnp.array(X), jnp.array(Y))
+    np.testing.assert_allclose(gradient, 2 * Y, rtol=1e-6)
 
 
 def asks(x):

@@ -126,12 +126,14 @@ def _without_use(value, needed: list[Torchish]):
 
 
 def _without_history(value):
-    """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for."""
+    """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for, and requires grad then."""
     if not isinstance(value, Torchish) or value.history is None:
         return value
     (array, layout), tape = value.held, current().tape
-    held = Held(array if tape is None else tape.lowered(array), layout)
-    return make_view(value, value._node.grafted(held), value)
+    array = array if tape is None else tape.lowered(array)
+    if current().attempt.is_differentiated(array):
+        return value
+    return make_view(value, value._node.grafted(Held(array, layout)), value)
 
 
 def _without_reentrant(

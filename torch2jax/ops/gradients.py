@@ -69,6 +69,8 @@ def set_requires_grad(self, requires_grad):
     tensor = current().lift(self)
     if requires_grad and tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
         raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
+    if tensor.history is None and not requires_grad:
+        ask(tensor)
     if requires_grad == (tensor.history is not None):
         return self
     if requires_grad:

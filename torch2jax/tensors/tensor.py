@@ -49,7 +49,7 @@ __all__ = [
 CPU = torch.device("cpu")
 _takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
 _as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
-_NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes"))
+_NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes", "_ended"))
 
 
 class Restriction(NamedTuple):
@@ -81,6 +81,8 @@ class Torchish(torch.Tensor):
     _viewed: torch.Tensor | None = None  # what this is a view of, as `Tensor._base` gives it
     _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
     _restriction: Restriction | None = None
+    _ended: tuple | None = None
+    """Where code has ended that it requires grad: the node before, the one since, and the writes until then."""
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
     stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
@@ -224,6 +226,9 @@ class Torchish(torch.Tensor):
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         expect_contained(self._node, "a tensor begins to require grad")
+        if self._ended is not None and self._ended[1:] == (self._node, self._writes[0]):
+            self.change("_node", self._ended[0])
+            return
         held, tape = self.held, current().tape
         source = Source(self, is_given)
         current().attempt.begun.add(source)
@@ -236,10 +241,10 @@ class Torchish(torch.Tensor):
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
         expect_contained(self._node, "a tensor ends to require grad")
-        held, tape = self.held, current().tape
-        if tape is not None:
-            held = Held(tape.lowered(held.array), held.layout)
-        self.change("_node", self._writable().grafted(held))
+        held, tape, before = self.held, current().tape, self._node
+        array = held.array if tape is None else tape.lowered(held.array)
+        self.change("_node", self._writable().grafted(Held(without_gradient(array), held.layout)))
+        self.change("_ended", (before, self._node, self._writes[0]))
 
     def _writable(self):
         """The node; as a region of memory where elements of it are the same memory."""
