@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.ops.database import cases, entry
 from torch2jax import t2j
 
 WIDE = {
@@ -45,6 +46,26 @@ def test_integers_that_are_demanded_to_be_long(array):
         assert result.dtype == jnp.float32
         np.testing.assert_array_equal(result, np.eye(3))
     assert "int64" not in str(jax.make_jaxpr(run)(array, jnp.eye(3)))
+
+
+INDEXED = (
+    "gather",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "put",
+    "scatter",
+    "take",
+    "take_along_dim",
+    "tensor_split",
+)
+INDEXED += ("nn.functional.cross_entropy", "nn.functional.embedding", "nn.functional.nll_loss")
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_rules_take_int32_for_an_index_where_pytorch_wants_int64(name):
+    case = next(x for x in cases(entry(name), torch.float32) if any(t.dtype == torch.int64 for t in x.tensors))
+    t2j(case.function)(*map(t2j, case.twins()))
 
 
 @pytest.mark.parametrize("narrow", WIDE)

@@ -25,7 +25,7 @@ NAMES = (
     *("nn.functional.multilabel_margin_loss", "nn.functional.ctc_loss", "nn.functional.linear_cross_entropy"),
     *("nn.functional.embedding", "nn.functional.embedding_bag", "nn.functional.max_unpool1d"),
     *("nn.functional.max_unpool2d", "nn.functional.max_unpool3d", "_segment_reduce.lengths"),
-    *("_segment_reduce.offsets", "linalg.ldl_solve", "linalg.lu_solve", "lu_solve", "lu_unpack", "tensor_split"),
+    *("_segment_reduce.offsets", "linalg.ldl_solve", "linalg.lu_solve", "lu_solve", "lu_unpack", "tensor_split", "cov"),
 )
 # PyTorch's own decomposition refuses by another index than ours.
 OTHER_TYPE = ("nn.functional.linear_cross_entropy.chunked", "nn.functional.linear_cross_entropy.chunked_none")

@@ -10,7 +10,6 @@ from jax import lax
 
 from ..rules.registry import implements, implements_overloads, implements_tensors
 from ..tensors.dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
-from ..translation import current
 from .arrays import (
     at_least_1d,
     axes_of,
@@ -27,7 +26,7 @@ from .arrays import (
     where,
     widened,
 )
-from .bounds import known_values
+from .bounds import seen
 from .complex import magnitude
 
 aten = torch.ops.aten
@@ -381,15 +380,15 @@ def _weights(count: int, fweights, aweights):
             raise RuntimeError(f"cov(): expected {name} to be {count} numbers, but got shape {tuple(weights.shape)}")
         if weights.is_floating_point() != floating or weights.dtype == torch.bool:
             raise RuntimeError(f"cov(): expected {name} to have {'floating point' if floating else 'integral'} dtype")
-        values = known_values(current().lift(weights))
+        values = seen(weights)
         if values is not None and (values < 0).any():
             raise RuntimeError(f"cov(): {name} cannot be negative")
     if fweights is None or aweights is None:
         weights = fweights if aweights is None else aweights
     else:
         weights = fweights * aweights
-    values = None if weights is None else known_values(current().lift(weights))
-    if values is not None and values.size and values.sum() == 0:
+    values = None if weights is None else seen(weights)
+    if values is not None and values.size and (values.reshape(len(values), -1).sum(1) == 0).any():
         raise RuntimeError("cov(): weights sum to zero, can't be normalized")
     return weights
 

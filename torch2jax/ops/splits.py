@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ..rules.registry import implements_tensors
+from ..tensors.dtypes import canonical
 from ..tensors.split import Part, Split
 from ..tensors.storage import View
 from ..tensors.tensor import Restriction, Torchish
@@ -102,7 +103,7 @@ def tensor_split_indices(self, indices, dim=0):
 @implements_tensors(aten.tensor_split.tensor_indices_or_sections)
 def tensor_split(self, tensor_indices_or_sections, dim=0):
     ndim, name = tensor_indices_or_sections.ndim, "tensor_split expected tensor_indices_or_sections to"
-    if tensor_indices_or_sections.dtype != torch.int64:
+    if canonical(tensor_indices_or_sections.dtype) != canonical(torch.int64):
         kind = tensor_indices_or_sections.type().removeprefix("torch.").removesuffix("Tensor")
         raise RuntimeError(f"{name} have dtype of long, but got {kind}")
     if ndim > 1:
