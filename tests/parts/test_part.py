@@ -874,3 +874,36 @@ def test_what_a_call_leaves_is_freed(x):
         f(x)
     gc.collect()
     assert len(jax.live_arrays()) <= before
+
+
+def test_weights_that_are_sharded(eight_devices):
+    """What PyTorch around the parts is to have of arrays on several devices is taken from these."""
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+
+    class Around(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.steps = module, torch.nn.Buffer(torch.zeros(8))
+
+        def forward(self, x):
+            for _ in range(3):
+                if x.abs().max() > 1e6:
+                    break
+                x = self.inner(x)[:, :8].to(torch.float32, copy=True) / 4
+                self.steps += self.inner[0].weight.sum(0)
+                x[0] = x[0] * 2 + self.inner[0].bias
+                assert "tensor([[" in repr(x)
+            return x
+
+    around, x = Around(), jnp.ones((2, 8))
+    mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    state = jax.device_put(t2j(around.state_dict()), jax.sharding.NamedSharding(mesh, jax.P("model")))
+    expected = t2j(around)(x, return_state_dict=True)
+    for compile in (["inner"], ["inner.0", "inner.1"]):
+        f = t2j(around, compile=compile)
+        for _ in range(2):
+            result, new = f(x, state_dict=state, return_state_dict=True)
+            np.testing.assert_allclose(result, expected[0], 1e-5, 1e-6)
+            for name, array in expected[1].items():
+                np.testing.assert_allclose(new[name], array, 1e-5, 1e-6)
+            assert new["inner.0.weight"].sharding == state["inner.0.weight"].sharding

@@ -326,7 +326,7 @@ def _value_for_shapes(known) -> bytes | None:
 
 
 def _real(known) -> torch.Tensor:
-    return array_to_tensor(evaluate(known))
+    return array_to_tensor(evaluate(known), gathers=True)
 
 
 def _described(leaf, tensors: Sequence[torch.Tensor]) -> Any:

@@ -381,7 +381,7 @@ def _abstract(value) -> jax.ShapeDtypeStruct:
 
 
 def _tensor(value, dtype: torch.dtype | None) -> torch.Tensor:
-    tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value)
+    tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
     return tensor.to(dtype=dtype or tensor.dtype, copy=True)
 
 

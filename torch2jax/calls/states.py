@@ -214,11 +214,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
 
 
 def _tensor_of(value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, jax.Array) and not is_traced(value) and len(value.sharding.device_set) > 1:
-        value = jax.device_get(value)
-    return array_to_tensor(value)
+    return value if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
 
 
 def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:

@@ -81,7 +81,7 @@ def _linalg_check_errors(info, api_name, *, is_matrix):
 
 
 def _expect_success(codes, api_name: str, *, is_matrix: bool) -> None:
-    in_pytorch(aten._linalg_check_errors, array_to_tensor(codes), api_name, is_matrix=is_matrix)
+    in_pytorch(aten._linalg_check_errors, array_to_tensor(codes, gathers=True), api_name, is_matrix=is_matrix)
 
 
 def check_success(info, name: str, a, check_errors: bool) -> None:

@@ -185,7 +185,7 @@ def _repr(self, *, tensor_contents=None):
     except TracedValueError:
         return f"tensor(<traced>, shape={tuple(self.shape)}, dtype={self.dtype})"
     with torch._C.DisableTorchFunction():
-        text = repr(array_to_tensor(array).to(self.dtype))
+        text = repr(array_to_tensor(array, gathers=True).to(self.dtype))
     tangent = None if current().dual is None else current().dual.parts(self)[1]
     return text if tangent is None else f"{text[:-1]}, tangent={tangent!r})"
 

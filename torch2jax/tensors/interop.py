@@ -107,18 +107,19 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
         return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
 
 
-def array_to_tensor(array, *, copy: bool = False) -> torch.Tensor:
+def array_to_tensor(array, *, copy: bool = False, gathers: bool = False) -> torch.Tensor:
     """The tensor of a jax array's values.
 
     Args:
-        array: a concrete jax array or numpy array of any shape, on one device.
+        array: a concrete jax array or numpy array of any shape.
         copy: give the tensor memory of its own. Otherwise it has the array's: JAX takes that to be immutable, so that
             nobody may write to the tensor.
+        gathers: take an array that is sharded over several devices from these.
 
     Raises:
         TypeError: the array is traced, or of a dtype that PyTorch lacks.
         RuntimeError: the array was deleted or donated.
-        ValueError: the array is sharded over several devices.
+        ValueError: the array is sharded over several devices, and is not to be gathered.
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
@@ -131,6 +132,8 @@ def array_to_tensor(array, *, copy: bool = False) -> torch.Tensor:
     if array.is_deleted():
         raise RuntimeError("j2t got an array that was deleted or donated to a jitted call; keep a copy of it")
     if len(array.sharding.device_set) > 1:
+        if gathers:
+            return array_to_tensor(np.asarray(array))
         raise ValueError(
             f"j2t got an array sharded over {len(array.sharding.device_set)} devices; wanted one on a single device. "
             "Gather it first, with jax.device_put(array, jax.devices()[0])"

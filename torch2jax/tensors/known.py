@@ -150,7 +150,7 @@ def real(known) -> torch.Tensor:
         if isinstance(known, jax.Array) and next(iter(known.devices())).platform != "cpu":
             with evaluating():
                 known = jax.device_put(known, jax.local_devices(backend="cpu")[0])
-        return array_to_tensor(known)
+        return array_to_tensor(known, gathers=True)
 
 
 def evaluate(known) -> jax.Array:
