@@ -5,10 +5,16 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..rules.registry import implements, implements_tensors
+from ..errors import TracedValueError
+from ..rules.registry import implements, implements_selected, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
+from ..tensors.traced import is_traced
+from ..transforms.ranges import range_of
 from ..transforms.vmap import of_all_examples
+from ..translation import current
 from .arrays import is_float, like, where
+from .bounds import known_values
+from .selection import flatten
 
 aten = torch.ops.aten
 
@@ -102,6 +108,23 @@ def histogramdd_from_bin_tensors(input, bins, *, weight=None, density=False):
     return _count(_points(input, input.shape[-1]), bins, weight, density)
 
 
+def _length(input, minlength: int) -> int:
+    """How many counts there are. A program that decides the values may show that they are less than `minlength`."""
+    examples = current().lift(of_all_examples(input))  # of which all are counted up to the same number
+    refusal = "bincount only supports 1-d non-negative integral inputs, got a negative number"
+    if examples.numel() and is_traced(examples.read()) and known_values(examples) is None:
+        least, most = range_of(examples.read())
+        if most < 0:
+            raise RuntimeError(refusal)
+        if least >= 0 and most < minlength:
+            return minlength
+        way = f"; minlength={minlength} does where x is seen to be less, as x.clamp(0, {minlength - 1}) is"
+        raise TracedValueError(f"the number of results of torch.bincount(x){way if minlength else ''},")
+    if examples.numel() and int(examples.min()) < 0:
+        raise RuntimeError(refusal)
+    return max(minlength, int(examples.max()) + 1 if examples.numel() else 0)
+
+
 @implements_tensors(torch.bincount, torch.Tensor.bincount, aten.bincount.default, takes=INTEGERS)
 def bincount(input, weights=None, minlength=0):
     if input.ndim != 1:
@@ -110,10 +133,17 @@ def bincount(input, weights=None, minlength=0):
         raise RuntimeError(f"minlength should be >= 0, got {minlength}")
     if weights is not None and weights.shape != input.shape:
         raise RuntimeError(f"weights should be 1-d and have the same length as input, got {list(weights.shape)}")
-    examples = of_all_examples(input)  # of which all are counted up to the same number
-    if examples.numel() and int(examples.min()) < 0:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs, got a negative number")
-    size = max(minlength, int(examples.max()) + 1 if examples.numel() else 0)
+    size = _length(input, minlength)
+    if weights is None:
+        weights = torch.ones_like(input, dtype=torch.int64)
+    elif weights.dtype != torch.float32:
+        weights = weights.double()
+    return torch.zeros(size, dtype=weights.dtype).index_add(0, input.long(), weights)
+
+
+@implements_selected(torch.bincount, torch.Tensor.bincount)
+def bincount_of_chosen(input, weights=None, minlength=0):
+    size = _length(flatten(input).rows.flatten(), minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:

@@ -1,0 +1,158 @@
+"""Between which bounds traced integers are, as the steps that compute them show."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import core
+from jax._src.interpreters import batching, partial_eval as pe
+from jax.extend.core import Literal
+
+from .traces import without_derivatives
+
+__all__ = ["range_of"]
+
+Range = tuple[int, int]
+
+_DEPTH = 24
+_KEEPING = {  # steps whose results are some of the elements of their first operand
+    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice", "copy"),
+    *("reduce_max", "reduce_min", "cummax", "cummin"),
+}
+_ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, None, 0), "ge": (0, None, None, -1)}
+"""What is added to c for the bounds of x, below and above, where ``x < c`` and so on is true; and where it is not."""
+
+
+def range_of(array) -> Range:
+    """The least and the greatest that the elements of an array of integers or bools can be."""
+    return _range(without_derivatives(array), {}, _DEPTH)
+
+
+def _range(value: Any, assumed: Mapping[int, Range], depth: int) -> Range:
+    if isinstance(value, batching.BatchTracer):
+        return _range(value.val, assumed, depth)
+    if not isinstance(value, core.Tracer):
+        return _of_values(np.asarray(value))
+    dtype: Any = value.dtype
+    if not isinstance(value, pe.DynamicJaxprTracer):
+        return _of_dtype(dtype)
+    constant = value.val.val if isinstance(value.val, Literal) else value._trace.get_const(value)
+    if constant is not None:
+        return _range(constant, assumed, depth)
+    bounds = _of_dtype(dtype)
+    if id(value.val) in assumed:
+        return assumed[id(value.val)]
+    step: Any = value.parent
+    if step is None or not depth:
+        return bounds
+    found = _of_step(step, step.outvars.index(value.val), assumed, depth - 1)
+    # What is beyond the dtype has overflowed, and may be anything.
+    return found if found is not None and bounds[0] <= found[0] <= found[1] <= bounds[1] else bounds
+
+
+def _of_values(values: np.ndarray) -> Range:
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+
+
+def _of_dtype(dtype) -> Range:
+    if np.dtype(bool) == dtype:
+        return 0, 1
+    info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.iinfo(np.int64)
+    return int(info.min), int(info.max)
+
+
+def _either(ranges) -> Range:
+    lows, highs = zip(*ranges, strict=True)
+    return min(lows), max(highs)
+
+
+def _of_step(step, place: int, assumed, depth: int) -> Range | None:
+    name, operands = step.primitive.name, step.in_tracers
+    if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):
+        return None
+    if name == "select_n":
+        cases = [(case, _assumption(operands[0], bool(which))) for which, case in enumerate(operands[1:])]
+        ranges = [_range(case, {**assumed, **more}, depth) for case, more in cases if more is not None]
+        return _either(ranges) if ranges else None
+    if name in ("argmax", "argmin"):
+        return 0, operands[0].aval.shape[step.params["axes"][0]] - 1
+    if name == "iota":
+        return 0, max(step.params["shape"][step.params["dimension"]] - 1, 0)
+    if name == "convert_element_type":
+        return _range(operands[0], assumed, depth)
+    if name in _RULES:
+        return _RULES[name](*(_range(x, assumed, depth) for x in operands))
+    # What is assumed of an element says nothing of one at another place.
+    if name == "sort":
+        return _range(operands[place], {}, depth)
+    if name == "gather" and step.params["mode"] not in (
+        lax.GatherScatterMode.CLIP,
+        lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    ):
+        return None
+    if name in _KEEPING or name == "gather":
+        return _range(operands[0], {}, depth)
+    return _either(_range(x, {}, depth) for x in operands) if name in ("concatenate", "pad") else None
+
+
+def _is_whole(operand) -> bool:
+    dtype = operand.aval.dtype
+    return np.dtype(bool) == dtype or jnp.issubdtype(dtype, jnp.integer)
+
+
+def _assumption(predicate, is_true: bool) -> dict[int, Range] | None:
+    """What a comparison with a number says of what is compared, where it is true or false; None if it is never that."""
+    predicate = without_derivatives(predicate)
+    step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None
+    if step is None or step.primitive.name not in _ORDERS or not _is_whole(step.in_tracers[0]):
+        return {}
+    value, other = step.in_tracers
+    low, high = _range(other, {}, 1)
+    if not isinstance(value, pe.DynamicJaxprTracer) or isinstance(value.val, Literal) or low != high:
+        return {}
+    below, above = _ORDERS[step.primitive.name][:2] if is_true else _ORDERS[step.primitive.name][2:]
+    least, most = _range(value, {}, _DEPTH // 2)
+    least = least if below is None else max(least, low + below)
+    most = most if above is None else min(most, low + above)
+    return {id(value.val): (least, most)} if least <= most else None
+
+
+def _product(x: Range, y: Range) -> Range:
+    ends = [a * b for a, b in itertools.product(x, y)]
+    return min(ends), max(ends)
+
+
+def _remainder(x: Range, y: Range) -> Range | None:
+    if y[0] <= 0 <= y[1]:
+        return None
+    most = max(map(abs, y)) - 1
+    return max(min(x[0], 0), -most), min(max(x[1], 0), most)
+
+
+def _quotient(x: Range, y: Range) -> Range | None:
+    if y[0] <= 0:
+        return None
+    ends = [int(a / b) if abs(a) < 2**53 else a // b for a, b in itertools.product(x, y)]
+    return min(ends) - 1 if min(ends) < 0 else min(ends), max(ends)
+
+
+def _conjunction(x: Range, y: Range) -> Range | None:
+    highs = [high for low, high in (x, y) if low >= 0]
+    return (0, min(highs)) if highs else None
+
+
+_RULES = {
+    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    "clamp": lambda low, x, high: (min(max(x[0], low[0]), high[0]), min(max(x[1], low[1]), high[1])),
+    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
+    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    "neg": lambda x: (-x[1], -x[0]),
+    "mul": _product,
+    "rem": _remainder,
+    "div": _quotient,
+    "and": _conjunction,
+}
