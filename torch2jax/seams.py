@@ -13,11 +13,21 @@ from typing import Any
 
 from .translation import current
 
-__all__ = ["applies", "close_seams", "exchange", "open_seams", "runs_instead_of", "stands_in"]
+__all__ = [
+    "absent",
+    "applies",
+    "awaited",
+    "close_seams",
+    "exchange",
+    "open_seams",
+    "runs_instead_of",
+    "stands_in",
+]
 
 _ABSENT = object()
 _awaited: list[tuple[str, Callable]] = []
 _seams: list[tuple[Any, str, Any]] = []
+_absent: list[tuple[Any, str]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.RLock()
 _calls = 0
@@ -37,6 +47,8 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
             _seams.append((owner, name, stand_in))
             if _calls:
                 _put(owner, name, stand_in)
+    else:
+        _absent.append((owner, name))
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -55,6 +67,8 @@ def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
             exchange(owner, name, property(_chosen(original.fget, body)))
         elif original is not None:
             exchange(owner, name, _chosen(original, body))
+        else:
+            _absent.append((owner, name))
         return body
 
     return register
@@ -126,6 +140,16 @@ def _chosen(original, body: Callable) -> Callable:
         return (original if current() is None else body)(*args, **kwargs)
 
     return stand_in
+
+
+def absent() -> list[tuple[Any, str]]:
+    """What was to be exchanged, and is not there in this release of PyTorch: owners and names."""
+    return list(_absent)
+
+
+def awaited() -> list[tuple[str, Callable]]:
+    """Modules in which something is exchanged once they are imported, by name."""
+    return list(_awaited)
 
 
 def open_seams() -> None:

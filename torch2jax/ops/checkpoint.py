@@ -42,9 +42,11 @@ def _run_body(*args, **kwargs):
     return _body(_Checkpointed(function), *args, **kwargs)
 
 
-@stands_in(torch_checkpoint, "_checkpoint_impl")
-def _run_impl(function, *args, **kwargs):
-    return _impl(_Checkpointed(function), *args, **kwargs)
+if _impl is not None:
+
+    @stands_in(torch_checkpoint, "_checkpoint_impl")
+    def _run_impl(function, *args, **kwargs):
+        return _impl(_Checkpointed(function), *args, **kwargs)
 
 
 @functools.cache

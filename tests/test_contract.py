@@ -1,0 +1,130 @@
+"""What the package expects of PyTorch and JAX, private names above all. Run it first with a new release of either.
+
+Nothing is compiled here. A failure names what the release has taken away, or added.
+"""
+
+import ast
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch2jax
+from torch2jax import seams
+from torch2jax.rules.tables import PROVIDED
+
+ROOT = Path(torch2jax.__file__).parent
+LIBRARIES = ("jax", "jaxlib", "torch")
+# Names that the package asks for, and does without.
+OPTIONAL = {"jax.Inline", "jax.Inline.JAX_EARLY"}
+# Keywords that are taken off before a rule sees them, or are always given by place.
+TAKEN_OFF = {"out", "device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "generator", "self"}
+
+
+def _used_names(tree: ast.Module) -> Iterator[str]:
+    """The dotted names of the libraries that a file imports, and what it looks up in these."""
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [(alias.asname or alias.name.partition(".")[0], alias) for alias in node.names]
+            imported |= {name: alias.name if alias.asname else name for name, alias in names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    yield from imported.values()
+    for node in ast.walk(tree):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if parts and isinstance(node, ast.Name) and node.id in imported:
+            yield ".".join((imported[node.id], *reversed(parts)))
+
+
+def _is_there(name: str) -> bool:
+    """Whether a name leads to something. What a value has, which is neither a module nor a class, is not looked up."""
+    parts = name.split(".")
+    found, known = None, 0
+    for count in range(1, len(parts) + 1):
+        try:
+            found, known = importlib.import_module(".".join(parts[:count])), count
+        except ImportError:
+            break
+    for part in parts[known:]:
+        if not isinstance(found, (types.ModuleType, type)):
+            return True
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return bool(known)
+
+
+@pytest.mark.filterwarnings("ignore")  # that a name is to go: it is there
+@pytest.mark.parametrize("room", sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py")}))
+def test_every_name_of_the_libraries_is_there(room):
+    paths = (ROOT / room).rglob("*.py") if (ROOT / room).is_dir() else [ROOT / room]
+    gone = {
+        f"{name}, in {path.relative_to(ROOT)}"
+        for path in paths
+        for name in _used_names(ast.parse(path.read_text()))
+        if name.partition(".")[0] in LIBRARIES and name not in OPTIONAL and not _is_there(name)
+    }
+    assert not gone
+
+
+def test_a_name_that_is_gone_is_found():
+    found = set(_used_names(ast.parse("import torch as t\nt.nn.functional.nowhere(1).real")))
+    assert "torch.nn.functional.nowhere" in found
+    assert not _is_there("torch.nn.functional.nowhere")
+    assert _is_there("torch.nn.functional.relu")
+
+
+def test_every_seam_has_its_target():
+    for name in {name for name, _ in seams.awaited()}:
+        if name.startswith("torch."):
+            importlib.import_module(name)
+    seams.open_seams()
+    seams.close_seams()
+    assert not seams.absent()
+
+
+def _arguments(function) -> Iterator[str]:
+    """The keywords of a function of Python, and those of an operator that are keywords alone."""
+    if isinstance(function, torch._ops.OpOverload):
+        yield from (x.name for x in function._schema.arguments if x.kwarg_only and not x.is_out)
+    elif isinstance(function, torch._ops.OpOverloadPacket):
+        for overload in function.overloads():
+            yield from _arguments(getattr(function, overload))
+    elif inspect.isfunction(function) and not function.__name__.startswith("__"):
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+        yield from (x.name for x in parameters if x.kind in (x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD))
+
+
+def test_rules_take_every_keyword():
+    missing = set()
+    for function, rule in PROVIDED.functions.items():
+        if not hasattr(rule, "body"):
+            continue
+        try:
+            parameters = inspect.signature(rule.body).parameters.values()
+        except ValueError:  # of a function of PyTorch's, which is run as it is
+            continue
+        if any(x.kind is x.VAR_KEYWORD for x in parameters):
+            continue
+        taken = TAKEN_OFF.union(x.name for x in parameters)
+        missing |= {
+            f"{name}= of {function}" for name in _arguments(function) if not name.startswith("_") and name not in taken
+        }
+    assert not missing
+
+
+def test_operators_of_rules_are_there():
+    """Rules by name are of operators that a library or another release of PyTorch has."""
+    names = [function for function in PROVIDED.functions if isinstance(function, str)]
+    assert all(name.count("::") == 1 for name in names)
+    ours = [name for name in names if name.startswith("aten::")]
+    found = [name for name in ours if hasattr(torch.ops.aten, name.removeprefix("aten::"))]
+    assert set(ours) - set(found) <= {"aten::cholesky", "aten::linalg_polar", "aten::linalg_matrix_sqrth"}
