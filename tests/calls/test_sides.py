@@ -27,6 +27,7 @@ WRONG = {
     "a class of functions": (t2j, Square, r"wanted a function: t2j\(Square.apply\)"),
     "a class": (t2j, dict, "got the class dict"),
     "a generator": (t2j, torch.Generator(), "got a Generator"),
+    "an iterator": (t2j, MODULE.parameters(), r"got a generator; wanted.*t2j\(list"),
     "a device": (t2j, torch.device("cpu"), "got a device"),
     "a function of JAX's": (t2j, jnp.sin, "jax.numpy.sin, which is JAX's already"),
     "another": (t2j, jnp.sum, "jax.numpy.sum, which is JAX's"),

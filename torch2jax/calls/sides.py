@@ -4,6 +4,7 @@ import functools
 import numbers
 import os
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -71,6 +72,8 @@ def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
     if isinstance(thing, (str, os.PathLike)):
         path = os.fspath(thing)
         raise TypeError(f"{name} got {thing!r}; wanted {wanted}. Is it a file? Then {of_file.format(path)}")
+    if isinstance(thing, Iterator):
+        wanted += f". What it gives, one after the other: {name}(list(...)), or {name}(dict(...)) of names and values"
     raise TypeError(f"{name} got {_name(thing)}; wanted {wanted}")
 
 

@@ -322,7 +322,7 @@ def _check_classes(input, target, weight=None, reduction=MEAN, ignore_index=-100
     if target.is_floating_point() or not input.ndim:  # probabilities
         return
     values, classes = seen(target), input.shape[min(input.ndim - 1, 1)]
-    if values is not None:
+    if values is not None and outside(values, 0, classes - 1) is not None:
         bad = values[((values < 0) | (values >= classes)) & (values != ignore_index)]
         if bad.size:
             raise IndexError(f"Target {bad[0]} is out of bounds.")
