@@ -1,5 +1,7 @@
 """The rules, one file for each family of PyTorch's documentation. Importing this package registers them."""
 
+import importlib.util
+
 from ..rules.tables import PROVIDED
 from . import (
     arithmetic as arithmetic,
@@ -27,7 +29,6 @@ from . import (
     metadata as metadata,
     mutation as mutation,
     nn as nn,
-    observers as observers,
     optimizers as optimizers,
     prims as prims,
     products as products,
@@ -54,5 +55,8 @@ from . import (
     view_copies as view_copies,
     views as views,
 )
+
+if importlib.util.find_spec("torch.ao.quantization") is not None:  # which PyTorch means to leave to torchao
+    from . import observers as observers
 
 PROVIDED.are_pytorchs = False  # what is declared from here on is the user's, and may be anything

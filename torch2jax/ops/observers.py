@@ -3,9 +3,12 @@
 Each question would double the ways through a network that has many of them. They choose between tensors instead.
 """
 
+import contextlib
+
 import numpy as np
 import torch
 from jax import lax
+from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
 from torch.ao.quantization.fake_quantize import FakeQuantize
 from torch.ao.quantization.observer import MovingAverageMinMaxObserver, UniformQuantizationObserverBase
 from torch.ao.quantization.utils import check_min_max_valid
@@ -116,18 +119,57 @@ def fake_quantize(self, X):
 def _observe(module, x, observes) -> None:
     """What a fake quantizer does first, where it is on."""
     buffers = {name: buffer for name, buffer in module.named_buffers() if not name.endswith("_enabled")}
-    before = {name: buffer.clone() for name, buffer in buffers.items()}
-    module.activation_post_process(x)
-    for old, new in zip((module.scale, module.zero_point), module.calculate_qparams(), strict=True):
-        if old.shape != new.shape:
-            old.resize_(new.shape)
-        old.copy_(new)
-    for name, buffer in buffers.items() if observes is not True else ():
-        if buffer.shape != before[name].shape:
+    with _switched(module, buffers, observes):
+        module.activation_post_process(x)
+        for old, new in zip((module.scale, module.zero_point), module.calculate_qparams(), strict=True):
+            if old.shape != new.shape:
+                old.resize_(new.shape)
+            old.copy_(new)
+
+
+@contextlib.contextmanager
+def _switched(module, tensors: dict[str, torch.Tensor], is_on):
+    """What is written to tensors here counts where a switch is on.
+
+    Raises:
+        RuntimeError: the switch is traced, and a tensor would get another shape.
+    """
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    yield
+    for name, tensor in tensors.items() if is_on is not True else ():
+        if tensor.shape != before[name].shape:
             raise RuntimeError(
                 f"{type(module).__name__} has seen no channels yet: {name} is of shape {list(before[name].shape)}, and "
-                f"would be of {list(buffer.shape)} if observer_enabled, which is traced, is on. Observe something "
-                "before the call is traced, by the module itself or by a call outside of jit, or leave "
-                "observer_enabled out of state_dict"
+                f"would be of {list(tensor.shape)} if its observer, whose switch is traced, is on. Observe something "
+                "before the call is traced, by the module itself or by a call outside of jit, or leave the switch out "
+                "of state_dict"
             )
-        buffer.copy_(torch.where(observes, buffer, before[name]))
+        tensor.copy_(torch.where(is_on, tensor, before[name]))
+
+
+@implements_tensors(_LearnableFakeQuantize)
+def learnable_fake_quantize(self, X):
+    observes, quantizes = switch(self.static_enabled[0] == 1), switch(self.fake_quant_enabled[0] == 1)
+    if isinstance(observes, bool) and isinstance(quantizes, bool):
+        return self.forward(X)
+    scale, zero_point = self.scale.data, self.zero_point.data
+    learned = scale.clamp(min=self.eps)
+    if observes is not False:
+        observer = self.activation_post_process
+        with _switched(self, {**dict(observer.named_buffers()), "scale": scale, "zero_point": zero_point}, observes):
+            observer(X.detach())
+            for old, new in zip((scale, zero_point), observer.calculate_qparams(), strict=True):
+                old.copy_(new)
+    if observes is not True:
+        scale.copy_(learned if observes is False else torch.where(observes, scale, learned))
+    if quantizes is False:
+        return X
+    if self.qscheme in (torch.per_channel_symmetric, torch.per_tensor_symmetric):
+        zero_point.copy_(torch.where(torch.as_tensor(quantizes), 0, zero_point))
+    factor = 1 / (X.numel() * self.quant_max) ** 0.5 if self.use_grad_scaling else 1.0
+    options = (self.quant_min, self.quant_max, factor)
+    if self.qscheme in (torch.per_channel_symmetric, torch.per_channel_affine):
+        Y = torch._fake_quantize_learnable_per_channel_affine(X, self.scale, self.zero_point, self.ch_axis, *options)
+    else:
+        Y = torch._fake_quantize_learnable_per_tensor_affine(X, self.scale, self.zero_point, *options)
+    return Y if quantizes is True else torch.where(quantizes, Y, X)
