@@ -5,6 +5,7 @@ The calls are those that newcomers have tried, in the order in which they would 
 
 import functools
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,8 +103,88 @@ def meta_without(name):
     return t2j(model)(X, state_dict=state)
 
 
+@functools.cache
+def step():
+    made = t2j(lambda linear, x, scale=1.0: linear(x) * scale, state=(LINEAR,))
+    return made, made.init(X)
+
+
+def by_a_rule_of_other_parameters():
+    rules = torch2jax.Rules()
+    rules.implements(torch.special.airy_ai)(lambda x, order: x)
+    with rules:
+        return t2j(lambda x: torch.special.airy_ai(x))(X)
+
+
+def quantized():
+    with warnings.catch_warnings(action="ignore"):  # PyTorch will do without them
+        return torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8)
+
+
 STATIC = "static_argnames=("
 ROWS = {
+    "a module for its state": Row(
+        on(LINEAR, X, state_dict=LINEAR),
+        TypeError,
+        "the state is a Linear",
+        "wanted one dictionary",
+        "params | buffers",
+    ),
+    "a pair for a state": Row(
+        on(LINEAR, X, state_dict=(STATE, {})), TypeError, "the state is a tuple", "wanted one", "params | buffers"
+    ),
+    "a number for a weight": Row(
+        on(LINEAR, X, state_dict={"weight": 3.0}), TypeError, "got a float", "wanted an array", "for weight"
+    ),
+    "a state as Flax has it": Row(
+        on(NORMED, X, state_dict={"params": STATE}),
+        RuntimeError,
+        "'params'",
+        "names that",
+        "there are '0.weight', '0.bias'",
+    ),
+    "a method of Flax's": Row(
+        lambda: t2j(LINEAR).apply(STATE, X), AttributeError, "'apply'", "function of arrays", "state_dict=state"
+    ),
+    "a method of the module's": Row(
+        lambda: t2j(LINEAR).eval(), AttributeError, "'eval'", "Wanted that of the module", "before t2j(module)"
+    ),
+    "a list": Row(
+        on(LINEAR, [[1.0, 2.0, 3.0]]), TypeError, "not list", "Wanted an array for input", "jnp.asarray(input)"
+    ),
+    "a state of other things": Row(
+        lambda: step()[0](dict(STATE), X),
+        TypeError,
+        "got a dict",
+        "wanted what its init(*args)",
+        "a dictionary of arrays for",
+    ),
+    "a misspelt keyword of a step": Row(
+        lambda: step()[0](step()[1], X, sclae=2.0),
+        TypeError,
+        "sclae=",
+        "(state, x, scale=, rng=)",
+        "did you mean scale=?",
+    ),
+    "an array in the state of a function": Row(
+        lambda: t2j(lambda s, x: s + x, state=X), TypeError, "got a ArrayImpl", "wanted modules", "are arguments"
+    ),
+    "a function that takes no state": Row(
+        lambda: t2j(lambda: 1, state=(LINEAR,)), TypeError, "takes 0 arguments", "wanted one that", "the objects first"
+    ),
+    "a bridge without examples": Row(
+        lambda: bridge(lambda x: x), TypeError, "missing 1", "Wanted an example", "torch2jax(function, *examples)"
+    ),
+    "a text for a bridge": Row(
+        lambda: doubled()("a"), TypeError, "got a str for x", "wanted an array", "functools.partial"
+    ),
+    "a rule of other parameters": Row(
+        by_a_rule_of_other_parameters, TypeError, "takes (x, order)", "wanted the parameters of", "test_messages.py:"
+    ),
+    "a module to export": Row(
+        lambda: torch2jax.export(LINEAR)(X), TypeError, "got a Linear", "wanted a function of arrays", "t2j(module)"
+    ),
+    "weights in a list": Row(lambda: load_state([1]), TypeError, "got a list", "wanted a file", "or tensors by name"),
     "a tensor to a bridge": Row(
         lambda: doubled()(torch.ones(2, 3)), TypeError, "'torch.Tensor'", "wanted an array", "t2j(tensor)"
     ),
@@ -280,6 +361,9 @@ ROWS = {
     ),
     "a sparse tensor": Row(
         lambda: t2j(torch.eye(3).to_sparse()), torch2jax.SparseLayoutError, "sparse_coo", "dense tensors", "to_dense()"
+    ),
+    "a quantized tensor": Row(
+        lambda: t2j(quantized()), TypeError, "got a quantized tensor", "wanted a dense one", "tensor.dequantize()"
     ),
     "a misspelt keyword": Row(
         on(LINEAR, X, return_sate_dict=True),
