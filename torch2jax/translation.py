@@ -39,6 +39,8 @@ class Call(ABC):
     """What `rules.inline` has computed of scalars, while that serves again."""
     casts: dict
     """The weights that `rules.autocast` has cast."""
+    contexts: list
+    """Those of custom functions, whose backward may run in it: what they hold is traced, and ends with it."""
 
     @abstractmethod
     def dispatch(self, func, args: tuple, kwargs: dict):

@@ -83,6 +83,13 @@ def observing(observer: Callable):
         _observer.reset(token)
 
 
+# What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
+_PROMOTION = (
+    ("jax_numpy_rank_promotion", "allow", jax.numpy_rank_promotion),
+    ("jax_numpy_dtype_promotion", "standard", jax.numpy_dtype_promotion),
+)
+
+
 class Translation(TorchFunctionMode, Nesting, CallMode):
     """One translated call: intercepts PyTorch on this thread, and holds the call's constants and random stream.
 
@@ -107,7 +114,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
-        self.casts = {}
+        self.casts, self.contexts = {}, []
         self._reports = last_resort is not None
         self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
         self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
@@ -132,6 +139,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         open_seams()
         Nesting.__enter__(self)
         try:
+            if self._is_outermost:
+                for name, ours, context in _PROMOTION:
+                    if getattr(jax.config, name) != ours:
+                        self._recording.enter_context(context(ours))
             self._recording.enter_context(self.nested())
             if self._is_outermost:
                 self._session.begin(current_trace(), self.tape)

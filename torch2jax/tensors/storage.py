@@ -224,6 +224,11 @@ class Storage(Journaled):
         """Notes that the values are what the memory holds now."""
         self._version = self.memory.version
 
+    def empty(self) -> None:
+        """Keeps the kind of array alone, until `replace`: a trace ends, and JAX may look for what is left of it."""
+        array, layout = self.held
+        self._array, self._held = None, Held(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
+
     def lose(self) -> None:
         """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
         if self._known is None:

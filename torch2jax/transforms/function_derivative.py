@@ -130,8 +130,11 @@ class Derivative:
         node: Node,
     ):
         call = current()
-        self._function, self._node, self._call_type = ctx._function, node, type(call)
-        self._call, self._context = weakref.ref(call), ctx
+        self._function, self._call_type = ctx._function, type(call)
+        self._name = node.name()
+        self._node, self._prehooks, self._posthooks = weakref.ref(node), node.prehooks, node.posthooks
+        self._call, self._context = weakref.ref(call), weakref.ref(ctx)
+        call.contexts.append(ctx)
         self._count, self._places = len(start.args), tuple(inputs)
         self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
         self._outputs = outputs
@@ -321,7 +324,7 @@ class Derivative:
         if self._recorded and not is_at_home:
             return Context(self._function, lambda: needed), put_back(self._args), pairs
         if is_at_home:
-            ctx = self._context
+            ctx: Any = self._context()
             ctx._needed = lambda: needed
         else:
             ctx = Context(self._function, lambda: needed)
@@ -353,14 +356,16 @@ class Derivative:
 
         def run(call):
             gradients = tuple(self._gradients_of_results(cotangents))
-            for hook in list(self._node.prehooks.values()):
+            for hook in list(self._prehooks.values()):
                 gradients = _replaced(hook(gradients), gradients)
             backward = self._function_of_gradients()
             with self._context_with(held, wanted, self._saved) as (ctx, leaves):
                 found = backward(ctx, *gradients)
                 found = self._checked(found if isinstance(found, tuple) else (found,))
-                self._node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
-                for hook in list(self._node.posthooks.values()):
+                node = self._node()
+                if node is not None:
+                    node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
+                for hook in list(self._posthooks.values()):
                     found = _replaced(hook(found, gradients), found)
                 given = [found[place] for place in self._places]
                 arrays = [
@@ -468,7 +473,7 @@ class Derivative:
         extra = gradients[self._count :]
         if len(gradients) < self._count or any(x is not None for x in extra):
             raise RuntimeError(
-                f"function {self._node.name()} returned an incorrect number of gradients (expected {self._count}, "
+                f"function {self._name} returned an incorrect number of gradients (expected {self._count}, "
                 f"got {len(gradients)})"
             )
         return gradients[: self._count]
@@ -481,7 +486,7 @@ class Derivative:
         if gradient.shape != shape:
             if not _sums_to(gradient.shape, shape):
                 raise RuntimeError(
-                    f"Function {self._node.name()} returned an invalid gradient at index {self._places[number]} - got "
+                    f"Function {self._name} returned an invalid gradient at index {self._places[number]} - got "
                     f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
                 )
             gradient = gradient.sum_to_size(shape)

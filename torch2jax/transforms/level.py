@@ -44,6 +44,7 @@ class Level(ABC):
         self.trace: Any = None
         self._outer_trace, self._outer_tape = current_trace(), self.call.tape
         self.given: list[tuple[Torchish, Torchish, int, Torchish]] = []
+        self._arguments: list[Torchish] = []
         self._forms: list[Form] = []
         self._arrays: list[Any] = []
 
@@ -68,6 +69,11 @@ class Level(ABC):
                 yield
         finally:
             self.call.levels.pop()
+            self.end()
+
+    def end(self) -> None:
+        """Lets go of the arrays of the trace that ends."""
+        self._arguments, self.given = [outer for outer, *_ in self.given], []
 
     @contextlib.contextmanager
     def outside(self):
@@ -153,7 +159,7 @@ class Level(ABC):
 
     def write_back(self, arrays: list) -> None:
         """Writes to the arguments what the function wrote."""
-        for (outer, *_), array in zip(self.given, arrays, strict=True):
+        for outer, array in zip(self._arguments, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
 

@@ -228,6 +228,10 @@ class Path:
         alike.append((flag, found))
         return found
 
+    def end(self) -> None:
+        """Lets go of what is of the trace that ends."""
+        self._known.clear()
+
     def _likely(self, place: Place) -> bool:
         """An answer with which the code goes far: a loop goes on, and no check finds something."""
         before = next((question.answer for question in reversed(self.asked) if question.place == place), None)
@@ -472,8 +476,11 @@ class _Ways:
             except Exception as error:
                 if not path.asked:
                     raise
-                end = _Raised(error, is_raised_by_code(error, path.asked[-1].asked_in))
+                is_check = is_raised_by_code(error, path.asked[-1].asked_in)
+                end = _Raised(_to_raise_later(error), is_check)
                 return []
+            finally:
+                path.end()
             if path.is_abandoned:  # the code has handled even that
                 return []
             leaves, structure = flatten(tree)
@@ -593,6 +600,16 @@ class _Ways:
         checks = [] if check is None else [Check(node.flag, wanted, message, check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
         return side._replace(program=Program(statements, side.program.results))
+
+
+def _to_raise_later(error: Exception) -> Exception:
+    """An exception; without its frames, which have what is traced, where JAX looks for that after the trace."""
+    config: Any = jax.config
+    raised: BaseException | None = error if config.jax_check_tracer_leaks else None
+    while raised is not None:
+        raised.__traceback__ = None
+        raised = raised.__cause__ or raised.__context__
+    return error
 
 
 def _message(error: Exception) -> str | None:

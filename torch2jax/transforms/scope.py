@@ -79,6 +79,8 @@ class Scope:
         self._left = [left for left in self._left if not left.storage.is_outgrown]
         for left in self._left:
             arrays.append(self._call.leaving(left.storage.held.array))
+        for left in self._left:
+            left.storage.empty()
         self._stream = self._call.stream.state
         if self._stream.key is not stream.key:
             arrays.append(self._stream.key)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_unfla
 from ..errors import BatchedValueError, TracedValueError
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
 from ..translation import current
 from .batched_views import Kinds, batched_region, batched_view, example_among, kinds_between
 from .form import Form
@@ -42,6 +43,7 @@ class Batch(Level):
         self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
         self._outputs: list[list[Any]] = [[] for _ in self.axes]
         self._out_forms: list[list[Form]] = [[] for _ in self.axes]
+        self._aliases: list[_Alias] = []
 
     def check_write(self, tensor: Torchish, array) -> None:
         if not self.is_new(tensor) and self.owns(array):
@@ -95,8 +97,17 @@ class Batch(Level):
             kinds = kinds_between(origin._node, tensor._node)
             if kinds is not None or (tensor._node.storage is origin._node and not tensor._node.storage.is_outgrown):
                 is_argument = tensor is inner and kinds is not None and not kinds
-                return _Alias(outer, dim, origin, kinds, origin if is_argument else tensor)
+                self._aliases.append(_Alias(outer, dim, origin, kinds, origin if is_argument else tensor))
+                return self._aliases[-1]
         return None
+
+    def end(self) -> None:
+        super().end()
+        for alias in self._aliases:
+            for tensor in (alias.inner, alias.example):
+                tensor._node.forget()
+                if is_traced(tensor._node.storage.held.array):
+                    tensor._node.storage.empty()
 
     def outputs(self) -> list[list]:
         outputs, self._outputs = self._outputs, []

@@ -229,7 +229,7 @@ def _expect_probabilities(values, name: str) -> None:
 
 
 def _weighted(loss, weight):
-    return loss if weight is None else jnp.multiply(*jnp.broadcast_arrays(loss, cast(weight, loss.dtype)))
+    return loss if weight is None else loss * cast(weight, loss.dtype)
 
 
 @implements(torch.binary_cross_entropy_with_logits, takes=FLOATS)
@@ -238,8 +238,7 @@ def binary_cross_entropy_with_logits(input, target, weight=None, pos_weight=None
     target = cast(target, x.dtype)
     log_likelihood = logsigmoid(x)
     if pos_weight is not None:
-        pos_weight, target = jnp.broadcast_arrays(cast(pos_weight, x.dtype), target)
-        log_likelihood = log_likelihood * (1 + (pos_weight - 1) * target)
+        log_likelihood = log_likelihood * (1 + (cast(pos_weight, x.dtype) - 1) * target)
     loss = lax.sub(lax.mul(lax.sub(like(x, 1), target), x), log_likelihood)
     return cast(reduce(_weighted(loss, weight), reduction), input.dtype)
 
