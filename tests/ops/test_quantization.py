@@ -198,3 +198,19 @@ def test_a_range_that_has_one_sign_or_no_width():
             wanted = observed(*given, False, is_symmetric, bounds)
             for got, expected in zip(t2j(observed)(*arrays, False, is_symmetric, bounds), wanted, strict=True):
                 assert torch.equal(j2t(got), expected), (low, high, bounds, is_symmetric)
+
+
+def test_float64():
+    x = torch.cat([X, TIES]).double() / 3
+    with jax.enable_x64(True):
+        for name in ("numbers", "tensors", "channels", "float zero points"):
+            given = [x, SCALES, ZEROS][: OF_TENSORS[name].__code__.co_argcount]
+            assert torch.equal(j2t(t2j(OF_TENSORS[name])(*to_jax(given))), OF_TENSORS[name](*given)), name
+        for seed in range(5):
+            x = torch.randn(30, generator=torch.Generator().manual_seed(seed))
+            state = [x.min(), x.max(), torch.ones(1), torch.zeros(1, dtype=torch.int32)]
+            given = [x, torch.tensor([0]), torch.tensor([1]), *state]
+            arrays, options = to_jax(given), (False, True, (-127, 127))
+            wanted = observed(*given, *options)
+            for got, expected in zip(t2j(observed)(*arrays, *options), wanted, strict=True):
+                assert torch.equal(j2t(got), expected)

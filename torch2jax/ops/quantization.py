@@ -336,10 +336,9 @@ def quotient(x, count: int, rest=None):
 def _chosen(low, high, quant_min: int, quant_max: int, is_symmetric: bool):
     """The scale and the zero point for numbers between `low` and `high`, as FBGEMM chooses them for PyTorch.
 
-    It does so in float64. In float32 a zero point that is some millionths away from a half may become its other
-    neighbour.
+    It does so in float64, but for bounds that are symmetric. In float32 a zero point that is some millionths away from
+    a half may become its other neighbour.
     """
-    low, high = (cast(x, jax.dtypes.canonicalize_dtype(np.float64)) for x in (low, high))
     zero = like(low, 0)
     low, high = lax.min(low, zero), lax.max(high, zero)
     if is_symmetric:
@@ -348,6 +347,7 @@ def _chosen(low, high, quant_min: int, quant_max: int, is_symmetric: bool):
         steps = lax.max(quotient(lax.neg(low), half + 1), quotient(high, half))
         low = where(is_middle, lax.mul(steps, like(low, -half - 1)), low)
         high = where(is_middle, lax.mul(steps, like(high, half)), high)
+    low, high = (cast(x, jax.dtypes.canonicalize_dtype(np.float64)) for x in (low, high))
     greater, less = lax.max(high, lax.neg(low)), lax.min(high, lax.neg(low))
     width = lax.add(greater, less)
     scale = quotient(width, quant_max - quant_min, lax.sub(less, lax.sub(width, greater)))
