@@ -44,13 +44,13 @@ SHIFTS = {"left shift": torch.bitwise_left_shift, "right shift": torch.bitwise_r
 CASTS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.float16, torch.float32, torch.bool]
 
 
-def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs of eight bits; of wider integers those of edges."""
+def pairs(dtype: torch.dtype, bits: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """All pairs of eight bits; of wider integers those of edges, of 64 bits as of as many as arrays have."""
     info = torch.iinfo(dtype)
     if info.bits == 8:
         values = torch.arange(info.min, info.max + 1)
     else:
-        most = 2**31 - 1 if info.bits == 64 else info.max  # arrays have 32 bits
+        most = min(2 ** (bits - 1) - 1, info.max) if info.bits == 64 else info.max
         near = [0, 1, 2, 3, 7, 31, 32, 63, 64, 127, 128, 250, 255, most - 1, most]
         values = torch.tensor([*near, *(-x for x in near if x and info.min)])
     values = values.to(dtype)
@@ -58,6 +58,8 @@ def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def as_held(tensor: torch.Tensor) -> np.ndarray:
+    if jax.config.jax_enable_x64:
+        return tensor.numpy()
     held = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype, tensor.dtype)
     return tensor.to(held).numpy()
 
@@ -86,6 +88,46 @@ def test_functions_of_two(name, dtype):
     if torch.iinfo(dtype).bits > 8 and name == "float_power":
         pytest.skip("powers beyond single precision")
     agree(FUNCTIONS[name], a, b)
+
+
+@pytest.mark.parametrize("name", (*GROWING, "remainder", "gcd", "left shift"))
+def test_functions_of_64_bits(name):
+    a, b = pairs(torch.int64, 64)
+    function = {**FUNCTIONS, **SHIFTS}[name]
+    if name in SHIFTS:
+        a, b = a[(b >= 0) & (b < 64)], b[(b >= 0) & (b < 64)]
+    with jax.enable_x64(True):
+        agree(function, *((a[b != 0], b[b != 0]) if name in DIVIDES else (a, b)))
+
+
+UNSIGNED = {  # those that PyTorch has for them
+    "and": torch.bitwise_and,
+    "xor": torch.bitwise_xor,
+    "eq": torch.eq,
+    "div": torch.div,
+    "sum": lambda a, b: torch.stack([a, b]).eq(a).sum(0),
+    "where": lambda a, b: torch.where(a == b, a, b),
+    "to": lambda a, b: a.to(torch.int8).int() + b.to(torch.float32).int(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32], ids=str)
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_wider_unsigned_integers(name, dtype):
+    info = torch.iinfo(dtype)
+    values = torch.tensor([0, 1, 2, 127, 128, 255, 256, 2**15 - 1, 2**15, info.max // 2, info.max - 1, info.max])
+    values = values[values < 2**24] if name == "to" else values
+    a, b = values.repeat_interleave(len(values)).to(dtype), values.repeat(len(values)).to(dtype)
+    agree(UNSIGNED[name], a, b)
+
+
+@pytest.mark.parametrize("to", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_casts_of_numbers_that_32_bits_hold(dtype, to):
+    """Narrower integers wrap around; what 32 bits do not hold is not defined in PyTorch (docs/differences.md)."""
+    numbers = [0.0, -0.0, 1.5, -1.5, 127.9, 128.0, -129.0, 255.0, 256.0, 300.0, -1.0, 32767.0, 40000.0, 65504.0]
+    numbers += [1e6, -3e7, 2147483520.0, -2147483648.0] if dtype == torch.float32 else []
+    agree(lambda x: x.to(to), torch.tensor(numbers, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
