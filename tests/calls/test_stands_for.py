@@ -1,5 +1,6 @@
 """Code sees the dtypes that arrays of 32 bits stand for, where it is told."""
 
+import copy
 import functools
 
 import jax
@@ -106,11 +107,6 @@ def test_a_module_of_doubles_is_computed_in_floats():
     module = torch.nn.Linear(3, 2).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     state, expected = t2j(module.state_dict()), module(x).detach().numpy()
-    with pytest.raises(RuntimeError, match="dtype") as wrong:
-        t2j(module)(t2j(x), state_dict=state)
-    notes = "\n".join(wrong.value.__notes__)
-    assert "dtypes={torch.float32: torch.float64}" in notes
-    assert "jax_enable_x64" in notes
     run = t2j(module, dtypes={torch.float32: torch.float64})
     for call in (
         run,
@@ -124,6 +120,46 @@ def test_a_module_of_doubles_is_computed_in_floats():
     gradients = jax.grad(lambda state: run(t2j(x), state_dict=state).sum())(state)
     np.testing.assert_allclose(gradients["weight"], np.broadcast_to(x.sum(0), (2, 3)), rtol=1e-5)
     assert gradients["weight"].dtype == jnp.float32
+
+
+nn = torch.nn
+IMAGES, ROWS, STEPS = (2, 3, 6, 6), (4, 6), (2, 5, 6)
+DOUBLE = {
+    "linear": (nn.Linear(6, 2), ROWS),
+    "convolutions": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2)),
+        IMAGES,
+    ),
+    "norms": (nn.Sequential(nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6)), ROWS),
+    "a recurrent network": (nn.LSTM(6, 3, batch_first=True), STEPS),
+    "a transformer": (nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), STEPS),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_modules_of_doubles_take_what_t2j_makes_of_doubles(name):
+    module, shape = DOUBLE[name]
+    module = copy.deepcopy(module).double().eval()
+    x = torch.randn(shape, dtype=torch.float64)
+    expected, state = module(x), t2j(module.state_dict())
+    asks_itself = isinstance(module, nn.LSTM)
+    if asks_itself:
+        with pytest.raises(ValueError, match="does not match weight dtype"):
+            t2j(module)(t2j(x))
+    for dtypes in (WIDE,) if asks_itself else (None, WIDE):
+        for options in ({}, {"state_dict": state}):
+            result = t2j(module, dtypes=dtypes)(t2j(x), **options)
+            for actual, wanted in zip(jax.tree.leaves(result), torch.utils._pytree.tree_leaves(expected), strict=True):
+                assert actual.dtype == jnp.float32
+                np.testing.assert_allclose(actual, wanted.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_refused_says_how_the_code_sees_64_bits():
+    with pytest.raises(RuntimeError, match="dtype") as wrong:
+        t2j(lambda x: torch.lerp(torch.ones(3, dtype=torch.float64), x, 0.5))(jnp.ones(3))
+    notes = "\n".join(wrong.value.__notes__)
+    assert "dtypes={torch.float32: torch.float64}" in notes
+    assert "jax_enable_x64" in notes
 
 
 def test_derivatives_and_conditions_of_wide_inputs():

@@ -38,7 +38,8 @@ def test_a_bias_of_another_dtype_is_added_where_the_input_is_not_contiguous(dtyp
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((2, 3), torch.float16), ((3,), torch.float64), ((2, 2, 3), torch.int64), (None, torch.cfloat)]
+    ("shape", "dtype"),
+    [((2, 3), torch.float16), ((3,), torch.bfloat16), ((2, 2, 3), torch.int64), (None, torch.cfloat)],
 )
 def test_a_bias_of_another_dtype_is_refused_where_pytorch_does(shape, dtype):
     x = torch.ones(2, 4, 3).transpose(0, 1) if shape is None else torch.ones(shape)

@@ -8,7 +8,7 @@ from jax import lax
 
 from ...rules.inplace import check_cast
 from ...rules.registry import implements
-from ...tensors.dtypes import NUMBERS
+from ...tensors.dtypes import NUMBERS, canonical
 from ..arrays import cast
 from ..views import reshape
 
@@ -19,7 +19,7 @@ def _with_bias_as_added(input, weight, bias=None):
     Raises:
         RuntimeError: PyTorch adds it within the product, or its dtype does not fit into that of the product.
     """
-    if bias is not None and bias.dtype != input.dtype:
+    if bias is not None and canonical(bias.dtype) != canonical(input.dtype):
         if input.ndim < 3 or input.is_contiguous():
             raise RuntimeError(
                 f"linear expected input and bias to have the same dtype, but got {input.dtype} and {bias.dtype}"
