@@ -196,8 +196,8 @@ ROWS = {
         "t2j(tensor)",
     ),
     "numpy's float64": Row(
-        on(LINEAR, np.ones((2, 3))),
-        RuntimeError,
+        on(nn.LSTM(3, 4), np.ones((2, 3))),
+        ValueError,
         "input is float64",
         "parameters are float32",
         "input.astype('float32')",
@@ -535,6 +535,7 @@ def test_the_documentation_tells_what_to_do_where_jax_or_pytorch_speak_first(nam
 def test_what_may_be_mistaken_for_wrong_is_taken():
     wanted = t2j(LINEAR)(X)
     assert jnp.array_equal(t2j(LINEAR)(torch.ones(2, 3)), wanted)
+    assert jnp.allclose(t2j(LINEAR)(np.ones((2, 3))), wanted)  # of float64, as differences.md says
     assert jnp.array_equal(t2j(LINEAR)(X, state_dict=LINEAR.state_dict()), wanted)
     assert jnp.array_equal(t2j(LINEAR)(X, state_dict={"weight": STATE["weight"]}), wanted)  # the rest is the module's
     assert jnp.array_equal(t2j(lambda x: LINEAR(x.cuda().to("cuda")))(X), wanted)  # as using.md says
