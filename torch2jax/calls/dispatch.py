@@ -239,7 +239,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         if rule is not None and rule.elementwise:
             with self.inside():
                 return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
-        if rule is None and isinstance(func, types.FunctionType):
+        if rule is None and isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
             return self.run_body(func, args, kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
         raise TracedValueError(f"torch.{name} of what a boolean mask chose")

@@ -219,8 +219,10 @@ def getitem(self, index):
     if isinstance(index, Selected):
         if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
             return select(self[index.safe()], index.mask, True)
-        if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool and index.row_ndim == 0:
-            return select(self.rows, self.mask & index.rows)
+        if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool:
+            return select(self.rows, current().lift(index.spread_mask() & index.rows))
+        if isinstance(self, Selected) and is_integral(index.dtype) and index.row_ndim == 0:
+            return select(_compact(self)[index.safe()], index.mask)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
