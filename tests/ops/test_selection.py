@@ -87,6 +87,11 @@ FUNCTIONS = {
         x[r][m[r]].sum(),
         x[r][m[r]].sort()[0].amax(),
     ),
+    "norms": lambda x, y, m, r: (
+        F.layer_norm(x[r], (3,), y[0], y[1]).square().sum(0),
+        F.rms_norm(x[r], (3,)).sum(0),
+    ),
+    "embedding": lambda x, y, m, r: (F.embedding(CLASSES[r], x) * y[r]).sum(),
     "linear": lambda x, y, m, r: F.linear(x[r], y).sum(),
     "mse_loss": lambda x, y, m, r: (F.mse_loss(x[m], y[m]), F.mse_loss(x[r], y[r], reduction="none").sum(0)),
     "l1_loss": lambda x, y, m, r: F.l1_loss(x[r], y[r], reduction="sum"),

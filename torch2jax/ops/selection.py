@@ -71,6 +71,30 @@ def linear(input, weight, bias=None):
     return map_rows(lambda rows: F.linear(rows, weight, bias), (input,), {}, "torch.nn.functional.linear")
 
 
+def _norm_of_rows(function):
+    """A function that normalizes the last dimensions, which are of each row."""
+
+    def norm(input, normalized_shape, *args, **kwargs):
+        if len(normalized_shape) > input.row_ndim:
+            raise TracedValueError(f"torch.{function.__name__} over what a boolean mask chose")
+        return map_rows(
+            lambda rows: function(rows, normalized_shape, *args, **kwargs), (input,), {}, f"torch.{function.__name__}"
+        )
+
+    return norm
+
+
+for _function in (F.layer_norm, F.rms_norm):
+    implements_selected(_function)(_norm_of_rows(_function))
+
+
+@implements_selected(F.embedding)
+def embedding(input, weight, *args, **kwargs):
+    if isinstance(weight, Selected):
+        raise TracedValueError("torch.nn.functional.embedding of weights that a boolean mask chose")
+    return map_rows(lambda rows: F.embedding(rows, weight, *args, **kwargs), (input,), {}, "torch.embedding")
+
+
 @implements_selected(Tensor.dtype.__get__)
 def dtype(self):
     return self.rows.dtype
