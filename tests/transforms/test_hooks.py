@@ -726,20 +726,50 @@ def test_a_graph_without_derivatives_is_as_without_hooks():
     assert of(hooks=True) == of(hooks=False)
 
 
-def test_what_is_refused():
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_hooks_use_arrays_from_around(inner):
     x = jnp.array(X)
 
-    def of_an_array_from_around(scale):
+    def of(scale):
         def loss(x):
             x.register_hook(lambda gradient: gradient * j2t(scale))
             return (x * x).sum()
 
+        return jax.grad(inner(t2j(loss)))(x).sum()
+
+    layer = torch.nn.Identity()
+
+    def of_module(scale):
+        def loss(x):
+            handle = layer.register_full_backward_hook(lambda *given: (given[1][0] * j2t(scale),))
+            with handle:
+                return (layer(x) ** 2).sum()
+
+        return jax.grad(inner(t2j(loss)))(x).sum()
+
+    for function in (of, of_module):
+        for way in (function, jax.jit(function), lambda s, f=function: jax.vmap(f)(s[None])[0]):
+            np.testing.assert_allclose(way(jnp.array(3.0)), 6 * x.sum(), rtol=1e-5)
+        for way in (jax.grad(function), jax.jit(jax.grad(function)), jax.grad(jax.jit(function))):
+            np.testing.assert_allclose(way(jnp.array(3.0)), 2 * x.sum(), rtol=1e-5)
+
+
+around = []
+
+
+def test_what_is_refused():
+    x = jnp.array(X)
+
+    def of_a_global_array(scale):
+        def loss(x):
+            x.register_hook(lambda gradient: gradient * j2t(around[0]))
+            return (x * x).sum()
+
+        around[:] = [scale]
         return jax.grad(t2j(loss))(x).sum()
 
-    np.testing.assert_allclose(of_an_array_from_around(jnp.array(3.0)), 6 * x.sum(), rtol=1e-5)
-    for way in (jax.jit, jax.grad):
-        with pytest.raises(NotImplementedError, match=r"in a hook: .* wanted that array as an argument"):
-            way(of_an_array_from_around)(jnp.array(3.0))
+    with pytest.raises(NotImplementedError, match=r"in a hook: .* wanted that array as an argument"):
+        jax.jit(of_a_global_array)(jnp.array(3.0))
 
     def within_torch_func(x):
         def loss(x):

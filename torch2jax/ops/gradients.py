@@ -194,15 +194,15 @@ def register_hook(self, hook):
     tensor = current().lift(self)
     if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    return added(hooks_of(tensor), hook)
+    return added(hooks_of(tensor, hook), hook)
 
 
 @runs_instead_of(BackwardHook._apply_on_tensors, with_original=True)
 def _apply_hooks_of_module(original, self, fn, args):
     """Puts identities around a module, whose nodes have its hooks; not where no hook sees the derivative."""
     attempt = current().attempt
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-        attempt.expect_hook()
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) for x in args):
+        attempt.expect_hook([self.user_hooks, self.user_pre_hooks])
         if attempt.inputs is not None and attempt.inputs.is_forwards:
             return args, None
     return original(self, fn, args)
@@ -215,7 +215,7 @@ def register_post_accumulate_grad_hook(self, hook):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    current().attempt.expect_hook(tensor)
+    current().attempt.expect_hook(hook, tensor)
     return added(tensor.history.accumulated, hook)
 
 

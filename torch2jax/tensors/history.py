@@ -190,7 +190,7 @@ class Node(graph.Node):
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         self._show()
         return added(self.prehooks, hook)
 
@@ -200,7 +200,7 @@ class Node(graph.Node):
         Raises:
             NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
         """
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         places = [x.places[0] for x in self.operands or [] if x is not None and x.places]
         if self.operands is None or len(set(places)) < len(places):
             raise NotImplementedError(
@@ -271,7 +271,7 @@ class Source(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -297,11 +297,11 @@ class _Unrecorded(Node):
         raise NeedsTape(1)
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         raise NeedsTape(1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         raise NeedsTape(1)
 
 

@@ -1,9 +1,9 @@
-"""The tensors that code closes over, found without running it."""
+"""The tensors and arrays that code closes over, found without running it."""
 
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,18 +11,24 @@ from ..tensors.tensor import Torchish
 
 __all__ = ["closed_over"]
 
+T = TypeVar("T")
 
-def closed_over(*values: Any) -> list[Torchish]:
-    """The tensors that modules and functions among some values hold, at any depth; not those that are among them."""
-    found: dict[int, Torchish] = {}
+
+def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
+    """The tensors that modules and functions among some values hold, at any depth; not those that are among them.
+
+    Args:
+        kind: what is looked for in their place.
+    """
+    found: dict[int, T] = {}
     seen: set[int] = set()
     left = [(value, False) for value in values]
     while left:
         value, is_within = left.pop()
-        if isinstance(value, torch.Tensor):
-            if is_within and isinstance(value, Torchish):
+        if isinstance(value, kind):
+            if is_within:
                 found[id(value)] = value
-        elif id(value) not in seen:
+        elif not isinstance(value, torch.Tensor) and id(value) not in seen:
             seen.add(id(value))
             is_within = is_within or not isinstance(value, _CONTAINERS)
             left.extend((x, is_within) for x in _held_by(value))

@@ -86,7 +86,7 @@ class _FunctionNode(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
-        current().attempt.expect_hook()
+        current().attempt.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:

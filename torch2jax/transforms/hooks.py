@@ -26,14 +26,17 @@ from .tape import Attempt, Tape
 __all__ = ["finished", "hooks_of", "take_over_hooks"]
 
 
-def hooks_of(tensor: Torchish) -> OrderedDict[int, Callable]:
+def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     """The hooks on the gradient of a tensor as it is now, to add others.
+
+    Args:
+        added: these others, one or a container.
 
     Raises:
         BaseException: to `Runs`, the gradient may be JAX's.
     """
     call: Any = current()
-    call.attempt.expect_hook(tensor)
+    call.attempt.expect_hook(added, tensor)
     tape, history = call.tape, tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
@@ -44,10 +47,10 @@ def hooks_of(tensor: Torchish) -> OrderedDict[int, Callable]:
 def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
     """Lets the hooks of a tensor from outside be those of what stands for it, which requires grad by itself."""
     if tensor._backward_hooks:
-        hooks_of(lifted).update(tensor._backward_hooks)
+        hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
     accumulated = tensor._post_accumulate_grad_hooks
     if accumulated:
-        current().attempt.expect_hook(lifted)  # pyright: ignore[reportOptionalMemberAccess]
+        current().attempt.expect_hook(dict(accumulated), lifted)  # pyright: ignore[reportOptionalMemberAccess]
         history: Any = lifted.history
         history.accumulated.update(accumulated)
 

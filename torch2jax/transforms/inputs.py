@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..translation import current
 from .anew import Code, NeedsHooks, run_anew
+from .closed_over import closed_over
 from .marks import Undecided, undecided
 from .traces import Bookmark, current_trace, is_differentiated, is_from_around, may_differentiate, program_of
 
@@ -95,12 +97,14 @@ class Inputs:
         if _may_depend(tensor) and may_differentiate(current().outermost[0]):
             raise NeedsInputs
 
-    def expect_hook(self, tensor: Torchish | None) -> None:
-        """Is called before the code registers a hook on the gradient of a tensor, or of a node.
+    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+        """Is called before the code registers hooks on the gradient of a tensor, or of a node.
 
         Raises:
             NeedsInputs, NeedsHooks: that gradient may be JAX's.
+            NeedsArray: it is, and a hook uses an array from around the call.
         """
+        del hooks
         if (tensor is None or _may_depend(tensor)) and may_differentiate(current().outermost[0]):
             raise NeedsInputs
 
@@ -170,7 +174,11 @@ class _Told(Inputs):
         if _may_depend(tensor):
             self._undecided.is_asked = True
 
-    def expect_hook(self, tensor: Torchish | None) -> None:
+    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+        if self._around is not None:  # another run calls the hooks, when the arrays around the call may be gone
+            for array in closed_over(hooks, kind=Tracer):
+                if id(array) not in self._around and is_from_around(array, self._program):
+                    raise NeedsArray(array)
         if not self._heeds_hooks or self._required or not self._sees_derivatives:
             return
         if tensor is None or program_of(current_trace()) is not self._program or _is_differentiated(tensor):

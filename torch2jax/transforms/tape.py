@@ -84,8 +84,8 @@ class Attempt:
         """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
         return self.inputs is not None and self.inputs.is_differentiated(array)
 
-    def expect_hook(self, tensor: Torchish | None = None) -> None:
-        """Is called before a hook on the gradient of a tensor, or of a node, is registered.
+    def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
+        """Is called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
             BaseException: to `Runs`, the gradient may be JAX's.
@@ -99,7 +99,7 @@ class Attempt:
                 "as the hook has it"
             )
         if self.inputs is not None:
-            self.inputs.expect_hook(tensor)
+            self.inputs.expect_hook(tensor, hooks)
 
     def note_given(self, array: Any, tensor: Torchish) -> None:
         """Notes what stands for an array that is differentiated, and requires grad by itself."""
