@@ -213,3 +213,20 @@ def test_a_projection_bias_of_another_dtype_is_added_afterwards():
 
     query = torch.linspace(-1, 1, 24).view(2, 3, 4)
     compare(jax.jit(lambda x: t2j(f)(x, rng=jax.random.key(0)))(t2j(query)), f(query))
+
+
+DROPPING = {
+    "scaled_dot_product_attention": lambda x, p: F.scaled_dot_product_attention(x, x, x, dropout_p=p),
+    "native_dropout": lambda x, p: torch.native_dropout(x, p, True)[0],
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_all_is_dropped_without_a_key_and_no_probability_is_refused(name):
+    x = torch.ones(1, 2, 3, 4)
+    value, gradient = jax.value_and_grad(lambda x: t2j(lambda x: DROPPING[name](x, 1.0))(x).sum())(t2j(x))
+    assert value == 0
+    assert not gradient.any()
+    for p in (1.5, -0.5):
+        with pytest.raises(RuntimeError, match="dropout probability has to be between 0 and 1"):
+            t2j(DROPPING[name])(t2j(x), p, rng=jax.random.key(0))

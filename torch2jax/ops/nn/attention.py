@@ -16,7 +16,7 @@ from ...rules.rule import ArrayRule, InnerRule
 from ...seams import stands_in
 from ...tensors.dtypes import FLOATS
 from ...translation import current
-from .dropout import keep_some
+from .dropout import expect_probability, keep_some
 from .scores import attention, together
 
 
@@ -82,9 +82,11 @@ def scaled_dot_product_attention(
 ):
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: explicit attn_mask should not be set when is_causal=True")
+    expect_probability(dropout_p)
     operands = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    if dropout_p == 0:
-        return _ATTEND(operands, {})
+    if dropout_p in (0, 1):
+        attended = _ATTEND(operands, {})
+        return attended if dropout_p == 0 else attended * 0
     return _ATTEND_DROPPING((*operands, dropout_p), {})
 
 

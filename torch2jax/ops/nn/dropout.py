@@ -45,13 +45,18 @@ def _keep_moments(key, input, p: float, features: bool = False):
     return lax.select(_mask(key, input, p, features), kept, lax.full_like(input, shift - _ALPHA * scale))
 
 
+def expect_probability(p: float) -> None:
+    """Refuses what is no probability, as PyTorch does."""
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
 def _implements_dropout(name: str, body, features: bool) -> None:
     """The function, its in-place form, and their operators."""
     draw = ArrayRule(body, name, random=True, takes=FLOATS, strides=like_input)
 
     def drop(input, p, train):
-        if not 0 <= p <= 1:
-            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+        expect_probability(p)
         if not train or p == 0 or input.numel() == 0:
             return input
         if p == 1:
@@ -76,7 +81,7 @@ _implements_dropout("feature_alpha_dropout", _keep_moments, features=True)
 
 def _keep_with_mask(key, input, p: float):
     kept = _kept(key, p, input.shape)
-    scaled = lax.mul(input, np.asarray(0 if p == 1 else 1 / (1 - p), input.dtype))
+    scaled = lax.mul(input, np.asarray(1 / (1 - p), input.dtype))
     return lax.select(kept, scaled, lax.full_like(input, 0)), kept
 
 
@@ -89,4 +94,7 @@ _KEEP_WITH_MASK = ArrayRule(
 def native_dropout(input, p, train):
     if train is False or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    expect_probability(p)
+    if p == 1:
+        return input * 0, torch.zeros_like(input, dtype=torch.bool)
     return _KEEP_WITH_MASK((input, p), {})
