@@ -305,6 +305,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
         set_data(self, place)
         if isinstance(self.history, Source) and self.history.variable is self:
             self.end_history()
+            self.change("_ended", None)  # what begins is another leaf, on other memory
             self.start_history()
     self.count_write()
     return self
