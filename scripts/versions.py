@@ -1,0 +1,144 @@
+"""Runs the package beside some release of Python, PyTorch and JAX, and writes what came of it into a page.
+
+    python -m scripts.versions                                          # in this environment
+    python -m scripts.versions --make ENV --python python3.13           # the newest releases there are, in a new one
+    python -m scripts.versions --make ENV --require 'torch==2.11.*' 'jax==0.10.2'
+
+An environment that is made has PyTorch for the CPU only where pip finds that; else it takes some gigabytes.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "versions.md"
+MODEL = "torchvision:resnet18"
+_VERSIONS = "import platform, torch, jax; print(platform.python_version(), torch.__version__, jax.__version__)"
+_ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\d\S*) \|.*$", re.MULTILINE)
+_HEAD = """\
+# Versions
+
+What was really run of this package beside which releases. `python -m scripts.versions` runs it and writes this page:
+the contract (`tests/test_contract.py`: the names that the package expects of PyTorch and JAX), the first program of the
+README, `torch2jax check torchvision:resnet18 --grad`, and so many of the tests, in a random order that is the same each
+time. Below are the tests that failed.
+
+| Python | PyTorch | JAX | contract | first program | check | tests | passed | skipped | failed |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def make(folder: Path, python: str, requirements: list[str]) -> Path:
+    """The Python of a new environment, with this package and what its tests need."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    made = folder / "bin" / "python"
+    subprocess.run(
+        [made, "-m", "pip", "install", "--quiet", *requirements, "--editable", ".[test]"], cwd=ROOT, check=True
+    )
+    return made
+
+
+def succeeds(python: Path, *arguments: str) -> bool:
+    """Whether a command of an environment succeeds; what it prints is shown where it does not."""
+    done = subprocess.run([python, "-W", "ignore", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stdout[-2000:], done.stderr[-2000:], sep="\n", flush=True)
+    return done.returncode == 0
+
+
+def first_program() -> str:
+    """The first program of the README."""
+    found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found.group(1)
+
+
+def run_tests(python: Path, sample: int) -> tuple[dict[str, int], list[str]]:
+    """How many tests had which outcome, and those that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-p", "scripts.sampled", "--sample", str(sample), "--junit-xml", str(report), "-n", "auto", "-q"]
+        subprocess.run([python, "-m", "pytest", *options], cwd=ROOT)
+        return outcomes(ElementTree.parse(report).getroot())
+
+
+def outcomes(report: ElementTree.Element) -> tuple[dict[str, int], list[str]]:
+    """The counts of a report of pytest's, and the names of the tests that failed."""
+    counts: dict[str, int] = dict.fromkeys(("tests", "passed", "skipped", "failed"), 0)
+    failed = []
+    for case in report.iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        counts["tests"] += 1
+        counts[outcome] += 1
+        if outcome == "failed":
+            failed.append(f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}")
+    return counts, failed
+
+
+def row(versions: list[str], steps: dict[str, bool], counts: dict[str, int]) -> str:
+    """A line of the table."""
+    cells = [*versions, *("yes" if done else "**no**" for done in steps.values()), *map(str, counts.values())]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(rows: dict[tuple[str, ...], str], failures: dict[str, list[str]]) -> Iterator[str]:
+    """The page: its rows by versions, and the tests that failed by the versions they failed with."""
+    yield _HEAD + "\n".join(rows[key] for key in sorted(rows, key=_order))
+    for versions, names in failures.items():
+        yield f"\n## Failed with {versions}\n\n" + "\n".join(f"- `{name}`" for name in sorted(names))
+
+
+def _order(versions: tuple[str, ...]) -> list[list[int]]:
+    return [[int(part) for part in re.findall(r"\d+", version)] for version in versions]
+
+
+def known(text: str) -> tuple[dict[tuple[str, ...], str], dict[str, list[str]]]:
+    """The rows and failures of a page."""
+    rows = {found.groups(): found.group(0) for found in _ROW.finditer(text)}
+    failures = {}
+    for part in text.split("\n## Failed with ")[1:]:
+        versions, _, rest = part.partition("\n")
+        failures[versions] = re.findall(r"^- `(.*)`$", rest, re.MULTILINE)
+    return rows, failures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make", type=Path, metavar="ENV", help="make an environment in this folder, and run there")
+    parser.add_argument("--python", default=sys.executable, help="the Python that makes it, or has one made before")
+    parser.add_argument("--require", nargs="*", default=["torch", "jax"], help="what pip is to install, and how new")
+    parser.add_argument("--sample", type=int, default=1500, help="how many tests to run, 0 for all")
+    parser.add_argument("--output", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    python = Path(arguments.python)
+    if arguments.make is not None:
+        python = make(arguments.make, arguments.python, arguments.require)
+    asked = subprocess.run(
+        [python, "-W", "ignore", "-c", _VERSIONS], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    versions = asked.stdout.split()
+    steps: dict[str, Any] = {
+        "contract": succeeds(python, "-m", "pytest", "-q", "tests/test_contract.py"),
+        "first program": succeeds(python, "-c", first_program()),
+        "check": succeeds(python, "-m", "torch2jax", "check", MODEL, "--grad"),
+    }
+    counts, failed = run_tests(python, arguments.sample)
+    print(json.dumps({"versions": versions, **steps, **counts}))
+    rows, failures = known(arguments.output.read_text() if arguments.output.exists() else "")
+    rows[tuple(versions)] = row(versions, steps, counts)
+    told = f"Python {versions[0]}, PyTorch {versions[1]}, JAX {versions[2]}"
+    failures = {key: names for key, names in failures.items() if key != told} | ({told: failed} if failed else {})
+    arguments.output.write_text("\n".join(page(rows, failures)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
