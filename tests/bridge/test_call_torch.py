@@ -1,7 +1,9 @@
 """PyTorch inside JAX: values, types, trees, errors, and what is copied."""
 
+import enum
 import time
 import warnings
+from collections import OrderedDict
 from typing import NamedTuple
 
 import jax
@@ -55,6 +57,18 @@ def test_trees_in_and_out():
     np.testing.assert_allclose(result["sum"], x + 2 * y)
     np.testing.assert_array_equal(result["rest"][0], z)
     assert result["rest"][1][0] == 3
+
+
+def test_dictionaries_that_jax_cannot_sort():
+    class Key(enum.Enum):
+        A, B = 1, 2
+
+    f = torch2jax(lambda x: {"sum": x[Key.A] + x[Key.B], Key.A: x[Key.A]}, {Key.A: spec(3), Key.B: spec(3)})
+    given = {Key.A: jnp.arange(3.0), Key.B: jnp.ones(3)}
+    for call in (f, lambda given: jax.jit(f)(OrderedDict(given))):
+        result = call(given)
+        np.testing.assert_array_equal(result["sum"], [1, 2, 3])
+        np.testing.assert_array_equal(result[Key.A], [0, 1, 2])
 
 
 def test_containers_that_jax_does_not_know():

@@ -1,6 +1,7 @@
 """Objects that hold tensors are pytrees of JAX's, whatever their leaves are for the moment."""
 
 import dataclasses
+import enum
 from collections import OrderedDict
 from typing import Any
 
@@ -167,3 +168,24 @@ def test_differing_rests_are_differing_structures():
     assert jax.tree.structure(one) != jax.tree.structure(other)
     assert jax.tree.structure(one) == jax.tree.structure(t2j(Frozen(torch.zeros(2))))
     assert jax.jit(lambda thing: thing.x * thing.factor)(other)[0] == 3
+
+
+class Key(enum.Enum):
+    B, A = 1, 2
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_results_with_keys_that_jax_cannot_sort(transform):
+    """They become ordered dictionaries, at any depth; others stay what they are."""
+
+    def function(x):
+        result = {Key.B: x, Key.A: {"b": x + 1, "a": [{1: x, "one": x * 2}]}}
+        return result if x.sum() > 0 else {Key.B: x - 1, Key.A: {"b": x, "a": [{1: x, "one": x * 3}]}}
+
+    got = transform(t2j(function))(jnp.ones((2, 3)))
+    assert type(got) is OrderedDict
+    assert list(got) == [Key.B, Key.A]
+    assert type(got[Key.A]) is dict
+    np.testing.assert_array_equal(got[Key.A]["a"][0]["one"], np.full((2, 3), 2))
+    given = OrderedDict({Key.B: jnp.ones(3), Key.A: jnp.ones(3)})
+    np.testing.assert_array_equal(jax.jit(t2j(lambda x: x[Key.A] + x[Key.B]))(given), np.full(3, 2))

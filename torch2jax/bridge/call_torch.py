@@ -13,6 +13,7 @@ from jax.core import Tracer
 from ..errors import user_level
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.trees import ordered
 from ..tracebacks import boundary
 from .ffi import check_version
 from .function import Settings
@@ -191,7 +192,11 @@ class _Call:
 
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, structure = jax.tree.flatten((args, kwargs))
+        try:
+            leaves, structure = jax.tree.flatten((args, kwargs))
+        except ValueError:  # keys that it cannot sort
+            args, kwargs = ordered((args, kwargs))
+            leaves, structure = jax.tree.flatten((args, kwargs))
         # Traced for a gradient, the inner jit's jaxpr would stay in JAX's caches, and the function with it.
         run = self._trace if any(isinstance(leaf, Tracer) for leaf in leaves) else self._jitted
         if self._out_specs is not None:

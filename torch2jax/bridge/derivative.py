@@ -31,6 +31,7 @@ def gradient(function: TorchFunction, wanted: tuple[int, ...], given: tuple[int,
             depth=function.depth - 1,
             settings=function.settings,
             is_gradient=True,
+            identity=function.identity and f"{function.identity} vjp {wanted} {given}",
         )
     return function.derived[key]
 
@@ -162,6 +163,7 @@ def batched(function: TorchFunction, axes: tuple[int | None, ...]) -> TorchFunct
             settings=function.settings,
             copies=function.copies,
             is_gradient=function.is_gradient,
+            identity=function.identity and f"{function.identity} vmap {key}",
         )
     return function.derived[key]
 

@@ -6,12 +6,14 @@ attribute of the call, a number, says which `site` runs.
 
 import ctypes
 import functools
+import hashlib
 import itertools
 import re
 import secrets
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
@@ -142,6 +144,9 @@ _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
 _sites: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # Numbers are unique beyond this process: XLA's persistent compilation cache may hand a program of another one back.
 _numbers = itertools.count(secrets.randbits(62))
+_counts: Counter[str] = Counter()
+_given: set[int] = set()
+_registering_sites = threading.Lock()
 # An executable owns a state for each of its calls, and lives as long as it runs: Python's keepalives may end before.
 _held: dict[int, Any] = {}
 _states = itertools.count(1)
@@ -150,11 +155,27 @@ _registering = threading.Lock()
 _platforms: set[str] = set()
 
 
-def register(site: Any) -> int:
-    """Gives a site, a callable that takes a `CallFrame`, its number; the number does not keep it alive."""
-    number = next(_numbers)
-    _sites[number] = site
+def register(site: Any, identity: str | None = None) -> int:
+    """Gives a site, a callable that takes a `CallFrame`, its number; the number does not keep it alive.
+
+    Args:
+        identity: what the number is made of, so that a process that registers the same in the same order has it too,
+            and finds its programs in JAX's cache on disk. No number is given twice, whatever that is.
+    """
+    with _registering_sites:
+        number = next(_numbers) if identity is None else _number_of(identity)
+        while number in _given or number in _sites:
+            number = next(_numbers)
+        if identity is not None:
+            _given.add(number)
+        _sites[number] = site
     return number
+
+
+def _number_of(identity: str) -> int:
+    _counts[identity] += 1
+    digest = hashlib.sha256(f"{identity} {_counts[identity]}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
 
 
 def registered() -> int:

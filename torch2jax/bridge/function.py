@@ -46,6 +46,7 @@ class TorchFunction:
         inputs, results: which inputs and results have gradients.
         depth: how often it may be differentiated.
         is_gradient: whether it is the gradient of another.
+        identity: what tells it from others, in another process too; None if nothing does.
         copies: which inputs `run` gets a copy of since it may write to them; None until a run has shown it.
     """
 
@@ -61,6 +62,7 @@ class TorchFunction:
         settings: Settings,
         copies: tuple[bool, ...] | None = None,
         is_gradient: bool = False,
+        identity: str | None = None,
     ):
         self.run = run
         self.name = name
@@ -71,6 +73,7 @@ class TorchFunction:
         self.settings = settings
         self.copies = copies
         self.is_gradient = is_gradient
+        self.identity = identity
         self.derived: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
@@ -111,6 +114,15 @@ class Site:
         sources, targets = self.addresses(frame)
         job = inheriting(functools.partial(self.run, sources, targets))
         run_safely(job, protect=bool(self.function.settings.lock))
+
+    @property
+    def identity(self) -> str | None:
+        """What tells the site from those of other functions, or of other shapes; None if nothing does."""
+        function = self.function
+        if function.identity is None:
+            return None
+        types = [(buffer.shape, buffer.dtype) for buffer in (*self.operands, *self.results)]
+        return f"{function.identity} {function.dtypes} {function.inputs} {function.results} {types}"
 
     def addresses(self, frame: CallFrame) -> tuple[list[int], list[int]]:
         operand_pointers, result_pointers = self._pointers

@@ -142,7 +142,7 @@ def _lower_site(platform: str, ctx, *operands, site: Site, results):
     target = ffi.register_target(platform)
     if platform == "cpu":
         scope.prepare()
-    return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site)))
+    return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site, site.identity)))
 
 
 def _lower_elsewhere(ctx, *operands, function: TorchFunction, results):

@@ -14,6 +14,7 @@ from jax.core import Tracer
 from ..tensors.dtypes import canonical, dtype_j2t, is_integral
 from ..tensors.trees import map_results
 from .function import Settings, TorchFunction
+from .identity import identity_of
 from .primitive import Result
 from .watch import Watch
 
@@ -151,6 +152,7 @@ def specialise(
         depth=depth,
         settings=settings,
         copies=copies,
+        identity=identity_of(fn),
     )
     return Specialised(function, results, out_structure)
 

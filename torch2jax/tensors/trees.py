@@ -1,6 +1,7 @@
 """Trees of arguments and results: optree's containers, JAX's registered ones, and any object that holds tensors."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from .containers import Codec, codec_of
 
-__all__ = ["flatten", "map_arguments", "map_results"]
+__all__ = ["flatten", "map_arguments", "map_results", "ordered"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -29,8 +30,37 @@ def flatten(tree) -> tuple[list, Any]:
 
 
 def map_results(fn: Callable, tree) -> Any:
-    """As `map_arguments`, and containers that JAX does not know become pytrees, so that results can leave ``jit``."""
-    return optree.tree_map(fn, tree, is_leaf=_opens_for_jax, none_is_leaf=True, namespace=_NAMESPACE)
+    """As `map_arguments`, and containers that JAX does not know become pytrees, so that results can leave ``jit``.
+
+    JAX sorts the keys of a dictionary. One whose keys have no order, as members of an `Enum`, becomes an `OrderedDict`.
+    """
+    unordered = False
+
+    def opens(node) -> bool:
+        nonlocal unordered
+        unordered = unordered or (type(node) is dict and not _is_sortable(node))
+        return _opens_for_jax(node)
+
+    found = optree.tree_map(fn, tree, is_leaf=opens, none_is_leaf=True, namespace=_NAMESPACE)
+    return ordered(found) if unordered else found
+
+
+def ordered(tree) -> Any:
+    """A tree of dictionaries, lists and tuples with an `OrderedDict` for each dictionary that JAX cannot sort."""
+    if type(tree) is dict:
+        children = {key: ordered(value) for key, value in tree.items()}
+        return children if _is_sortable(tree) else OrderedDict(children)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*map(ordered, tree))  # pyright: ignore[reportArgumentType]
+    return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
+
+
+def _is_sortable(keys: dict) -> bool:
+    try:
+        sorted(keys)
+    except TypeError:
+        return False
+    return True
 
 
 def _opens(node) -> bool:
