@@ -348,3 +348,28 @@ def test_derivatives_forwards_that_are_switched_off(function):
     for run in (t2j(function), jax.jit(t2j(function))):
         for got, wanted in zip(run(t2j(X), t2j(V)), function(X, V), strict=True):
             np.testing.assert_allclose(got, wanted.detach(), rtol=1e-5)
+
+
+def off_within_a_level(x):
+    def inside(y):
+        with fwAD._set_fwd_grad_enabled(False):
+            constant = y * x
+        return constant + y
+
+    return torch.func.jvp(inside, (x,), (torch.ones_like(x),))[0]
+
+
+def off_within_a_dual_level(x):
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(x, torch.ones_like(x))
+        with fwAD._set_fwd_grad_enabled(False):
+            constant = dual * dual
+        return fwAD.unpack_dual(constant + dual).primal
+
+
+@pytest.mark.parametrize("function", [off_within_a_level, off_within_a_dual_level])
+def test_a_derivative_forwards_of_jaxs_around_stays_on(function):
+    run = t2j(function)
+    value, tangent = jax.jvp(run, (3.0,), (1.0,))
+    assert (value, tangent) == (12, 7)
+    assert jax.jacfwd(jax.jit(run))(3.0) == jax.grad(run)(3.0) == 7
