@@ -287,3 +287,24 @@ def test_operators_defined_in_a_call_that_runs_again():
         return x.grad
 
     np.testing.assert_allclose(t2j(function)(X), X * 3)
+
+
+def test_operators_of_a_module_that_is_first_imported_in_a_call(tmp_path, monkeypatch):
+    lines = [
+        "import torch",
+        "@torch.library.custom_op('kernels::imported_late', mutates_args=())",
+        "def late(x: torch.Tensor) -> torch.Tensor:",
+        "    return x * 2",
+    ]
+    (tmp_path / "imported_late.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def code(x):
+        from imported_late import late
+
+        return late(x) if x.requires_grad else late(x) * 1  # so that the code runs again where JAX differentiates
+
+    for _ in range(2):
+        assert jax.eval_shape(t2j(code), jnp.ones(3)).shape == (3,)
+        assert jnp.array_equal(jax.jit(t2j(code))(jnp.ones(3)), jnp.full(3, 2.0))
+    assert torch.ops.kernels.imported_late(torch.ones(2)).tolist() == [2, 2]

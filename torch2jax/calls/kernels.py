@@ -1,6 +1,7 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from operator import is_
@@ -185,4 +186,15 @@ _begin_library = torch.library.Library.__init__
 @stands_in(torch.library.Library, "__init__")
 def _make_library(library, *args, **kwargs):
     _begin_library(library, *args, **kwargs)
-    current().kernels.libraries.add(library)
+    if not _is_importing():
+        current().kernels.libraries.add(library)
+
+
+def _is_importing() -> bool:
+    """Whether the call's code imports a module: that defines operators for good, since it is not imported again."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != f"{__package__}.translated":
+        if frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
