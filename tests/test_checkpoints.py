@@ -147,7 +147,7 @@ class TestRefusals:
     def test_without_its_library(self, tmp_path, monkeypatch):
         path = save(tmp_path, "safetensors")
         monkeypatch.setitem(sys.modules, "safetensors", None)
-        with pytest.raises(ModuleNotFoundError, match=r"torch2jax\[checkpoints\]"):
+        with pytest.raises(ModuleNotFoundError, match=r"'\.\[checkpoints\]'"):
             load_state(path)
 
 

@@ -36,7 +36,7 @@ def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs:
     if any(callable(leaf) for leaf in flatten((args, kwargs))[0]):  # it would be run, perhaps for ever
         return
     is_of_values = False
-    if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+    if isinstance(error, RuntimeError):
         on_meta = _refusal(call, func, args, kwargs, "meta")
         is_of_values = on_meta is None or _lacks_kernel(on_meta)  # or PyTorch does not look on meta
     refuse_as_pytorch(call, func, args, kwargs, error, is_of_values=is_of_values)
@@ -60,7 +60,8 @@ def refuse_as_pytorch(
 
     Args:
         error: why the call cannot be served. JAX's own words for it are left out.
-        is_of_values: so may the error be, which stays as it is then, unless PyTorch says the same in another class.
+        is_of_values: so may the error be, or PyTorch's, whose tensors have other values. It stays as it is then, unless
+            PyTorch says the same in another class, or refuses the dtype.
     """
     refused = _refusal(call, func, args, kwargs, "cpu")
     if refused is not None and not all(_refusal(call, func, args, kwargs, "cpu", x) for x in _others()):
@@ -72,7 +73,7 @@ def refuse_as_pytorch(
         if isinstance(error, type(refused)):
             return
         words = str(error)  # of which class it is depends on PyTorch's release
-    elif is_of_values:
+    elif is_of_values and not isinstance(refused, (NotImplementedError, TypeError)):
         return
     elif isinstance(error, RuntimeError):
         words = f"{words}\n{error}"

@@ -97,9 +97,15 @@ def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None
         values = seen(other)
         is_zero = values is not None and not values.all()
     else:
-        is_zero = other == 0
+        is_zero = other.bit_length() <= 64 and other % 2 ** _bits_of(input) == 0  # it wraps around
     if is_zero:
         raise RuntimeError("ZeroDivisionError")
+
+
+def _bits_of(value) -> int:
+    """How many bits there are of the whole numbers that a number is combined with."""
+    is_of_integers = isinstance(value, torch.Tensor) and value.dtype != torch.bool
+    return torch.iinfo(value.dtype).bits if is_of_integers else 64
 
 
 def _is_whole(value) -> bool:
