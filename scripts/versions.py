@@ -23,6 +23,16 @@ PAGE = ROOT / "docs" / "versions.md"
 MODEL = "torchvision:resnet18"
 _VERSIONS = "import platform, torch, jax; print(platform.python_version(), torch.__version__, jax.__version__)"
 _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\d\S*) \|.*$", re.MULTILINE)
+# Why a test fails beside another release than the one it is written for; none is a wrong number.
+REASONS = {
+    "test_decoding.py": "transformers 5.24 warns of the name `past_key_values`, and warnings are errors in the tests",
+    "test_names_of_a_state": "the last bit of a product, which XLA rounds in another way",
+    "test_sorting.py::test_errors": "2.15 has a TypeError for complex numbers, as there is here; the test names 2.13's",
+    "test_refusals_are_of_the_type": "PyTorch 2.15 serves what the test lets it refuse",
+    "test_bad_views": "2.15 has a TypeError for the imaginary part of real numbers, as there is here",
+    "test_functions_with_their_options[normalize": "2.15 has a derivative of inf for 0 / 0, whose value is nan",
+    "TestGraphs": "an operation of the graph has another name in JAX 0.12",
+}
 _HEAD = """\
 # Versions
 
@@ -80,8 +90,15 @@ def outcomes(report: ElementTree.Element) -> tuple[dict[str, int], list[str]]:
         counts["tests"] += 1
         counts[outcome] += 1
         if outcome == "failed":
-            failed.append(f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}")
+            failed.append(_name_of(case))
     return counts, failed
+
+
+def _name_of(case: ElementTree.Element) -> str:
+    """The name of a test as pytest takes it, of a report's ``tests.ops.test_setitem.TestGraphs`` and its own name."""
+    parts = case.get("classname", "").split(".")
+    count = next(count for count, part in enumerate(parts, 1) if part.startswith("test_"))
+    return "::".join([f"{'/'.join(parts[:count])}.py", *parts[count:], case.get("name", "")])
 
 
 def row(versions: list[str], steps: dict[str, bool], counts: dict[str, int]) -> str:
@@ -94,7 +111,11 @@ def page(rows: dict[tuple[str, ...], str], failures: dict[str, list[str]]) -> It
     """The page: its rows by versions, and the tests that failed by the versions they failed with."""
     yield _HEAD + "\n".join(rows[key] for key in sorted(rows, key=_order))
     for versions, names in failures.items():
-        yield f"\n## Failed with {versions}\n\n" + "\n".join(f"- `{name}`" for name in sorted(names))
+        yield f"\n## Failed with {versions}\n\n" + "\n".join(f"- `{name}`{_reason(name)}" for name in sorted(names))
+
+
+def _reason(name: str) -> str:
+    return next((f": {reason}" for part, reason in REASONS.items() if part in name), "")
 
 
 def _order(versions: tuple[str, ...]) -> list[list[int]]:
@@ -107,7 +128,7 @@ def known(text: str) -> tuple[dict[tuple[str, ...], str], dict[str, list[str]]]:
     failures = {}
     for part in text.split("\n## Failed with ")[1:]:
         versions, _, rest = part.partition("\n")
-        failures[versions] = re.findall(r"^- `(.*)`$", rest, re.MULTILINE)
+        failures[versions] = re.findall(r"^- `(.*?)`(?:: .*)?$", rest, re.MULTILINE)
     return rows, failures
 
 

@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
 from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical, type_name
-from ..tensors.scalars import expect_fits
+from ..tensors.scalars import expect_fits, expect_integer
 from . import releases
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary
@@ -66,6 +66,7 @@ def _least_that_fits(input, min=None):
     """A least number for integers of a dtype: that of the dtype, if it is below, and so bounds nothing."""
     if type(min) is not int or not _is_of_integers(input):
         return min
+    expect_integer(min)
     info = torch.iinfo(input.dtype)
     if min > info.max:
         raise RuntimeError(f"Clamp min value {min} is outside the representable range of {type_name(input.dtype)}")
@@ -76,6 +77,7 @@ def _most_that_fits(input, max=None):
     """As `_least_that_fits`, of a greatest number."""
     if type(max) is not int or not _is_of_integers(input):
         return max
+    expect_integer(max)
     info = torch.iinfo(input.dtype)
     if max < info.min:
         raise RuntimeError(f"Clamp max value {max} is outside the representable range of {type_name(input.dtype)}")
