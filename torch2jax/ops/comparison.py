@@ -3,6 +3,7 @@
 import builtins
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -62,49 +63,30 @@ for _bounded, _is_chosen in ((at_least, lax.ge), (at_most, lax.le), (_above, lax
     _differentiates(_bounded, _is_chosen)
 
 
-def _least_that_fits(input, min=None):
-    """A least number for integers of a dtype: that of the dtype, if it is below, and so bounds nothing."""
-    if type(min) is not int or not _is_of_integers(input):
-        return min
-    expect_integer(min)
+def _with_fitting_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
+    """Prepares the arguments ``(input, *bounds)`` of these names, where PyTorch takes integers beyond a dtype.
+
+    Such a bound is refused if no number of the dtype is within it, and else is that of the dtype: it bounds nothing.
+    """
+
+    def prepare(input, *bounds, **named) -> tuple[tuple, dict]:
+        given = dict(zip(names, bounds, strict=False)) | named
+        return (input, *(_fitting(input, name, given.get(name)) for name in names)), {}
+
+    return prepare if releases.ARE_BOUNDS_FITTED else None
+
+
+def _fitting(input, name: str, bound):
+    if type(bound) is not int or not isinstance(input, torch.Tensor) or input.dtype not in INTEGERS:
+        return bound
+    expect_integer(bound)
     info = torch.iinfo(input.dtype)
-    if min > info.max:
-        raise RuntimeError(f"Clamp min value {min} is outside the representable range of {type_name(input.dtype)}")
-    return builtins.max(min, info.min)
+    if bound > info.max if name == "min" else bound < info.min:
+        raise RuntimeError(f"Clamp {name} value {bound} is outside the representable range of {type_name(input.dtype)}")
+    return builtins.min(builtins.max(bound, info.min), info.max)
 
 
-def _most_that_fits(input, max=None):
-    """As `_least_that_fits`, of a greatest number."""
-    if type(max) is not int or not _is_of_integers(input):
-        return max
-    expect_integer(max)
-    info = torch.iinfo(input.dtype)
-    if max < info.min:
-        raise RuntimeError(f"Clamp max value {max} is outside the representable range of {type_name(input.dtype)}")
-    return builtins.min(max, info.max)
-
-
-def _is_of_integers(input) -> bool:
-    return isinstance(input, torch.Tensor) and input.dtype in INTEGERS
-
-
-def _with_fitting_bounds(input, min=None, max=None) -> tuple[tuple, dict]:
-    return (input, _least_that_fits(input, min), _most_that_fits(input, max)), {}
-
-
-def _with_fitting_least(input, min) -> tuple[tuple, dict]:
-    return (input, _least_that_fits(input, min)), {}
-
-
-def _with_fitting_most(input, max) -> tuple[tuple, dict]:
-    return (input, _most_that_fits(input, max)), {}
-
-
-def _if_bounds_fit(prepare):
-    return {"prepare": prepare} if releases.ARE_BOUNDS_FITTED else {}
-
-
-@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), **_if_bounds_fit(_with_fitting_bounds))
+@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), prepare=_with_fitting_bounds("min", "max"))
 def clamp(input, min=None, max=None):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -131,12 +113,12 @@ def _within(least, most, input, min, max):
     return input if max is None else most(input, max)
 
 
-@ordered(torch.clamp_min, fits=("min",), **_if_bounds_fit(_with_fitting_least))
+@ordered(torch.clamp_min, fits=("min",), prepare=_with_fitting_bounds("min"))
 def clamp_min(input, min):
     return clamp(input, min=min)
 
 
-@ordered(torch.clamp_max, fits=("max",), **_if_bounds_fit(_with_fitting_most))
+@ordered(torch.clamp_max, fits=("max",), prepare=_with_fitting_bounds("max"))
 def clamp_max(input, max):
     return clamp(input, max=max)
 
