@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import mlir
 
 from .linear_call import linear_call
-from .traces import Bookmark, is_zero, running
+from .traces import Bookmark, is_float, is_zero, running
 
 __all__ = ["Code", "NeedsHooks", "run_anew"]
 
@@ -116,17 +116,17 @@ def _differentiated(trace, code: Code, args: list) -> list:
             except NeedsHooks:
                 bookmark.return_to()
     pairs = [trace.to_primal_tangent_pair(x) for x in args]
-    places = [i for i, (_, tangent) in enumerate(pairs) if not is_zero(tangent) and _is_float(args[i])]
+    places = [i for i, (_, tangent) in enumerate(pairs) if not is_zero(tangent) and is_float(args[i])]
     values, code = [value for value, _ in pairs], code.requiring(places)
     with running(trace.parent_trace):
         results = run_anew(code, values)
-    floats = [x for x in results if _is_float(x)]
+    floats = [x for x in results if is_float(x)]
 
     def push(values: list, tangents: list) -> list:
         def forwards(*given):
             at = dict(zip(places, given, strict=True))
             found = code.without_hooks()(*[at.get(i, x) for i, x in enumerate(values)], is_last=True)
-            return [x for x in found if _is_float(x)]
+            return [x for x in found if is_float(x)]
 
         return jax.jvp(forwards, [values[i] for i in places], tangents)[1]
 
@@ -145,11 +145,7 @@ def _differentiated(trace, code: Code, args: list) -> list:
 
     with running(trace):
         found = iter(attached(*[args[i] for i in places]))
-    return [next(found) if _is_float(x) else x for x in results]
-
-
-def _is_float(array) -> bool:
-    return jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
+    return [next(found) if is_float(x) else x for x in results]
 
 
 class _Batched(Code):
@@ -224,10 +220,10 @@ def _program_of(code: Code, args: Sequence) -> tuple[ClosedJaxpr, Exception | No
     try:
         return program_of(code), None
     except Exception as error:
-        floats = [i for i, x in enumerate(args) if _is_float(x)]
+        floats = [i for i, x in enumerate(args) if is_float(x)]
         with contextlib.suppress(Exception):
             program = program_of(code.requiring(floats))
-            if any(map(_is_float, program.out_avals)):
+            if any(map(is_float, program.out_avals)):
                 error.__context__ = error.__cause__ = None  # of which, as of the frames, tracers are part
                 return program, error.with_traceback(None)
         raise

@@ -22,6 +22,7 @@ from ..translation import current
 from .engine import Backward, BackwardPass, accumulate, is_source
 from .inputs import Pass
 from .tape import Attempt, Tape
+from .traces import is_float
 
 __all__ = ["finished", "hooks_of", "take_over_hooks"]
 
@@ -65,7 +66,7 @@ def finished(attempt: Attempt, tree) -> Any:
         return tree
     tape: Any = current().tape  # pyright: ignore[reportOptionalMemberAccess]
     histories = {id(array): history for array, history in attempt.ends}
-    results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and _is_float(x)]
+    results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
     nodes = [histories.get(id(x)) for x in results]
     begun: list[tuple[Any, Any]] = []
     for number, asked in enumerate(attempt.passes, tape.depth):
@@ -147,7 +148,3 @@ def _sum_of(cotangents: list, array):
 
 def _is_among(array, others: list) -> bool:
     return any(array is other for other in others)
-
-
-def _is_float(array) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.inexact)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -27,7 +26,7 @@ from ..translation import current
 from .anew import Code, NeedsHooks, run_anew
 from .closed_over import closed_over
 from .marks import Undecided, undecided
-from .traces import Bookmark, current_trace, is_differentiated, is_from_around, may_differentiate, program_of
+from .traces import Bookmark, current_trace, is_differentiated, is_float, is_from_around, may_differentiate, program_of
 
 __all__ = ["Inputs", "Known", "NeedsArray", "NeedsInputs", "Pass", "ask", "requires_grad", "told"]
 
@@ -160,12 +159,12 @@ class _Told(Inputs):
                 array = self._around[id(array)]
             elif is_from_around(array, self._program):
                 raise NeedsArray(array)
-        if not self._is_last or self._program is None or not _is_float(array) or self._is_differentiated(array):
+        if not self._is_last or self._program is None or not is_float(array) or self._is_differentiated(array):
             return array
         return undecided(array, self._undecided)
 
     def is_differentiated(self, array: Any) -> bool:
-        return _is_float(array) and self._is_differentiated(array)
+        return is_float(array) and self._is_differentiated(array)
 
     def _is_differentiated(self, array: Any) -> bool:
         return is_differentiated(array) or any(array is other for other in self._required)
@@ -189,10 +188,6 @@ def _is_differentiated(tensor: Torchish) -> bool:
     tape: Any = current().tape
     array = tensor.held.array
     return is_differentiated(array if tape is None else tape.lowered(array))
-
-
-def _is_float(array: Any) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
 def ask(tensor: Torchish) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax._src import core
 from jax._src.interpreters import ad, batching, partial_eval as pe
@@ -15,6 +16,7 @@ __all__ = [
     "example_of",
     "examples_in",
     "is_differentiated",
+    "is_float",
     "is_from_around",
     "is_transforming",
     "is_zero",
@@ -25,6 +27,11 @@ __all__ = [
     "without_derivatives",
     "without_tangents",
 ]
+
+
+def is_float(array) -> bool:
+    """Whether an array has a dtype that has derivatives."""
+    return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
 def current_trace():
