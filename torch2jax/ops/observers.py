@@ -18,7 +18,7 @@ from ..rules.rule import InnerRule
 from ..seams import runs_instead_of
 from ..translation import current
 from .arrays import cast, like, where
-from .indexing import known_values
+from .bounds import known_values
 from .quantization import quotient, switch
 
 

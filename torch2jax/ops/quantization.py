@@ -20,8 +20,8 @@ from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOATS, type_name
 from ..translation import current
 from .arrays import cast, is_float, like, where, widened
+from .bounds import known_values
 from .gradients import expect_constant
-from .indexing import known_values
 
 aten = torch.ops.aten
 
