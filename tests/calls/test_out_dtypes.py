@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.ops.database import Case, cases, dtypes_of, entries, entry, full_name
+from tests.refusals import refusal
 from torch2jax import t2j
 
 WRONG = (torch.int64, torch.float64, torch.complex64, torch.bool, torch.float16)
@@ -31,14 +32,6 @@ FREE = {
     "cholesky": "an operator that later versions of PyTorch lack",
     "normal": "of another type: PyTorch's kernel is not implemented",
 }
-
-
-def refusal(function, *args) -> Exception | None:
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return None
 
 
 def outs(case: Case) -> Iterator[tuple]:

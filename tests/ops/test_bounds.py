@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.ops.database import Case, cases, dtypes_of, entries, entry, full_name
+from tests.refusals import refusal
 from torch2jax import t2j
 
 INTEGERS = (torch.int64, torch.int32)
@@ -29,14 +30,6 @@ NAMES = (
 )
 # PyTorch's own decomposition refuses by another index than ours.
 OTHER_TYPE = ("nn.functional.linear_cross_entropy.chunked", "nn.functional.linear_cross_entropy.chunked_none")
-
-
-def refusal(function, *args) -> Exception | None:
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return None
 
 
 def spoilt(case: Case):

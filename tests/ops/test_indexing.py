@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare, compare_trees
+from tests.refusals import error_of
 from torch2jax import t2j
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -92,14 +93,6 @@ def test_in_place_forms_write_through_views():
         return x
 
     compare(jax.jit(t2j(function))(t2j(X), t2j(ROWS)), function(X, ROWS))
-
-
-def error_of(function, *args):
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return pytest.fail("nothing was refused")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare
+from tests.refusals import error_of
 from torch2jax import t2j
 from torch2jax.errors import TracedValueError
 
@@ -294,14 +295,6 @@ class TestGraphs:
         index = (t2j(SCALAR), t2j(SCALAR))
         assert self.primitives(function, t2j(base()), *index).count("dynamic_update_slice") == 2
         compare(jax.jit(t2j(function))(t2j(base()), *index), function(base(), SCALAR, SCALAR))
-
-
-def error_of(function, *args):
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return pytest.fail("nothing was refused")
 
 
 REFUSED = {

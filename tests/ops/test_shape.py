@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare
+from tests.refusals import error_of
 from torch2jax import t2j
 
 
@@ -53,14 +54,6 @@ def test_repeats_that_are_traced_need_the_output_size():
         return x.repeat_interleave(counts, 0, output_size=3)
 
     compare(jax.jit(t2j(function))(t2j(X), t2j(counts)), function(X, counts))
-
-
-def error_of(function, *args):
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return pytest.fail("nothing was refused")
 
 
 @pytest.mark.parametrize(

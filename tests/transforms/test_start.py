@@ -114,16 +114,21 @@ def test_a_second_derivative_says_why_there_is_none():
         jax.grad(lambda x: jax.grad(loss)(x, x).sum())(x)
 
 
+def _record(ctx, x, module):
+    """What a forward gives whose context keeps the graph of it, from `ctx.x` to `ctx.y`."""
+    with torch.enable_grad():
+        ctx.x = x.detach().requires_grad_()
+        ctx.y = module.inner(ctx.x)
+    return ctx.y.detach()
+
+
 class _OfArguments(Function):
     """Weights are arguments besides; their gradients are asked for."""
 
     @staticmethod
     def forward(ctx, x, module, *weights):
         ctx.weights = weights
-        with torch.enable_grad():
-            ctx.x = x.detach().requires_grad_()
-            ctx.y = module.inner(ctx.x)
-        return ctx.y.detach()
+        return _record(ctx, x, module)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -137,10 +142,7 @@ class _LeftThere(Function):
     @staticmethod
     def forward(ctx, x, module, *weights):
         ctx.count = len(weights)
-        with torch.enable_grad():
-            ctx.x = x.detach().requires_grad_()
-            ctx.y = module.inner(ctx.x)
-        return ctx.y.detach()
+        return _record(ctx, x, module)
 
     @staticmethod
     def backward(ctx, gradient):
