@@ -12,7 +12,8 @@ _ALWAYS = {
     "disable_jit": ("bridge: jit of grad",),
     "checking_leaks": (
         *("branch: jit", "vmap: eager", "func.jacrev: jit", "checkpoint: grad", "custom: grad of jit"),
-        *("backward: jit", "vmap, in place: jit"),
+        *("backward: jit", "vmap, in place: jit", "backward on one side: jit of grad", "checkpoint, branch: jit"),
+        *("cond, branch: jit", "a number within a checkpoint"),
     ),
     "debug_nans": ("loss: eager",),
     "rank_promotion": ("pos_weight: eager",),

@@ -19,7 +19,7 @@ Sample = Callable[[], Any]
 
 
 def _x() -> jax.Array:
-    return jnp.linspace(0.5, 2.0, 6).reshape(2, 3)
+    return jnp.linspace(0.5, 2.0, 6, dtype=jnp.float32).reshape(2, 3)
 
 
 class _Exp(torch.autograd.Function):
@@ -71,6 +71,43 @@ def _backward(x):
     return x.grad
 
 
+def _backward_on_one_side(x):
+    x = x.detach().requires_grad_()
+    y = x * 3
+    if x.sum() > 0:
+        y = y * torch.arange(6.0).reshape(2, 3)
+    y.sin().sum().backward()
+    return x.grad
+
+
+def _checkpointed(function):
+    def checkpointed(x):
+        return checkpoint(lambda y: function(y * torch.arange(6.0).reshape(2, 3), x), x * 1.5, use_reentrant=False)
+
+    return checkpointed
+
+
+def _takes_a_gradient(y, x):
+    weight = torch.ones(2, 3, requires_grad=True)
+    (weight * y * x).sin().sum().backward()
+    return weight.grad
+
+
+def _knows_its_sum(y, x):
+    return y * x * len(str(float(y.sum())))
+
+
+def _asks_for_a_number(x):
+    try:
+        return _checkpointed(_knows_its_sum)(x)
+    except TypeError:
+        return x
+
+
+def _branch_in_a_branch(x):
+    return torch.cond(x.sum() > 0, lambda x: _branch(x * torch.arange(6.0).reshape(2, 3)), torch.sin, (x,))
+
+
 def _write(x):
     y = x.clone()
     y[0] += 1
@@ -120,9 +157,14 @@ FUNCTIONS: dict[str, Callable] = {
     "check": _check,
     "asks": _asks,
     "backward": _backward,
+    "backward on one side": _backward_on_one_side,
     "hook": _hooked,
     "checkpoint": lambda x: checkpoint(lambda y: y.sin().exp(), x, use_reentrant=False),
     "reentrant checkpoint": lambda x: checkpoint(torch.sin, x, use_reentrant=True),
+    "checkpoint, branch": _checkpointed(lambda y, x: y * 2 * x if y.sum() > 0 else y - 1),
+    "checkpoint, check": _checkpointed(lambda y, x: _check(y + x)),
+    "checkpoint, asks": _checkpointed(lambda y, x: y * x if y.requires_grad else y.detach() * x),
+    "checkpoint, backward": _checkpointed(_takes_a_gradient),
     "custom": lambda x: _Exp.apply(x),
     "custom, recorded": lambda x: _Recorded.apply(x),
     "vmap": torch.vmap(torch.sin),
@@ -132,6 +174,7 @@ FUNCTIONS: dict[str, Callable] = {
     "func.jacfwd": lambda x: torch.func.jacfwd(torch.sin)(x[0]),
     "func.hessian": lambda x: torch.func.hessian(lambda y: y.sin().sum())(x[0]),
     "func.jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
+    "cond, branch": _branch_in_a_branch,
     "cond": lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),
 }
 
@@ -167,7 +210,7 @@ def _training_step(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> Any
     module = make()
     f, state = t2j(module), t2j(module.state_dict())
     weights = {name: x for name, x in state.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
-    x = jnp.ones(shape).at[..., 0].set(0.3)
+    x = jnp.ones(shape, jnp.float32).at[..., 0].set(0.3)
 
     def loss(weights, key):
         out, new = f(x, state_dict={**state, **weights}, rng=key, return_state_dict=True)
@@ -221,6 +264,7 @@ for _name, _arguments in MODULES.items():
     SAMPLES[f"training: {_name}"] = lambda arguments=_arguments: _training_step(*arguments)
 SAMPLES |= {
     "training: optimizer": _by_optimizer,
+    "a number within a checkpoint": lambda: jax.jit(t2j(_asks_for_a_number))(_x()),
     "random": _drawn,
     "bridge: eager": _bridge(lambda f: f),
     "bridge: jit": _bridge(jax.jit),

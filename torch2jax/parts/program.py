@@ -17,6 +17,7 @@ from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
+from ..transforms.traces import current_trace, ending_with_errors
 from ..translation import current
 from .left import Left, Made, Restoration
 from .reached import Reached
@@ -93,11 +94,12 @@ class Program:
         writes = [tensor._writes[0] for tensor in tensors]
         storages = reached.all_storages
         casts, call.casts = call.casts, {}
+        around = current_trace()
 
         def run(arrays: Sequence, key, before) -> list:
             kept = Journal(repeats=True)
             try:
-                with kept, call.nested():
+                with ending_with_errors(around), kept, call.nested():
                     self._enter(storages, arrays)
                     kept.written.clear()
                     if key is not None:

@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import mlir
 
 from .linear_call import linear_call
-from .traces import Bookmark, is_float, is_zero, running
+from .traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
 __all__ = ["Code", "NeedsHooks", "run_anew"]
 
@@ -214,8 +214,14 @@ def _program_of(code: Code, args: Sequence) -> tuple[ClosedJaxpr, Exception | No
     there is the program of the code that is differentiated, and the error.
     """
 
+    around = current_trace()
+
     def program_of(code: Code) -> ClosedJaxpr:
-        return jax.make_jaxpr(lambda *arrays: code(*arrays, is_last=False))(*args)
+        def traced(*arrays):
+            with ending_with_errors(around):
+                return code(*arrays, is_last=False)
+
+        return jax.make_jaxpr(traced)(*args)
 
     try:
         return program_of(code), None

@@ -19,7 +19,7 @@ from ..translation import current
 from .form import Form
 from .paths import Fork, Path, followed
 from .recorders import expect_unrecorded
-from .traces import current_trace
+from .traces import current_trace, ending_with_errors
 from .warned import Warned
 
 __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
@@ -156,6 +156,7 @@ class Block:
     def __init__(self, function: Callable, effects: Effects, *, repeats: bool = False, may_write: bool = True):
         expect_unrecorded("control flow")
         self._call: Any = current()
+        self._around = current_trace()
         self._function, self._effects = function, effects
         self._repeats, self._may_write = repeats, may_write
         self.given: list[Given] = []
@@ -186,6 +187,10 @@ class Block:
         Raises:
             RuntimeError: it does what PyTorch does not allow there.
         """
+        with ending_with_errors(self._around):
+            return self._trace_ways(args, written, key, taken)
+
+    def _trace_ways(self, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         policy, effects = self._call.attempt.path.policy, self._effects
 
         def run(path: Path):

@@ -38,7 +38,7 @@ from .programs import (
     pruned,
     values_alike,
 )
-from .traces import current_trace, decides, running, without_derivatives
+from .traces import current_trace, decides, ending_with_errors, running, without_derivatives
 from .warned import Warned, give
 
 __all__ = ["FOLLOWING", "Fork", "Path", "Policy", "answer", "followed"]
@@ -463,8 +463,13 @@ class _Ways:
     def _go(self, answers: tuple[bool, ...], limit: int) -> _Run:
         path: Any = None
         end: Any = None
+        around = current_trace()
 
         def traced():
+            with ending_with_errors(around):
+                return go()
+
+        def go():
             nonlocal path, end
             path = Path(self._policy, current_trace(), answers, limit, self._checks)
             try:

@@ -17,7 +17,7 @@ from ..tensors.journal import Journal, Uncontained, suspended
 from ..tensors.storage import Storage, View
 from ..tensors.traced import is_traced
 from ..translation import current
-from .traces import running
+from .traces import current_trace, ending_with_errors, running
 
 __all__ = ["UNSUITED", "Scope", "outside", "rehearse"]
 
@@ -33,7 +33,7 @@ class Scope:
     """
 
     def __init__(self):
-        self._call = current()
+        self._call, self._around = current(), current_trace()
         self._result: Any = None
         self._error: Exception | None = None
         self._left: list[_Left] = []
@@ -49,7 +49,7 @@ class Scope:
         """
         call, stream = self._call, self._call.stream.state
         try:
-            with Journal() as kept, call.nested():
+            with ending_with_errors(self._around), Journal() as kept, call.nested():
                 try:
                     self._run(function, args, kwargs)
                     return self._gather(kept, stream)

@@ -1,5 +1,6 @@
 """What JAX is tracing, and tangents of what it computes meanwhile."""
 
+import contextlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ __all__ = [
     "Tangents",
     "current_trace",
     "decides",
+    "ending_with_errors",
     "example_of",
     "examples_in",
     "is_differentiated",
@@ -46,6 +48,24 @@ def is_transforming() -> bool:
 def running(trace):
     """A context in which JAX computes with `trace`."""
     return core.set_current_trace(trace)
+
+
+@contextlib.contextmanager
+def ending_with_errors(around):
+    """A context for code that JAX traces to a program: an exception that leaves the code ends the program.
+
+    JAX lets go of what a program holds only where its trace ends well. Else its constants keep it for ever.
+
+    Args:
+        around: the trace that the code was begun in. Where JAX runs the code in that one, nothing is ended.
+    """
+    trace = current_trace()
+    try:
+        yield
+    except BaseException:
+        if trace is not around:
+            trace.invalidate()
+        raise
 
 
 def is_zero(cotangent) -> bool:
