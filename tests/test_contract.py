@@ -10,11 +10,14 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 import torch
 
 import torch2jax
-from torch2jax import seams
+from tests import watched_seams
+from tests.seam_programs import PROGRAMS
+from torch2jax import seams, t2j
 from torch2jax.rules.tables import PROVIDED
 
 ROOT = Path(torch2jax.__file__).parent
@@ -83,12 +86,35 @@ def test_a_name_that_is_gone_is_found():
 
 
 def test_every_seam_has_its_target():
-    for name in {name for name, _ in seams.awaited()}:
-        if name.startswith("torch."):
-            importlib.import_module(name)
-    seams.open_seams()
-    seams.close_seams()
+    assert watched_seams.names()
     assert not seams.absent()
+
+
+def test_a_target_that_is_gone_is_an_error_in_tests():
+    for declare in (seams.stands_in, lambda owner, name: seams.exchange(owner, name, None)):
+        with pytest.raises(AttributeError, match=r"torch\.linalg\.nowhere"):
+            declare(torch.linalg, "nowhere")(None)
+    assert not seams.absent()
+
+
+def test_every_seam_has_a_program():
+    found = {name for name in watched_seams.names() if name.startswith(("torch.", "warnings."))}
+    assert not found - set().union(*PROGRAMS.values())
+
+
+@pytest.mark.filterwarnings("ignore")  # that something is to go: it is there
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_stand_ins_are_called(program):
+    if not watched_seams.names().keys() & set(PROGRAMS[program]):  # what stands in from the first use on
+        _trace(program)
+    wanted = watched_seams.names().keys() & set(PROGRAMS[program])
+    with watched_seams.watching() as called:
+        _trace(program)
+    assert wanted <= called
+
+
+def _trace(program) -> None:
+    jax.eval_shape(lambda x, key: t2j(program)(x, rng=key), jax.ShapeDtypeStruct((3,), "float32"), jax.random.key(0))
 
 
 def _arguments(function) -> Iterator[str]:

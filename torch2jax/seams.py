@@ -19,6 +19,7 @@ __all__ = [
     "awaited",
     "close_seams",
     "exchange",
+    "expect_targets",
     "open_seams",
     "runs_instead_of",
     "stands_in",
@@ -31,6 +32,7 @@ _absent: list[tuple[Any, str]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _lock = threading.RLock()
 _calls = 0
+_expects_targets = False
 
 
 def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
@@ -48,7 +50,7 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
             if _calls:
                 _put(owner, name, stand_in)
     else:
-        _absent.append((owner, name))
+        _lack(owner, name)
 
 
 def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
@@ -68,7 +70,7 @@ def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
         elif original is not None:
             exchange(owner, name, _chosen(original, body))
         else:
-            _absent.append((owner, name))
+            _lack(owner, name)
         return body
 
     return register
@@ -140,6 +142,27 @@ def _chosen(original, body: Callable) -> Callable:
         return (original if current() is None else body)(*args, **kwargs)
 
     return stand_in
+
+
+def _lack(owner, name: str) -> None:
+    if _expects_targets:
+        raise AttributeError(
+            f"{getattr(owner, '__name__', owner)}.{name} is not there in this release of PyTorch, and torch2jax would "
+            "stand in for it: the code that called it may go another way now"
+        )
+    _absent.append((owner, name))
+
+
+def expect_targets() -> None:
+    """Lets what is to be exchanged and is not there be an error, also what was so before: for tests.
+
+    Raises:
+        AttributeError: names the first of them.
+    """
+    global _expects_targets
+    _expects_targets = True
+    for owner, name in _absent:
+        _lack(owner, name)
 
 
 def absent() -> list[tuple[Any, str]]:
