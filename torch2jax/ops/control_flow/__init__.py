@@ -5,5 +5,6 @@ from . import (
     compilation as compilation,
     cond as cond,
     scan as scan,
+    switch as switch,
     while_loop as while_loop,
 )

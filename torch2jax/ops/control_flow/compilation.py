@@ -28,3 +28,13 @@ def hints_wrapper(body_fn, args, kwargs, hints):
 @implements_tensors(torch.ops.higher_order.strict_mode)
 def strict_mode(callable, operands):
     return callable(*operands)
+
+
+def flex_gemm(gemm_op, body_fn, gemm_args, gemm_kwargs, kernel_options):
+    """A product and what becomes of it, in one kernel of PyTorch's; XLA fuses what it can."""
+    del gemm_op, gemm_kwargs, kernel_options  # which the body knows, and which are for the kernel
+    return body_fn(*gemm_args)
+
+
+if hasattr(torch.ops.higher_order, "flex_gemm"):
+    implements_tensors(torch.ops.higher_order.flex_gemm)(flex_gemm)

@@ -13,8 +13,8 @@ from ...calls.numbers import number_of
 from ...rules.registry import implements_tensors
 from ...tensors.traced import is_traced
 from ...transforms.block import Block, Effects, trace_blocks, uncaptured
+from .branches import known_number
 from .carry import Carry
-from .cond import known_truth
 from .results import Tensors
 from .steps import count_steps
 
@@ -49,7 +49,7 @@ def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
     """Takes one step after the other, as PyTorch does; that may be differentiated backwards."""
     carry, result = Carry(_NAME, carried), None
     while True:
-        answer = known_truth(ask(*carried))
+        answer = known_number(ask(*carried))
         if answer is None or (not answer and result is None):  # without a step, nobody knows what one gives
             return _staged(ask, step, carried)
         if not answer:
