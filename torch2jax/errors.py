@@ -14,6 +14,8 @@ import jax
 import optree
 import torch
 
+from .abandoning import refused
+
 __all__ = [
     "BatchedValueError",
     "BranchError",
@@ -192,6 +194,7 @@ class NoRuleError(NotImplementedError):
                 "Rewrite that line, or add a rule with `@torch2jax.implements` for an operator that has none."
             )
         super().__init__(message if unknown is None else f"{message} PyTorch has no kernel for it either: {unknown}")
+        refused(self, place)
 
 
 class SparseLayoutError(TypeError):
@@ -219,13 +222,14 @@ class TracedValueError(TypeError):
     """
 
     def __init__(self, what: str, *, leaves_pytorch: bool = False):
-        self.what = what
+        self.what, place = what, user_location()
         super().__init__(
-            f"{what} needs the value of a tensor that depends on a traced input, at {user_location()}. "
+            f"{what} needs the value of a tensor that depends on a traced input, at {place}. "
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data." + (_LEAVING_HINT if leaves_pytorch else "")
         )
+        refused(self, place)
 
 
 class BranchError(TracedValueError):

@@ -94,7 +94,7 @@ def _takes_a_gradient(y, x):
 
 
 def _knows_its_sum(y, x):
-    return y * x * len(str(float(y.sum())))
+    return y * 0 * len(str(float(y.sum()))) + x
 
 
 def _asks_for_a_number(x):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..abandoning import Abandoned
 from ..errors import BranchError, user_place
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -42,8 +43,10 @@ _RUNS = 4
 """Runs for each way that is allowed: half of them end at a question, and others in checks."""
 
 
-class _Question(BaseException):
-    """The code asks what nobody has answered yet. No `Exception`, since code that handles these is not to handle it."""
+class _Question(Abandoned):
+    """The code asks what nobody has answered yet."""
+
+    ends_call = False
 
     def __init__(self, condition: Torchish):
         super().__init__()

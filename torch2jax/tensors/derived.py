@@ -9,6 +9,7 @@ import torch
 from torch._tensor import _convert  # pyright: ignore[reportAttributeAccessIssue]
 from torch.overrides import get_default_nowrap_functions
 
+from ..abandoning import Abandoned
 from .tensor import Torchish, make_view
 
 __all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
@@ -22,10 +23,10 @@ _NOTHING_TO_SAY: Any = torch._C._disabled_torch_function_impl
 _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-class NeedsClasses(BaseException):
+class NeedsClasses(Abandoned):
     """The code makes a tensor of a class of its own past every override: something stands in for the maker from now on.
 
-    No `Exception`, as code that handles these must not take it for one. See `calls.classes`.
+    See `calls.classes`.
     """
 
 

@@ -13,6 +13,7 @@ from torch import autograd
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
+from ..abandoning import Abandoned
 from ..translation import current
 
 __all__ = [
@@ -33,10 +34,8 @@ __all__ = [
 ]
 
 
-class NeedsTape(BaseException):
+class NeedsTape(Abandoned):
     """The code asks for what has not been recorded. See `transforms.tape`.
-
-    No `Exception`, since code that handles these must not take it for one.
 
     Args:
         depth: how many derivatives of derivatives it asks for.

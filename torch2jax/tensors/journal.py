@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ..abandoning import Abandoned
+
 __all__ = [
     "Journal",
     "Journaled",
@@ -21,11 +23,10 @@ __all__ = [
 ]
 
 
-class Uncontained(BaseException):
-    """Code within a journal does what cannot be done again outside.
+class Uncontained(Abandoned):
+    """Code within a journal does what cannot be done again outside."""
 
-    No `Exception`, since code that handles these must not take it for one.
-    """
+    ends_call = False
 
 
 class _Active(threading.local):

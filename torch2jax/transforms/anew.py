@@ -17,17 +17,15 @@ from jax._src.interpreters import ad, batching, partial_eval as pe
 from jax.extend.core import ClosedJaxpr, Primitive
 from jax.interpreters import mlir
 
+from ..abandoning import Abandoned
 from .linear_call import linear_call
 from .traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
 __all__ = ["Code", "NeedsHooks", "run_anew"]
 
 
-class NeedsHooks(BaseException):
-    """The code has a hook on a gradient that JAX takes.
-
-    No `Exception`, since code that handles these must not take it for one.
-    """
+class NeedsHooks(Abandoned):
+    """The code has a hook on a gradient that JAX takes."""
 
 
 class Code(ABC):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten
 
+from ..abandoning import Abandoned
 from ..tensors.held import Held
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage
@@ -28,8 +29,10 @@ __all__ = ["Block", "Effects", "Given", "trace_blocks", "uncaptured"]
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
 
-class _More(BaseException):
-    """A block has an effect that was not known. No `Exception`, since code within handles these."""
+class _More(Abandoned):
+    """A block has an effect that was not known."""
+
+    ends_call = False
 
 
 class Given(NamedTuple):
@@ -234,6 +237,7 @@ class Block:
                     raise
         finally:
             call.paths.pop()
+            path.end()
             call.stream.state = stream
             for node in kept.survivors():
                 if isinstance(node, Storage) and is_traced(node.held.array):

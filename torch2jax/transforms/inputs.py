@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from ..abandoning import Abandoned
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
@@ -31,18 +32,12 @@ from .traces import Bookmark, current_trace, is_differentiated, is_float, is_fro
 __all__ = ["Inputs", "Known", "NeedsArray", "NeedsInputs", "Pass", "ask", "requires_grad", "told"]
 
 
-class NeedsInputs(BaseException):
-    """The code asks what depends on which inputs JAX differentiates.
-
-    No `Exception`, since code that handles these must not take it for one.
-    """
+class NeedsInputs(Abandoned):
+    """The code asks what depends on which inputs JAX differentiates."""
 
 
-class NeedsArray(BaseException):
-    """The code uses an array from around the call, which JAX may differentiate too.
-
-    No `Exception`, since code that handles these must not take it for one.
-    """
+class NeedsArray(Abandoned):
+    """The code uses an array from around the call, which JAX may differentiate too."""
 
     def __init__(self, array: Any):
         super().__init__()

@@ -9,7 +9,6 @@ A way that ends in an exception which the code itself raises is a check: it is t
 """
 
 import os
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +20,7 @@ from jax.core import Tracer
 from jax.experimental import checkify
 from jax.extend.core import Literal, Primitive, Var
 
+from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, Place, TracedValueError, asking_place, is_raised_by_code, user_place
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
@@ -46,8 +46,8 @@ __all__ = ["FOLLOWING", "Fork", "Path", "Policy", "answer", "followed"]
 T = TypeVar("T")
 
 
-class Fork(BaseException):
-    """The code asks what `path` has no answer to. No `Exception`, since code that handles these is not to handle it."""
+class Fork(Abandoned):
+    """The code asks what `path` has no answer to."""
 
     def __init__(self, path: "Path"):
         super().__init__()
@@ -126,7 +126,6 @@ _RUNS = 16  # ways of all kinds
 _ASKED = 512  # questions on all of them: what is traced grows with the square of a loop's turns
 
 _ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
-_HANDLED = 16  # times that code may handle that its run is abandoned, before it is let go on to its end
 
 
 class _Question(NamedTuple):
@@ -175,7 +174,7 @@ class Path:
         self.refusal: BranchError | None = None
         """Why it cannot be followed, if it was abandoned for that."""
         self.warned: list[Warned] = []
-        self._handled = 0
+        self.patience = Patience()
         self._known: dict[Any, list[tuple[Any, bool]]] = {}
         self._count = 0
 
@@ -195,7 +194,7 @@ class Path:
             Fork: there is none yet.
         """
         if self.is_abandoned:
-            return self._any_answer()
+            raise Fork(self)
         place, asking = user_place(), asking_place()
         self._count += 1
         if self._count > _ANSWERED:
@@ -229,8 +228,9 @@ class Path:
         return found
 
     def end(self) -> None:
-        """Lets go of what is of the trace that ends."""
+        """Lets go of what is of the run that ends."""
         self._known.clear()
+        self.patience.end()
 
     def _likely(self, place: Place) -> bool:
         """An answer with which the code goes far: a loop goes on, and no check finds something."""
@@ -249,13 +249,6 @@ class Path:
 
     def _abandon(self):
         self.is_abandoned = True
-        raise Fork(self)
-
-    def _any_answer(self) -> bool:
-        """One to code that has handled the end of its run, of which nothing is used: a loop may need it to end."""
-        self._handled += 1
-        if self._handled > _HANDLED:
-            return random.Random(self._handled).random() < 0.5
         raise Fork(self)
 
 

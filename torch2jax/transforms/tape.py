@@ -183,6 +183,7 @@ class Runs:
                 return body(attempt, given)
             finally:
                 left = attempt.left
+                path.end()
 
         while True:
             bookmark = Bookmark()
