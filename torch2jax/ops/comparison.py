@@ -14,6 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical, type_name
 from ..tensors.scalars import expect_fits, expect_integer
 from . import releases
@@ -259,12 +260,12 @@ def where_(condition, input, other):
     return where(truth(condition), input, other)
 
 
-@implements_overloads(torch.where)
+@implements_overloads(torch.where, tags=[Tag.FRESH])
 def where_of(condition, input=None, other=None, *, out=None):
     return aten.where.default if input is None else aten.where
 
 
-@implements_tensors(torch.Tensor.where)
+@implements_tensors(torch.Tensor.where, tags=[Tag.FRESH])
 def where_method(self, condition, other):
     return torch.where(condition, self, other)
 

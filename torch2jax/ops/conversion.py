@@ -10,6 +10,7 @@ from jax import lax
 from ..calls.known import lazily
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
+from ..rules.tags import Tag
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held
@@ -77,7 +78,7 @@ def _is_in(tensor: Tensor, memory_format) -> bool:
     return memory_format is torch.preserve_format or tensor.is_contiguous(memory_format=memory_format)
 
 
-@implements_tensors(Tensor.to)
+@implements_tensors(Tensor.to, tags=[Tag.CONVERTS])
 def to(self, *args, **kwargs):
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
     copy, other = kwargs.pop("copy", False), kwargs.pop("tensor", None)
@@ -117,7 +118,7 @@ def _named_conversion(name: str, dtype: torch.dtype) -> None:
     def rule(self, memory_format=None):
         return converted(self, dtype, memory_format=memory_format)
 
-    implements_tensors(getattr(Tensor, name))(rule)
+    implements_tensors(getattr(Tensor, name), tags=[Tag.CONVERTS])(rule)
 
 
 for _name, _dtype in (

@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from ..calls.known import constant
 from ..errors import SparseLayoutError, user_level
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
+from ..rules.tags import Tag
 from ..seams import stands_in
 from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, type_name
 from ..tensors.held import Held, Lazy
@@ -121,7 +122,7 @@ _MEANINGLESS = ("layout", "pin_memory", "names")
 
 
 def factory(
-    *functions, counts: bool = False, warns: bool = False, operates: bool = False
+    *functions, counts: bool = False, warns: bool = False, operates: bool = False, tags: Iterable[Tag] = ()
 ) -> Callable[[Callable], Callable]:
     """Declares a body to make new tensors: it need not know of ``out``, layouts and pinned memory.
 
@@ -131,6 +132,7 @@ def factory(
         counts: what is asked for is a number of elements: an ``out`` that has as many keeps its shape.
         warns: PyTorch warns where an ``out`` with elements has another number of them.
         operates: given tensors, it is an operator: PyTorch warns where an ``out`` with elements has another shape.
+        tags: as those of `implements_tensors`.
     """
 
     def register(body: Callable) -> Callable:
@@ -152,7 +154,7 @@ def factory(
                 return write_out(result, out)
             return _write_new(result, out, counts, warns)
 
-        implements_tensors(*functions)(rule)
+        implements_tensors(*functions, tags=(Tag.FACTORY, *tags))(rule)
         return body
 
     return register
@@ -217,7 +219,7 @@ def ones(*size, dtype=None, **options):
     return filled(new_shape(size, options), 1, dtype or torch.get_default_dtype(), **options)
 
 
-@factory(torch.empty, aten.empty.memory_format)
+@factory(torch.empty, aten.empty.memory_format, tags=[Tag.UNINITIALIZED])
 def empty(*size, dtype=None, memory_format=None, **options):
     shape = new_shape(size, options)
     dtype = dtype or torch.get_default_dtype()
@@ -242,7 +244,7 @@ def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
-@factory(torch.empty_strided, aten.empty_strided.default)
+@factory(torch.empty_strided, aten.empty_strided.default, tags=[Tag.UNINITIALIZED])
 def empty_strided(size, stride, *, dtype=None, **options):
     shape, dtype = _shape(size), dtype or torch.get_default_dtype()
     extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if 0 not in shape else 0
@@ -250,7 +252,7 @@ def empty_strided(size, stride, *, dtype=None, **options):
     return memory.as_strided(shape, tuple(stride), 0)
 
 
-@factory(torch.empty_permuted, aten.empty_permuted.default)
+@factory(torch.empty_permuted, aten.empty_permuted.default, tags=[Tag.UNINITIALIZED])
 def empty_permuted(size, physical_layout, *, dtype=None, **options):
     order = tuple(physical_layout)
     if sorted(order) != list(range(len(size))):
@@ -309,7 +311,7 @@ def zeros_like(input, *, dtype=None, memory_format=None, device=None, **options)
     return filled(input.shape, 0, **like_options(input, dtype, memory_format, device, options))
 
 
-@factory(torch.empty_like, aten.empty_like.default)
+@factory(torch.empty_like, aten.empty_like.default, tags=[Tag.UNINITIALIZED])
 def empty_like(input, *, dtype=None, memory_format=None, device=None, **options):
     options = like_options(input, dtype, memory_format, device, options)
     return filled(input.shape, unwritten(options["dtype"]), **options)
@@ -338,7 +340,7 @@ def new_zeros(self, *size, dtype=None, device=None, **options):
     return zeros(*size, **_new(self, dtype, device), **options)
 
 
-@factory(Tensor.new_empty, aten.new_empty.default)
+@factory(Tensor.new_empty, aten.new_empty.default, tags=[Tag.UNINITIALIZED])
 def new_empty(self, *size, dtype=None, device=None, **options):
     return empty(*size, **_new(self, dtype, device), **options)
 
@@ -353,7 +355,7 @@ def new_full(self, size, fill_value, *, dtype=None, device=None, **options):
     return full(size, fill_value, **_new(self, dtype, device), **options)
 
 
-@factory(Tensor.new_empty_strided, aten.new_empty_strided.default)
+@factory(Tensor.new_empty_strided, aten.new_empty_strided.default, tags=[Tag.UNINITIALIZED])
 def new_empty_strided(self, size, stride, *, dtype=None, device=None, **options):
     return empty_strided(size, stride, **_new(self, dtype, device), **options)
 

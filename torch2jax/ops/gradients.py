@@ -9,7 +9,8 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from ..errors import user_level
-from ..rules.registry import implements_tensors
+from ..rules.registry import implements_tensors, tag
+from ..rules.tags import Tag
 from ..seams import exchange, runs_instead_of, stands_in
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
@@ -21,12 +22,12 @@ from ..translation import current
 Tensor = torch.Tensor
 
 
-@implements_tensors(Tensor.requires_grad.__get__)
+@implements_tensors(Tensor.requires_grad.__get__, tags=[Tag.AUTOGRAD])
 def _requires_grad(self):
     return requires_grad(current().lift(self))
 
 
-@implements_tensors(Tensor.requires_grad_)
+@implements_tensors(Tensor.requires_grad_, tags=[Tag.AUTOGRAD])
 def requires_grad_(self, requires_grad=True):
     if requires_grad:
         _expect_no_transformation("requires_grad_", " (or perhaps using torch.autograd.functional.* APIs)")
@@ -64,7 +65,7 @@ def expect_constant(function: str, **arguments: torch.Tensor) -> None:
             )
 
 
-@implements_tensors(Tensor.requires_grad.__set__)
+@implements_tensors(Tensor.requires_grad.__set__, tags=[Tag.AUTOGRAD])
 def set_requires_grad(self, requires_grad):
     tensor = current().lift(self)
     if requires_grad and tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
@@ -85,7 +86,7 @@ def set_requires_grad(self, requires_grad):
     return self
 
 
-@implements_tensors(Tensor.is_leaf.__get__)
+@implements_tensors(Tensor.is_leaf.__get__, tags=[Tag.AUTOGRAD])
 def _is_leaf(self):
     tensor = current().lift(self)
     return not requires_grad(tensor) or is_source(tensor) or _is_inference_view(tensor)
@@ -100,7 +101,7 @@ def _is_inference_view(tensor) -> bool:
     return tensor._restriction is not None and tensor._restriction.kind == "inference"
 
 
-@implements_tensors(Tensor.grad_fn.__get__)
+@implements_tensors(Tensor.grad_fn.__get__, tags=[Tag.AUTOGRAD])
 def _grad_fn(self):
     tensor = current().lift(self)
     history, made = tensor.history, tensor._restriction
@@ -134,7 +135,7 @@ def _expect_no_history(viewed, kind: str) -> None:
         )
 
 
-@implements_tensors(Tensor.grad.__get__)
+@implements_tensors(Tensor.grad.__get__, tags=[Tag.AUTOGRAD])
 def _grad(self):
     tensor = current().lift(self)
     if tensor._gradient is None and tensor.history is not None and not _is_leaf(tensor) and not tensor.retains_grad:
@@ -148,7 +149,7 @@ def _grad(self):
     return tensor._gradient
 
 
-@implements_tensors(Tensor.grad.__set__)
+@implements_tensors(Tensor.grad.__set__, tags=[Tag.AUTOGRAD])
 def _set_grad(self, value):
     tensor = current().lift(self)
     if value is None:
@@ -168,7 +169,7 @@ def _set_grad(self, value):
     tensor.change("_gradient", value)
 
 
-@implements_tensors(Tensor.grad.__delete__)
+@implements_tensors(Tensor.grad.__delete__, tags=[Tag.AUTOGRAD])
 def _delete_grad(self):
     current().lift(self).change("_gradient", None)
 
@@ -189,7 +190,7 @@ for _attribute, _message in (
     implements_tensors(_attribute.__delete__)(_refusing_deletion(_message))
 
 
-@implements_tensors(Tensor.register_hook)
+@implements_tensors(Tensor.register_hook, tags=[Tag.AUTOGRAD])
 def register_hook(self, hook):
     tensor = current().lift(self)
     if not requires_grad(tensor):
@@ -208,7 +209,7 @@ def _apply_hooks_of_module(original, self, fn, args):
     return original(self, fn, args)
 
 
-@implements_tensors(Tensor.register_post_accumulate_grad_hook)
+@implements_tensors(Tensor.register_post_accumulate_grad_hook, tags=[Tag.AUTOGRAD])
 def register_post_accumulate_grad_hook(self, hook):
     tensor = current().lift(self)
     if not requires_grad(tensor):
@@ -219,7 +220,7 @@ def register_post_accumulate_grad_hook(self, hook):
     return added(tensor.history.accumulated, hook)
 
 
-@implements_tensors(Tensor.retain_grad)
+@implements_tensors(Tensor.retain_grad, tags=[Tag.AUTOGRAD])
 def retain_grad(self):
     _expect_no_transformation("retain_grad")
     tensor = current().lift(self)
@@ -228,12 +229,12 @@ def retain_grad(self):
     retain(tensor)
 
 
-@implements_tensors(Tensor.retains_grad.__get__)
+@implements_tensors(Tensor.retains_grad.__get__, tags=[Tag.AUTOGRAD])
 def _retains_grad(self):
     return current().lift(self)._retains_grad
 
 
-@implements_tensors(torch._C._set_grad_enabled)
+@implements_tensors(torch._C._set_grad_enabled, tags=[Tag.AUTOGRAD])
 def _set_grad_enabled(mode):
     levels = current().levels
     if not levels or not levels[-1].is_forward:
@@ -283,3 +284,12 @@ def _variable(cls, data=None, requires_grad=False, volatile=None):
 
 
 exchange(torch.autograd.Variable, "__new__", staticmethod(_variable), may_lack=True)
+
+
+# What has no rule, as PyTorch's own of a tensor that requires no grad serves, or raises.
+tag(torch.autograd.backward, torch.autograd.grad, Tensor.backward, tags=[Tag.AUTOGRAD])
+tag(Tensor.is_leaf.__set__, Tensor.grad_fn.__set__, Tensor.retains_grad.__set__, tags=[Tag.AUTOGRAD])
+for _name in ("_backward_hooks", "_grad", "_grad_fn", "_post_accumulate_grad_hooks", "grad_dtype"):
+    _property = getattr(Tensor, _name, None)
+    if _property is not None:
+        tag(_property.__get__, _property.__set__, tags=[Tag.AUTOGRAD])

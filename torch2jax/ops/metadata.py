@@ -20,6 +20,7 @@ implements_metadata(
     Tensor.is_nested.__get__,
     Tensor.is_mkldnn.__get__,
     Tensor.size,
+    Tensor.__len__,
     Tensor.dim,
     Tensor.ndimension,
     Tensor.stride,

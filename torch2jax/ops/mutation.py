@@ -6,6 +6,7 @@ import torch
 
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
+from ..rules.tags import Tag
 from ..seams import runs_instead_of
 from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
@@ -135,7 +136,7 @@ def _memory_format(tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-@implements_tensors(Tensor.data.__set__)
+@implements_tensors(Tensor.data.__set__, tags=[Tag.SHARES])
 def set_data(self, value):
     if not isinstance(value, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")

@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from ..rules.registry import implements, implements_overloads, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
 from .arrays import (
     at_least_1d,
@@ -262,8 +263,12 @@ def _overloads(every, along, of_two):
     return choose
 
 
-implements_overloads(torch.max, torch.Tensor.max)(_overloads(aten.max.default, aten.max.dim, torch.maximum))
-implements_overloads(torch.min, torch.Tensor.min)(_overloads(aten.min.default, aten.min.dim, torch.minimum))
+implements_overloads(torch.max, torch.Tensor.max, tags=[Tag.FRESH])(
+    _overloads(aten.max.default, aten.max.dim, torch.maximum)
+)
+implements_overloads(torch.min, torch.Tensor.min, tags=[Tag.FRESH])(
+    _overloads(aten.min.default, aten.min.dim, torch.minimum)
+)
 
 
 # Moments.

@@ -8,6 +8,7 @@ from jax import lax
 
 from ..rules.formats import like_input
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import tensor_to_array
 from ..tensors.known import in_pytorch, real
@@ -253,11 +254,11 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
 # Comparison of whole tensors: a Python bool.
 
 
-@implements_tensors(torch.equal, torch.Tensor.equal, aten.equal.default)
+@implements_tensors(torch.equal, torch.Tensor.equal, aten.equal.default, tags=[Tag.READS])
 def equal(input, other):
     return input.shape == other.shape and bool(torch.eq(input, other).all())
 
 
-@implements_tensors(torch.allclose, torch.Tensor.allclose, aten.allclose.default)
+@implements_tensors(torch.allclose, torch.Tensor.allclose, aten.allclose.default, tags=[Tag.READS])
 def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())

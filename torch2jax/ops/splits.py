@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..rules.registry import implements_tensors
+from ..rules.registry import implements_tensors, tag
+from ..rules.tags import Tag
 from ..tensors.dtypes import canonical
 from ..tensors.split import Part, Split
 from ..tensors.storage import View
@@ -116,3 +117,7 @@ def _axis_to_split(self, dim: int) -> int:
     if self.ndim == 0:
         raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     return axis_of(self, dim)
+
+
+for _owner in (torch, torch.Tensor):
+    tag(_owner.unsafe_split, _owner.unsafe_split_with_sizes, tags=[Tag.VIEW])

@@ -19,6 +19,7 @@ from ..calls.selection import select
 from ..errors import TracedValueError, user_level
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import is_integral
 from ..tensors.storage import View
@@ -54,7 +55,7 @@ class _Fixed:
 # Scalar tensors as indices. PyTorch would ask for their values; those that are unknown become views instead.
 
 
-@implements_tensors(Tensor.__getitem__)
+@implements_tensors(Tensor.__getitem__, tags=[Tag.INDEXES])
 def _getitem(self, index):
     element = known_element(self, index)
     if element is not None:
@@ -70,7 +71,7 @@ def _is_all(item) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item.start is item.stop is item.step is None)
 
 
-@implements_tensors(Tensor.__setitem__)
+@implements_tensors(Tensor.__setitem__, tags=[Tag.WRITES])
 def _setitem(self, index, value):
     if type(value) in (int, float, bool):
         element = known_element(self, index)

@@ -16,6 +16,7 @@ from ..calls.item import Item
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
 from ..rules.registry import implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import dtype_t2j
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
@@ -71,7 +72,7 @@ def _scalar(tensor, what: str):
     return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
 
 
-@implements_tensors(Tensor.item)
+@implements_tensors(Tensor.item, tags=[Tag.READS])
 def item(self):
     if current().steps_abstractly and is_unknown(self):
         return Number.of(self.detach().reshape(()).double())
@@ -85,12 +86,12 @@ def item(self):
         return Item.out_of(number)
 
 
-@implements_tensors(aten.item.default, aten._local_scalar_dense.default)
+@implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
     return _scalar(self, "Tensor.item()")
 
 
-@implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero)
+@implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero, tags=[Tag.READS])
 def is_nonzero(input):
     size = input.numel()
     if size != 1:
@@ -105,12 +106,12 @@ def is_nonzero(input):
         return answer(current().lift(input), "bool(tensor)")
 
 
-@implements_tensors(Tensor.__int__)
+@implements_tensors(Tensor.__int__, tags=[Tag.READS])
 def _int(self):
     return int(_real(_scalar(self, "int(tensor)"), "int64_t"))
 
 
-@implements_tensors(Tensor.__float__)
+@implements_tensors(Tensor.__float__, tags=[Tag.READS])
 def _float(self):
     return float(_real(_scalar(self, "float(tensor)"), "double"))
 
@@ -124,12 +125,12 @@ def _real(value, kind: str):
     return value.real
 
 
-@implements_tensors(Tensor.__complex__)
+@implements_tensors(Tensor.__complex__, tags=[Tag.READS])
 def _complex(self):
     return complex(_scalar(self, "complex(tensor)"))
 
 
-@implements_tensors(Tensor.__index__)
+@implements_tensors(Tensor.__index__, tags=[Tag.READS])
 def _index(self):
     try:
         return operator.index(_scalar(self, "a tensor used as an index"))  # pyright: ignore[reportArgumentType]
@@ -139,7 +140,7 @@ def _index(self):
         raise TypeError("only integer tensors of a single element can be converted to an index") from None
 
 
-@implements_tensors(Tensor.tolist)
+@implements_tensors(Tensor.tolist, tags=[Tag.READS])
 def tolist(self):
     return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
 
@@ -205,13 +206,6 @@ def _is_available(tensor) -> bool:
     return True
 
 
-@implements_tensors(Tensor.__len__)
-def _len(self):
-    if self.ndim == 0:
-        raise TypeError("len() of a 0-d tensor")
-    return self.shape[0]
-
-
 @implements_tensors(Tensor.__iter__)
 def _iter(self):
     if self.ndim == 0:
@@ -246,16 +240,6 @@ def _copied_with_its_memory(tensor: Torchish, memo) -> Torchish:
     if tensor._viewed is None and not is_known:
         return copy_of_root
     return make_region(copy_of_root, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
-
-
-@implements_tensors(torch.equal, Tensor.equal, aten.equal.default)
-def equal(input, other):
-    return input.shape == other.shape and bool((input == other).all())
-
-
-@implements_tensors(torch.allclose, Tensor.allclose, aten.allclose.default)
-def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
 
 
 # Checks of values by PyTorch's own code (distributions and their samples). What is traced has no value yet: it passes,

@@ -27,10 +27,19 @@ from ..tensors.tensor import Torchish, make_region, wrap_new
 from ..transforms.scope import outside
 from ..transforms.traces import is_transforming
 from .copies import copied_values, in_place_of
+from .kinds import (
+    WRITING,
+    FunctionKind,
+    asks_for_gradients,
+    gives_memory,
+    gives_new,
+    is_new,
+    kind_as_told,
+    kind_of,
+)
 from .memories import Memories
 from .owned import NO, WANTING, YES, state_of
 from .reordered import REORDERING, Orders
-from .sorts import FILLERS, MAKERS, METADATA, Sort, asks_for_gradients, gives_new, is_new, sort_of
 from .spare import Spare
 from .subscripts import Subscripts
 
@@ -74,25 +83,26 @@ class Around:
         """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
         if torch._C._len_torch_function_stack():
             return NOT_RUN
-        if len(args) == 1 and not kwargs and not self._lifted and (function in METADATA or function == _DEVICE):
+        kind = kind_of(function)
+        is_metadata = kind is FunctionKind.METADATA or function == _DEVICE
+        if is_metadata and len(args) == 1 and not kwargs and not self._lifted:
             return function(*args) if state_of(args[0]) else NOT_RUN
-        sort = sort_of(function)
-        if sort is Sort.NONE or sort is Sort.PYTHON:
+        if kind is FunctionKind.NONE or kind is FunctionKind.PYTHON:
             return NOT_RUN
         has_tensors = False
         for value in args:
-            kind = type(value)
-            if kind is torch.Tensor:
+            of = type(value)
+            if of is torch.Tensor:
                 if getattr(value, "_is_around", NO) != YES:
                     return NOT_RUN
                 has_tensors = True
-            elif kind is list or kind is tuple:
+            elif of is list or of is tuple:
                 for x in value:
                     if type(x) is torch.Tensor and getattr(x, "_is_around", NO) == YES:
                         has_tensors = True
                     elif type(x) not in _PLAIN:
                         return NOT_RUN
-            elif kind not in _PLAIN and not (kind is torch.device and value.type == "cpu"):
+            elif of not in _PLAIN and not (of is torch.device and value.type == "cpu"):
                 return NOT_RUN
         if kwargs:
             for value in kwargs.values():
@@ -101,8 +111,10 @@ class Around:
         if not self.is_active or entered():
             return NOT_RUN
         if not has_tensors:
-            return self._make(function, args, kwargs or {}) if function in MAKERS else NOT_RUN
-        if torch._C._is_any_autocast_enabled() or (self.memories.shown and sort is Sort.WRITES):
+            return self._make(function, args, kwargs or {}) if kind is FunctionKind.FACTORY else NOT_RUN
+        if torch._C._is_any_autocast_enabled():
+            return NOT_RUN
+        if self.memories.shown and kind in WRITING:
             return NOT_RUN
         result = function(*args, **kwargs) if kwargs else function(*args)
         if not isinstance(result, (torch.Tensor, tuple, list)):
@@ -116,7 +128,7 @@ class Around:
             return self._on_jax_instead(viewed, function, args, kwargs or {})
         return self._taken(result)
 
-    def run(self, function: Callable, args: tuple, kwargs: dict, sort: Sort) -> Any:
+    def run(self, function: Callable, args: tuple, kwargs: dict, kind: FunctionKind) -> Any:
         """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
         tensors: list[torch.Tensor] = []
         for value in args:
@@ -126,13 +138,15 @@ class Around:
             if type(value) not in _PLAIN and (key == "generator" or not _gather(value, tensors)):
                 return NOT_RUN
         if not tensors:
-            return self._make(function, args, kwargs) if function in MAKERS else NOT_RUN
+            return self._make(function, args, kwargs) if kind is FunctionKind.FACTORY else NOT_RUN
         if torch._C._is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
             return NOT_RUN
         states = [*map(state_of, tensors)]
         wants = WANTING in states and torch.is_grad_enabled()
+        if kind is FunctionKind.WRITES_OTHERS and (NO in states or wants or self.memories.shown):
+            return NOT_RUN
         if NO in states:
-            if not self.owns(args[0] if args else None) and not is_new(sort, function, args, kwargs):
+            if not self.owns(args[0] if args else None) and not is_new(kind, function, args, kwargs):
                 return NOT_RUN
             others = [x for x, state in zip(tensors, states, strict=True) if state == NO]
             if "out" in kwargs or not all(map(self._is_small, others)):
@@ -140,7 +154,7 @@ class Around:
             wants = wants or (torch.is_grad_enabled() and any(map(self._requires_grad, others)))
             args = tuple([self._own(x) for x in args])
             kwargs = {key: self._own(x) for key, x in kwargs.items()}
-        if wants and sort is Sort.WRITES and args[0]._is_around == YES and not is_integral(args[0].dtype):
+        if wants and kind is FunctionKind.WRITES and args[0]._is_around == YES and not is_integral(args[0].dtype):
             args[0]._is_around = WANTING
             self.memories.is_blurred = True
         return self._native(function, args, kwargs, wants and function not in _DETACHING)
@@ -171,8 +185,7 @@ class Around:
         return dtype in self._dtypes
 
     def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        dtype = kwargs.get("dtype")
-        if kwargs.get("requires_grad") or not (self._has_floats or _makes_integers(function, dtype, args, kwargs)):
+        if kwargs.get("requires_grad"):
             return NOT_RUN
         with torch._C.DisableTorchFunction():
             made = function(*args, **kwargs)
@@ -180,7 +193,7 @@ class Around:
             return NOT_RUN
         if is_integral(made.dtype):
             return self._taken(made)
-        is_memory = function is torch.empty and made.numel()  # which may become a parameter
+        is_memory = gives_memory(function) and made.numel()  # which may become a parameter
         return NOT_RUN if is_memory or made.numel() > _MOST or not self._has_floats else self._taken(made)
 
     def _taken(self, result, wants: bool = False) -> Any:
@@ -330,17 +343,19 @@ class Around:
 
     def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
-        sort = sort_of(function)
-        if self.memories.shown and args and (sort is Sort.WRITES or "out" in kwargs):
+        kind = kind_of(function)
+        if kind is FunctionKind.WRITES_IF_TOLD:
+            kind = kind_as_told(function, args, kwargs)
+        if self.memories.shown and args and (kind is FunctionKind.WRITES or "out" in kwargs):
             self.memories.expect_writable(kwargs.get("out", args[0]))
-        if sort in (Sort.NONE, Sort.PYTHON):
+        if kind in (FunctionKind.NONE, FunctionKind.PYTHON):
             if args and state_of(args[0]) and asks_for_gradients(function):
                 return self._told_of_gradients(function, *args, **kwargs)
-            if sort is Sort.PYTHON and not entered():
+            if kind is FunctionKind.PYTHON and not entered():
                 if call.runs_body(function, args):
                     return call.run_body(function, args, kwargs)
                 if call.is_own_body(function, args):  # in which PyTorch's C++ asks for it by the same name
-                    result = self.run(function, args, kwargs, Sort.OTHER)
+                    result = self.run(function, args, kwargs, FunctionKind.OTHER)
                     if result is not NOT_RUN:
                         return result
         elif not entered():
@@ -351,14 +366,14 @@ class Around:
                     wants = state == WANTING and function not in _DETACHING and torch.is_grad_enabled()
                     return self._native(function, args, kwargs, wants)
                 if type(value) is Torchish:
-                    if function in METADATA:
+                    if kind is FunctionKind.METADATA:
                         with torch._C.DisableTorchFunction():
                             return function(value)
                     if function == _DEVICE:
                         return value._label
-            elif sort is Sort.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
+            elif kind is FunctionKind.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
                 return args[0]
-            if sort is Sort.SHARES:
+            if kind is FunctionKind.SHARES:
                 if all(map(state_of, args)):
                     return self._native(function, args, kwargs, False)
                 self.memories.give_up_all(args)
@@ -367,7 +382,7 @@ class Around:
                     result = self._orders.reordered(args)
                     if result is not None:
                         return result
-                result = self.run(function, args, kwargs, sort)
+                result = self.run(function, args, kwargs, kind)
                 if result is not NOT_RUN:
                     return result
                 if function is torch.Tensor.__getitem__:
@@ -464,14 +479,3 @@ def _is_here(device: torch.device | str) -> bool:
         return torch.device(device).type == "cpu"
     except RuntimeError:
         return True
-
-
-def _makes_integers(function: Callable, dtype, args: tuple, kwargs: dict) -> bool:
-    if dtype is not None:
-        return is_integral(dtype) if isinstance(dtype, torch.dtype) else dtype in (int, bool)
-    return function not in FILLERS and (function is not torch.full or _is_number(args, kwargs))
-
-
-def _is_number(args: tuple, kwargs: dict) -> bool:
-    value = args[1] if len(args) > 1 else kwargs.get("fill_value")
-    return type(value) in (int, bool)

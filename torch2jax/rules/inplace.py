@@ -19,6 +19,7 @@ from ..tensors.tensor import Torchish, resize
 from ..translation import current
 from .operands import lift
 from .pointwise import cast
+from .tags import Tag
 
 __all__ = [
     "InPlace",
@@ -44,7 +45,7 @@ class InPlace:
 
     def __init__(self, rule, function: Callable):
         self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
-        self.names = rule.names
+        self.names, self.tags = rule.names, rule.tags - {Tag.FRESH} | {Tag.WRITES}
         self._functional = functools.partial(_on_copy, function)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -124,11 +125,15 @@ class WithFlag:
     def __init__(self, rule, function: Callable, position: int):
         self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
         self._function, self._in_place = function, InPlace(rule, function)
-        self.names = rule.names.with_flag("inplace", position)
+        self.names, self.tags = rule.names.with_flag("inplace", position), rule.tags - {Tag.FRESH}
 
     def __call__(self, args: tuple, kwargs: dict):
         form, args, kwargs = self.form(args, kwargs)
         return form(args, kwargs) if form is self._in_place else current().run_rule(self._function, form, args, kwargs)
+
+    def writes(self, args: tuple, kwargs: dict) -> bool:
+        """Whether a call wants the form that writes."""
+        return self.form(args, kwargs)[0] is self._in_place
 
     def form(self, args: tuple, kwargs: dict):
         """The form that a call wants, and its arguments without the flag."""

@@ -1,16 +1,18 @@
 """The rules that are there: how they are declared and found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch._ops import OpOverload
 
 from ..tensors.dtypes import Takes, expect
 from .rule import MetadataRule, OverloadedRule
-from .tables import PROVIDED, Rules, lookup, lookup_aten, name_of
+from .tables import PROVIDED, TAGS_WITHOUT_RULE, Rules, cached, lookup, lookup_aten, name_of, tags_of
+from .tags import Tag
 
 __all__ = [
     "Rules",
+    "cached",
     "check_decomposed",
     "implements",
     "implements_metadata",
@@ -22,6 +24,8 @@ __all__ = [
     "lookup",
     "lookup_aten",
     "lookup_selected",
+    "tag",
+    "tags_of",
 ]
 
 implements = PROVIDED.implements
@@ -32,15 +36,16 @@ _selected_rules: dict[Any, Callable] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
-def implements_overloads(*functions) -> Callable[[Callable], Callable]:
+def implements_overloads(*functions, tags: Iterable[Tag] = ()) -> Callable[[Callable], Callable]:
     """Declares the decorated function to choose, from a call's arguments, the function with a rule that these mean.
 
     Args:
         functions: as those of `implements`.
+        tags: what all of these are, beyond what PyTorch's schemas of them say.
     """
 
     def register(choose: Callable) -> Callable:
-        rule = OverloadedRule(choose, lookup, name_of(functions[0]))
+        rule = OverloadedRule(choose, lookup, name_of(functions[0]), tags)
         PROVIDED.functions.update(dict.fromkeys(functions, rule))
         return choose
 
@@ -66,6 +71,12 @@ def implements_metadata(*functions) -> None:
         PROVIDED.functions[function] = MetadataRule(function, name_of(function))
 
 
+def tag(*functions, tags: Iterable[Tag]) -> None:
+    """Declares what functions are that have no rule."""
+    for function in functions:
+        TAGS_WITHOUT_RULE[function] = frozenset(tags)
+
+
 def limit_decomposed(*operators: OpOverload, takes: Takes) -> None:
     """Declares the dtypes that operators without a rule are defined for: PyTorch's decompositions take others too."""
     _decomposed.update(dict.fromkeys(operators, takes))
@@ -85,4 +96,7 @@ def lookup_selected(function) -> Callable | None:
 def is_provided(rule) -> bool:
     """Whether a rule is the package's, and does what PyTorch does."""
     body = getattr(rule, "body", None)
+    while body is None and hasattr(rule, "rule"):  # a form of another
+        rule = rule.rule
+        body = getattr(rule, "body", None)
     return body is None or body.__module__.startswith(_PACKAGE)

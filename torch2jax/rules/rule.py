@@ -7,7 +7,7 @@ tensors themselves; it is for functions that are about storages, metadata or Pyt
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -31,6 +31,7 @@ from .numpys import number_of
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
 from .pointwise import Plan, Pointwise, in_layout, planned
 from .promotion import Promotion
+from .tags import NO_TAGS, Tag
 
 __all__ = [
     "ArrayRule",
@@ -73,13 +74,14 @@ class TensorRule:
         body: takes and gives tensors.
         name: the function's name.
         takes: the dtypes of the first tensor that the function is defined for; all if None.
+        tags: what the function is, beyond what PyTorch's schema of it says.
     """
 
     elementwise = False
     is_pure = False
 
-    def __init__(self, body: Callable, name: str, takes: Takes | None = None):
-        self.body, self.name, self.takes = body, name, takes
+    def __init__(self, body: Callable, name: str, takes: Takes | None = None, tags: Iterable[Tag] = ()):
+        self.body, self.name, self.takes, self.tags = body, name, takes, frozenset(tags)
         self.names = Names.of(body)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -96,13 +98,14 @@ class OverloadedRule:
         choose: gives the function that a call's arguments mean; it has a rule.
         find: gives the rule of a function.
         name: the name.
+        tags: as those of `TensorRule`, of all of them.
     """
 
     elementwise = False
     is_pure = False  # the rule that it finds may be
 
-    def __init__(self, choose: Callable[..., Any], find: Callable, name: str):
-        self.choose, self.find, self.name = choose, find, name
+    def __init__(self, choose: Callable[..., Any], find: Callable, name: str, tags: Iterable[Tag] = ()):
+        self.choose, self.find, self.name, self.tags = choose, find, name, frozenset(tags)
         self.names = Names.of(choose)
 
     def __call__(self, args: tuple, kwargs: dict):
@@ -116,6 +119,7 @@ class MetadataRule:
     elementwise = False
     is_pure = False
     names = Names(("input",), (), frozenset(("input",)))
+    tags = NO_TAGS
 
     def __init__(self, function: Callable, name: str):
         self.function, self.name = function, name
@@ -186,6 +190,7 @@ class ArrayRule:
         self.body, self.name, self.prepare, self.check = body, name, prepare, check
         self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
         self.concrete, self.random, self.channels_last = concrete, random, channels_last
+        self.tags = frozenset((Tag.FRESH, Tag.RANDOM) if random else (Tag.FRESH,))
         self.elementwise = promote is not None
         self.recurs = not (concrete or random or prepare)  # whether `recurring` serves it
         parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
@@ -497,7 +502,7 @@ class Reflected:
     def __init__(self, rule):
         self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise
         self.is_pure, self.has_own_values = rule.is_pure, rule.has_own_values
-        self.names = rule.names
+        self.names, self.tags = rule.names, rule.tags
 
     def __call__(self, args: tuple, kwargs: dict):
         this, other = args

@@ -6,9 +6,10 @@ reflected operator, the in-place forms and, when asked, the ATen overloads whose
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -18,8 +19,11 @@ from ..tensors.dtypes import Takes
 from .forward import replace_forward
 from .inplace import InPlace, WithFlag
 from .rule import ArrayRule, ChannelsLast, DtypeSpec, PromoteSpec, Reflected, TakesSpec, TensorRule
+from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
 
-__all__ = ["PROVIDED", "Rules", "entered", "lookup", "lookup_aten", "name_of"]
+__all__ = ["PROVIDED", "TAGS_WITHOUT_RULE", "Rules", "cached", "entered", "lookup", "lookup_aten", "name_of", "tags_of"]
+
+_T = TypeVar("_T")
 
 _OPERATORS = {
     "add": "add",
@@ -157,7 +161,7 @@ class Rules:
         return register
 
     def implements_tensors(
-        self, *functions, takes: Takes | None = None, replace: bool = False
+        self, *functions, takes: Takes | None = None, tags: Iterable[Tag] = (), replace: bool = False
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
 
@@ -165,6 +169,7 @@ class Rules:
             functions: as those of `implements`; or classes of modules, whose ``forward`` the rule stands in for: it
                 gets the module, then what forward gets. Within the rule, the module itself runs its own forward.
             takes: the dtypes of the first tensor that the functions are defined for; all by default.
+            tags: what the functions are, beyond what PyTorch's schemas of them say.
             replace: as that of `implements`.
 
         Raises what `implements` raises.
@@ -173,8 +178,8 @@ class Rules:
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
-            rule = TensorRule(body, name_of(functions[0]), takes)
-            self._found.clear()
+            rule = TensorRule(body, name_of(functions[0]), takes, tags)
+            self._forget()
             for function in functions:
                 self.functions[function] = rule
                 if isinstance(function, type):
@@ -196,6 +201,12 @@ class Rules:
                         f"{_place(before)}. Give replace=True to let this one stand in its place, or keep it in a Rules"
                     )
 
+    def _forget(self) -> None:
+        """Forgets what was concluded from the rules as they were."""
+        self._found.clear()
+        for conclusion in _conclusions:
+            conclusion.cache_clear()
+
     def of_operator(self, overload: OpOverload) -> Any:
         """The rule of an operator of PyTorch's dispatcher, or None."""
         try:
@@ -210,7 +221,7 @@ class Rules:
                 f"implements got the class {function.__name__}; wanted functions. Declare the rule of a class of "
                 "modules with implements_tensors, and call JAX functions there through j2t"
             )
-        self._found.clear()
+        self._forget()
         self.functions[function] = _with_flag(function, rule)
         if isinstance(function, (OpOverload, OpOverloadPacket, str)):
             return
@@ -268,10 +279,22 @@ class Rules:
         return None
 
 
+_conclusions: list[Any] = []
+
+
+def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
+    """Caches what a function concludes from the rule of a function of PyTorch, until there are others."""
+    conclusion = functools.cache(conclude)
+    _conclusions.append(conclusion)
+    return conclusion
+
+
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
+TAGS_WITHOUT_RULE: dict[Any, Tags] = {}
+"""What functions are that have no rule."""
 
 
 def entered() -> tuple[Rules, ...]:
@@ -286,6 +309,21 @@ def lookup(function):
         if rule is not None:
             return rule
     return PROVIDED.functions.get(function)
+
+
+def tags_of(function) -> Tags:
+    """What a function of PyTorch is, as its rule says, and PyTorch of the operators of its name."""
+    rule = lookup(function)
+    declared = TAGS_WITHOUT_RULE.get(function, NO_TAGS) if rule is None else rule.tags
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        operators = operators_of(function)
+    elif rule is None and isinstance(function, FunctionType):  # which may bear the name of an operator by chance
+        operators = ()
+    else:
+        operators = operators_of(getattr(function, "__name__", "") if rule is None else rule.name)
+    found = declared | tags_of_operators(operators)
+    is_perhaps_old = not found.isdisjoint((Tag.VIEW, Tag.WRITES_OTHERS)) or isinstance(rule, WithFlag)
+    return found - {Tag.FRESH} if is_perhaps_old else found
 
 
 def lookup_aten(overload: OpOverload):

@@ -13,6 +13,7 @@ from jax import lax
 from ...errors import TracedValueError
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule, InnerRule
+from ...rules.tags import Tag
 from ...seams import stands_in
 from ...tensors.dtypes import FLOATS
 from ...translation import current
@@ -118,7 +119,7 @@ def _scaled_dot_product_flash_attention_for_cpu(
 _SIGNATURE = inspect.signature(torch.nn.functional.multi_head_attention_forward)
 
 
-@implements_tensors(torch.nn.functional.multi_head_attention_forward)
+@implements_tensors(torch.nn.functional.multi_head_attention_forward, tags=[Tag.RANDOM])
 def multi_head_attention_forward(*args, **kwargs):
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()

@@ -11,6 +11,7 @@ from jax import lax
 
 from ...rules.registry import implements, implements_tensors
 from ...rules.rule import InnerRule
+from ...rules.tags import Tag
 from ...tensors.arrays import reshape
 from ...tensors.traced import is_traced
 from ..bounds import known_values, outside, seen
@@ -112,7 +113,7 @@ def embedding_renorm(input, indices, max_norm, norm_type):
     return lax.select(jnp.broadcast_to(used & (norms > max_norm), input.shape), scaled, input)
 
 
-@implements_tensors(torch.nn.functional.one_hot, aten.one_hot.default)
+@implements_tensors(torch.nn.functional.one_hot, aten.one_hot.default, tags=[Tag.FRESH])
 def one_hot(tensor, num_classes=-1):
     if tensor.dtype not in (torch.int64, torch.int32):  # JAX's own integers are int32
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.dtype}")

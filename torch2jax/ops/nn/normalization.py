@@ -12,8 +12,9 @@ from jax import lax
 from ...calls.item import Item
 from ...rules.formats import as_input
 from ...rules.inplace import write_in_place
-from ...rules.registry import implements, implements_tensors, limit_decomposed
+from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
 from ...rules.rule import InnerRule
+from ...rules.tags import Tag
 from ...seams import exchange
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...translation import current
@@ -32,6 +33,10 @@ limit_decomposed(
     aten._batch_norm_with_update.default,
     takes=FLOATS,
 )
+# Whose schemas do not say that they write the running statistics.
+tag(torch.native_batch_norm, torch.cudnn_batch_norm, torch.miopen_batch_norm, tags=[Tag.WRITES_OTHERS])
+tag(torch.batch_norm_gather_stats, torch.batch_norm_gather_stats_with_counts, tags=[Tag.WRITES_OTHERS])
+tag(torch.batch_norm_update_stats, tags=[Tag.WRITES_OTHERS])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
@@ -213,7 +218,7 @@ def _expect_constant(input, running_mean, running_var, training: bool) -> None:
         )
 
 
-@implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS)
+@implements_tensors(torch.batch_norm, aten.batch_norm.default, takes=FLOATS, tags=[Tag.WRITES_OTHERS])
 def batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True):
     _expect_constant(input, running_mean, running_var, training)
     if input.ndim < 2 and input.numel() == 0:
@@ -260,7 +265,7 @@ def _normalize_instances(input, weight, bias, running_mean, running_var, momentu
 _NORMALIZE_INSTANCES = InnerRule(_normalize_instances, "instance_norm", channels_last=("follow", 4))
 
 
-@implements_tensors(torch.instance_norm, aten.instance_norm.default, takes=FLOATS)
+@implements_tensors(torch.instance_norm, aten.instance_norm.default, takes=FLOATS, tags=[Tag.WRITES_OTHERS])
 def instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True):
     if not use_input_stats:
         return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, cudnn_enabled)

@@ -19,6 +19,7 @@ from torch._prims_common import alert_not_deterministic
 
 from ...rules.formats import as_input, as_volume
 from ...rules.registry import implements, implements_tensors
+from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened
 from ..bounds import outside
@@ -594,10 +595,10 @@ def fractional_max_pool3d(input, kernel_size, output_size, random_samples):
     return _fractional_max_pool(input, 3, kernel_size, output_size, random_samples)
 
 
-def _either_result(function, with_indices):
+def _either_result(function, with_indices, tags=()):
     """The rule of a function that gives indices if asked, from the one that always does."""
 
-    @implements_tensors(function)
+    @implements_tensors(function, tags=tags)
     def rule(*args, return_indices=False, **kwargs):
         position = list(inspect.signature(with_indices).parameters).index("return_indices")
         if len(args) > position:
@@ -606,14 +607,10 @@ def _either_result(function, with_indices):
         return result if return_indices else result[0]
 
 
-for _name in (
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "fractional_max_pool2d",
-    "fractional_max_pool3d",
-):
-    _either_result(getattr(F, _name), getattr(F, f"{_name}_with_indices"))
+for _name in ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"):
+    _either_result(getattr(F, _name), getattr(F, f"{_name}_with_indices"), [Tag.FRESH])
+for _name in ("fractional_max_pool2d", "fractional_max_pool3d"):
+    _either_result(getattr(F, _name), getattr(F, f"{_name}_with_indices"), [Tag.RANDOM])
 
 
 # Unpooling.
