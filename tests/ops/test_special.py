@@ -77,6 +77,22 @@ def test_derivatives_are_finite(name):
     np.testing.assert_allclose(jax.vmap(jax.grad(function))(x), expected, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["bessel_y0", "bessel_y1", "modified_bessel_k0", "modified_bessel_k1"])
+def test_derivatives_of_bessel_functions(name):
+    """Against SciPy's, which PyTorch has since 2.15; at zero they are infinite as PyTorch's are."""
+    letter, order = name[-2], int(name[-1])
+    x = np.array([0.0, 1e-3, 0.3, 1.9, 2.1, 4.9, 5.1, 30.0])
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        first = jax.vmap(jax.grad(t2j(getattr(torch.special, name))))
+        second = jax.vmap(jax.grad(jax.grad(t2j(getattr(torch.special, name)))))
+        of = {"y": scipy.special.yvp, "k": scipy.special.kvp}[letter]
+        np.testing.assert_allclose(first(jnp.asarray(x[1:])), of(order, x[1:]), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(second(jnp.asarray(x[1:])), of(order, x[1:], 2), rtol=1e-8, atol=1e-11)
+        sign = -1 if letter == "k" else 1
+        assert first(jnp.zeros(1)) == sign * np.inf
+        assert second(jnp.zeros(1)) == -sign * np.inf
+
+
 def test_negative_order_is_refused():
     with pytest.raises(RuntimeError, match="negative n"):
         t2j(lambda x: torch.polygamma(-1, x))(jnp.ones(2))

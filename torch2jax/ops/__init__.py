@@ -36,6 +36,7 @@ from . import (
     quantization as quantization,
     random as random,
     reduction as reduction,
+    scaled_products as scaled_products,
     scan as scan,
     segments as segments,
     selection as selection,

@@ -8,6 +8,7 @@ Weideman, SIAM Review 56, 2014), so that some twenty nodes give full precision.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -409,6 +410,42 @@ def _bessel_k_scaled(order: int, x):
     return _on_positive(x, where(lax.le(x, like(x, _SERIES_LIMIT["modified"])), near, far), jnp.inf)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _second_kind(order: int, x):
+    return _bessel_y(order, x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _modified_second_kind(order: int, x):
+    return _bessel_k_scaled(order, x) * lax.exp(lax.neg(x))
+
+
+# DLMF 10.6.2 and 10.29.2. The series and the integrals have the same ones, but not at zero, where these are infinite.
+
+
+@_second_kind.defjvp
+def _jvp_of_second_kind(order, primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    value = _second_kind(order, x)
+    if order == 0:
+        return value, lax.mul(tangent, lax.neg(_second_kind(1, x)))
+    return value, lax.mul(tangent, lax.sub(_finite(_second_kind, x), lax.div(value, x)))
+
+
+@_modified_second_kind.defjvp
+def _jvp_of_modified_second_kind(order, primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    value = _modified_second_kind(order, x)
+    if order == 0:
+        return value, lax.mul(tangent, lax.neg(_modified_second_kind(1, x)))
+    return value, lax.mul(tangent, lax.neg(lax.add(_finite(_modified_second_kind, x), lax.div(value, x))))
+
+
+def _finite(function: Callable, x):
+    """The function of order 0, and a harmless value at zero, where what it is added to grows faster."""
+    return function(0, where(lax.eq(x, like(x, 0)), like(x, 1), x))
+
+
 def _of_order(function, order):
     def body(input):
         return function(order, input)
@@ -418,11 +455,9 @@ def _of_order(function, order):
 
 for _order in (0, 1):
     floating_real(getattr(torch.special, f"bessel_j{_order}"))(_of_order(_bessel_j, _order))
-    floating_real(getattr(torch.special, f"bessel_y{_order}"))(_of_order(_bessel_y, _order))
+    floating_real(getattr(torch.special, f"bessel_y{_order}"))(_of_order(_second_kind, _order))
     floating_real(getattr(torch.special, f"scaled_modified_bessel_k{_order}"))(_of_order(_bessel_k_scaled, _order))
-    floating_real(getattr(torch.special, f"modified_bessel_k{_order}"))(
-        _of_order(lambda order, x: _bessel_k_scaled(order, x) * lax.exp(lax.neg(x)), _order)
-    )
+    floating_real(getattr(torch.special, f"modified_bessel_k{_order}"))(_of_order(_modified_second_kind, _order))
 
 
 @floating_real(torch.special.spherical_bessel_j0)
