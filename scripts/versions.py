@@ -27,11 +27,7 @@ _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\d\S*) \|.*$", re.MULTILINE)
 REASONS = {
     "test_decoding.py": "transformers 5.24 warns of the name `past_key_values`, and warnings are errors in the tests",
     "test_names_of_a_state": "the last bit of a product, which XLA rounds in another way",
-    "test_sorting.py::test_errors": "2.15 has a TypeError for complex numbers, as there is here; the test names 2.13's",
-    "test_refusals_are_of_the_type": "PyTorch 2.15 serves what the test lets it refuse",
-    "test_bad_views": "2.15 has a TypeError for the imaginary part of real numbers, as there is here",
     "test_functions_with_their_options[normalize": "2.15 has a derivative of inf for 0 / 0, whose value is nan",
-    "TestGraphs": "an operation of the graph has another name in JAX 0.12",
 }
 _HEAD = """\
 # Versions

@@ -42,6 +42,15 @@ def test_derivative_at_a_kink(function):
     compare(gradient, x.grad)
 
 
+@pytest.mark.parametrize("eps", [0.2, 0.5, 0.6, 1.0])
+def test_bounds_of_logit_that_change_places(eps):
+    x = torch.tensor([0.0, 0.1, 0.5, 0.55, 0.7, 1.0, torch.nan])
+    compare(t2j(lambda x: torch.logit(x, eps))(t2j(x)), torch.logit(x, eps))
+    inside = x[1:5].requires_grad_()
+    (wanted,) = torch.autograd.grad(torch.logit(inside, eps).sum(), inside)
+    compare(jax.grad(lambda x: t2j(lambda x: torch.logit(x, eps))(x).sum())(t2j(inside.detach())), wanted)
+
+
 def test_bounds_get_the_gradient_beyond_them():
     # Where the bounds are equal and beyond x, PyTorch's gradient goes nowhere; the upper bound gets it here.
     tensors = [torch.tensor(values, requires_grad=True) for values in ([0.0, 1, 2, 3], [1.0, 1, 1, 1], [4.0, 1, 0, 2])]

@@ -277,7 +277,8 @@ class TestGraphs:
             return x
 
         names = self.primitives(function, t2j(base()), t2j(MASK))
-        assert names == ["broadcast_in_dim", "broadcast_in_dim", "select_n"]
+        assert names[-1] == "select_n"
+        assert set(names[:-1]) <= {"broadcast_in_dim", "reshape"}  # by which JAX's releases add a dimension
 
     def test_adding_in_place_writes_once(self):
         def function(x):
@@ -313,7 +314,7 @@ REFUSED = {
     "value of another shape": write(ROWS, torch.ones(4, 3)),
     "values of another number": write(ROW_MASK, torch.ones(3, 5, 3)),
     "value of another dtype": write(ROWS, torch.ones(2, 5, 3, dtype=torch.int32)),
-    "expanded": lambda x: x[0].expand(2, 5, 3).__setitem__(slice(None), 1),
+    "expanded": lambda x: x[0].expand(2, 5, 3).__setitem__(slice(None), torch.ones(2, 5, 3)),
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare, compare_trees
+from tests.refusals import error_of
 from torch2jax import t2j
 
 # PyTorch's choice among equal values is not defined, and integers and bfloat16 have many.
@@ -89,21 +90,18 @@ def test_search(dtype, right):
 
 
 @pytest.mark.parametrize(
-    ("function", "error"),
+    "function",
     [
-        (lambda: torch.ones(2).topk(3), RuntimeError),
-        (lambda: torch.ones(2).kthvalue(3), RuntimeError),
-        (lambda: torch.ones(2).sort(2), IndexError),
-        (lambda: torch.zeros(0, 2).median(0), IndexError),
-        (lambda: torch.ones(2, dtype=torch.complex64).sort(), RuntimeError),
-        (lambda: torch.bucketize(torch.ones(2), torch.ones(2, 2)), RuntimeError),
+        lambda: torch.ones(2).topk(3),
+        lambda: torch.ones(2).kthvalue(3),
+        lambda: torch.ones(2).sort(2),
+        lambda: torch.zeros(0, 2).median(0),
+        lambda: torch.ones(2, dtype=torch.complex64).sort(),
+        lambda: torch.bucketize(torch.ones(2), torch.ones(2, 2)),
     ],
 )
-def test_errors(function, error):
-    with pytest.raises(error):
-        function()
-    with pytest.raises(error):
-        t2j(function)()
+def test_errors_are_of_the_type_that_pytorch_raises(function):
+    assert isinstance(error_of(t2j(function)), type(error_of(function)))
 
 
 def test_sorting_of_a_constant_is_known_under_jit():

@@ -150,6 +150,9 @@ def signbit(input):
 
 @floating_real(torch.logit, torch.special.logit)
 def logit(input, *, eps=None):
-    if eps is not None:
+    if eps is not None and eps > 0.5:  # then the bounds have changed places, and the lower one is asked first
+        low = like(input, eps)
+        input = where(lax.lt(input, low), low, at_most(input, like(input, 1 - eps)))
+    elif eps is not None:
         input = at_most(at_least(input, like(input, eps)), like(input, 1 - eps))
     return lax.sub(lax.log(input), lax.log1p(lax.neg(input)))

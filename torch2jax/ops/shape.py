@@ -126,7 +126,7 @@ def repeat(input, *repeats, **named):
 
 def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
     if repeats is None:  # the one-argument form: how often each of 0, 1, 2, ...
-        input, repeats, dim = torch.arange(input.shape[0], device=input.device), input, 0
+        input, repeats, dim = torch.arange(input.shape[0], dtype=input.dtype, device=input.device), input, 0
     elif dim is None:
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
