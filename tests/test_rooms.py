@@ -18,11 +18,14 @@ FLOORS = [
     {"calls"},
     {"parts"},
     {"transforms"},
+    {"loops"},
     {"rules"},
     {"tensors"},
     {"seams", "tracebacks"},
     {"hints"},
-    {"errors", "translation"},
+    {"errors"},
+    {"abandoning"},
+    {"translation"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

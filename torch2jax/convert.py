@@ -25,6 +25,7 @@ from .tensors.ties import untied
 from .tensors.trees import map_arguments, map_results
 from .tracebacks import boundary
 from .transforms.paths import Policy
+from .transforms.rolling import Rolling
 from .translation import current
 
 __all__ = ["j2t", "t2j"]
@@ -60,6 +61,7 @@ class _Options(TypedDict, total=False):
     checks: str
     answers: Mapping[str, bool] | None
     max_paths: int
+    loops: str
     dtypes: Mapping[Any, torch.dtype] | None
 
 
@@ -104,6 +106,7 @@ def t2j(
     checks: str = "assume",
     answers: Mapping[str, bool] | None = None,
     max_paths: int = 64,
+    loops: str = "rolled",
     dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
     """Turns a PyTorch thing into its JAX counterpart.
@@ -148,6 +151,8 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
+        loops: what becomes of turns that are alike, in a program that JAX traces: ``"rolled"``, one `jax.lax.scan` of
+            them, or ``"unrolled"``, all of them.
         dtypes: for code that asks for 64-bit dtypes, while ``jax_enable_x64`` is off: what arrays of 32 bits among the
             arguments stand for there, ``{torch.int32: torch.int64}``, or those in one argument,
             ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as
@@ -163,7 +168,7 @@ def t2j(
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
             something of another kind; `compile` is given for a function, or with `state`; or ``copy=False`` for code.
-        ValueError: `on_missing`, `vmap_method` or `checks` is unknown, or `max_paths`
+        ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths`
             no positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
             dtype that arrays cannot stand for.
 
@@ -189,17 +194,31 @@ def t2j(
         checks=checks,
         answers=answers,
         max_paths=max_paths,
+        loops=loops,
         compile=compile,
     )
 
 
 def _to_jax(
-    thing, expect, *, dtypes, copy, on_missing, call_torch, vmap_method, checks, answers, max_paths, compile, state=None
+    thing,
+    expect,
+    *,
+    dtypes,
+    copy,
+    on_missing,
+    call_torch,
+    vmap_method,
+    checks,
+    answers,
+    max_paths,
+    loops,
+    compile,
+    state=None,
 ) -> Any:
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
-    policy = Policy.of(checks, answers, max_paths)
+    policy, rolling = Policy.of(checks, answers, max_paths), Rolling.of(loops)
 
     def standing(function: Callable, first: int = 0) -> StandsFor | None:
         return None if dtypes is None else StandsFor(dtypes, function, first)
@@ -219,12 +238,18 @@ def _to_jax(
         return dtype_t2j(thing)
     if isinstance(thing, torch.nn.Module):
         return TranslatedModule(
-            thing, None, last_resort(thing, **options), policy, parts_of(thing, compile), standing(thing.forward)
+            thing,
+            None,
+            last_resort(thing, **options),
+            policy,
+            parts_of(thing, compile),
+            standing(thing.forward),
+            rolling,
         )
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         module = thing.__self__
         return TranslatedModule(
-            module, thing, last_resort(module, **options), policy, parts_of(module, compile), standing(thing)
+            module, thing, last_resort(module, **options), policy, parts_of(module, compile), standing(thing), rolling
         )
     if isinstance(thing, JaxFunction):
         return thing.function
@@ -237,15 +262,18 @@ def _to_jax(
         parts_of(None, compile)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-        return StatefulFunction(thing, objects, last_resort(None, **options), policy, standing(thing, len(objects)))
+        return StatefulFunction(
+            thing, objects, last_resort(None, **options), policy, standing(thing, len(objects)), rolling
+        )
     if callable(thing) and not isinstance(thing, type):
-        return TranslatedFunction(thing, last_resort(None, **options), policy, standing(thing))
+        return TranslatedFunction(thing, last_resort(None, **options), policy, standing(thing), rolling)
     thing = untied(thing)
     open_up(thing)
     others: dict[str, Any] = {
         "checks": checks,
         "answers": answers,
         "max_paths": max_paths,
+        "loops": loops,
         "compile": compile,
         "dtypes": dtypes,
     }

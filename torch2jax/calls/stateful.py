@@ -24,6 +24,7 @@ from ..tracebacks import boundary
 from ..transforms.hooks import finished
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
+from ..transforms.rolling import Rolling
 from ..transforms.tape import Attempt, Runs
 from .copies import Copies
 from .dispatch import Translation
@@ -70,12 +71,13 @@ class StatefulFunction:
         last_resort: Any = None,
         policy: Policy = FOLLOWING,
         stands_for: StandsFor | None = None,
+        rolling: Rolling | None = None,
     ):
         _expect_taken(function, objects)
         self._stands_for = stands_for
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
-        self._runs = Runs(policy, Inputs())
+        self._runs = Runs(policy, Inputs(), rolling)
         self._numbers: set[Key] = set()  # those that the function changes
         self._dtypes: dict[Key, torch.dtype] = {}
         self._unused: set[Key] = set()  # gradients that the function leaves, but never asks for

@@ -22,6 +22,7 @@ from ..tracebacks import boundary
 from ..transforms.hooks import finished
 from ..transforms.inputs import Inputs
 from ..transforms.paths import FOLLOWING, Policy
+from ..transforms.rolling import Rolling
 from ..transforms.tape import Attempt, Runs
 from . import (
     attributes as attributes,
@@ -81,8 +82,9 @@ class TranslatedFunction(Generic[P, R]):
         last_resort: Any = None,
         policy: Policy = FOLLOWING,
         stands_for: StandsFor | None = None,
+        rolling: Rolling | None = None,
     ):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs())
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
         self._stands_for = stands_for
         functools.update_wrapper(self, function, updated=())
 
@@ -123,9 +125,10 @@ class TranslatedModule(Generic[P, R]):
         policy: Policy = FOLLOWING,
         parts: Parts | None = None,
         stands_for: StandsFor | None = None,
+        rolling: Rolling | None = None,
     ):
         self._module, self._method, self._last_resort = module, method, last_resort
-        self._runs, self._parts, self._stands_for = Runs(policy, Inputs()), parts, stands_for
+        self._runs, self._parts, self._stands_for = Runs(policy, Inputs(), rolling), parts, stands_for
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__

@@ -4,20 +4,18 @@ A path through some code leaves a list of equations. Two paths that part at a qu
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
-import functools
 import itertools
-import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-import torch
 from jax import lax
-from jax._src import core, linear_util
+from jax._src import core
 from jax._src.interpreters import batching, partial_eval as pe
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import Literal, Var
 
+from ..loops.alike import Atom, is_same, is_same_step, key_of
+from ..loops.program import run_steps
 from .traces import without_derivatives
 
 __all__ = [
@@ -34,9 +32,6 @@ __all__ = [
     "pruned",
     "values_alike",
 ]
-
-Atom = Any
-"""A `Var` or a `Literal`."""
 
 
 class Program(NamedTuple):
@@ -65,9 +60,6 @@ class Check(NamedTuple):
     outvars: tuple = ()
 
 
-_DEBUG_INFO = core.DebugInfo("branches", "torch2jax", None, None)
-
-
 def new_var(aval) -> Var:
     return Var(aval)
 
@@ -87,7 +79,7 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
     values = dict(values)
     for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, core.JaxprEqn)):
         if is_step:
-            _run_steps(list(group), values)
+            run_steps(list(group), values)
             continue
         for statement in group:
             predicate = _read(statement.predicate, values)
@@ -101,17 +93,6 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
             )
             values.update(zip(statement.outvars, results, strict=True))
     return [_read(atom, values) for atom in program.results]
-
-
-def _run_steps(steps: list, values: dict[Var, Any]) -> None:
-    made = [var for step in steps for var in step.outvars]
-    known = set(made)
-    taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))
-    effects: Any = core.no_effects
-    for step in steps:
-        effects = core.join_effects(effects, step.effects)
-    jaxpr = core.Jaxpr((), taken, made, steps, effects, _DEBUG_INFO)
-    values.update(zip(made, core.eval_jaxpr(jaxpr, (), *(values[var] for var in taken)), strict=True))
 
 
 def _read(atom: Atom, values: dict[Var, Any]) -> Any:
@@ -172,7 +153,7 @@ def joined(predicate: Atom, yes: Program, no: Program) -> Program:
     def either(one: Atom, other: Atom) -> Atom:
         if isinstance(one, Var) and one in end:
             return one
-        key = (_key(one), _key(other))
+        key = (key_of(one), key_of(other))
         if key[0] == key[1]:
             return one
         if key not in chosen:
@@ -196,9 +177,9 @@ def _common_end(yes: Program, no: Program) -> int:
     def note(pairs: Iterable[tuple[Atom, Atom]]) -> None:
         for one, other in pairs:
             if isinstance(one, Var):
-                partners.setdefault(one, set()).add(_key(other))
+                partners.setdefault(one, set()).add(key_of(other))
             if isinstance(other, Var):
-                partners_of_no.setdefault(other, set()).add(_key(one))
+                partners_of_no.setdefault(other, set()).add(key_of(one))
 
     note(zip(yes.results, no.results, strict=True))
     count = 0
@@ -214,14 +195,6 @@ def _common_end(yes: Program, no: Program) -> int:
         note(pairs)
         count += 1
     return count
-
-
-def _key(atom: Atom) -> Any:
-    """What tells operands apart."""
-    if isinstance(atom, Var):
-        return atom
-    value = np.asarray(atom.val)
-    return str(atom.aval), value.dtype, value.tobytes()
 
 
 def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
@@ -247,7 +220,7 @@ def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
 
 def _is_replaceable(one: Atom, other: Atom) -> bool:
     """Whether a literal, if one is there, is the same in both: a number that is chosen would be an array."""
-    return (isinstance(one, Var) and isinstance(other, Var)) or _key(one) == _key(other)
+    return (isinstance(one, Var) and isinstance(other, Var)) or key_of(one) == key_of(other)
 
 
 def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] | None:
@@ -298,16 +271,6 @@ def _rebuilt_program(one: Program, other: Program, either: Callable[[Atom, Atom]
     return Program(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
 
 
-def is_same_step(one, other, *, with_params: bool = True) -> bool:
-    """Whether two equations compute the same of operands alike."""
-    return (
-        one.primitive is other.primitive
-        and _avals(one.invars) == _avals(other.invars)
-        and _avals(one.outvars) == _avals(other.outvars)
-        and (not with_params or _is_same(one.params, other.params))
-    )
-
-
 def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
     """Whether two arrays are computed alike, by a few steps, from the same; of derivatives this says nothing."""
     one, other = without_derivatives(one), without_derivatives(other)
@@ -325,11 +288,11 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
     if mine is theirs:
         return True
     if isinstance(mine, Literal) or isinstance(theirs, Literal):
-        return isinstance(mine, Literal) and isinstance(theirs, Literal) and _key(mine) == _key(theirs)
+        return isinstance(mine, Literal) and isinstance(theirs, Literal) and key_of(mine) == key_of(theirs)
     step, again = one.parent, other.parent
     if step is None or again is None or not depth or step.primitive is not again.primitive or step.effects:
         return False
-    if not _is_same(step.params, again.params) or step.outvars.index(mine) != again.outvars.index(theirs):
+    if not is_same(step.params, again.params) or step.outvars.index(mine) != again.outvars.index(theirs):
         return False
     pairs = zip(step.in_tracers, again.in_tracers, strict=False)
     return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
@@ -350,7 +313,7 @@ def _likeness(array: Any, depth: int, found: dict) -> Any:
         return id(array)
     atom: Atom = array.val
     if isinstance(atom, Literal):
-        return _key(atom)
+        return key_of(atom)
     key = atom, depth
     if key not in found:
         step = array.parent
@@ -360,70 +323,3 @@ def _likeness(array: Any, depth: int, found: dict) -> Any:
             operands = (_likeness(x, depth - 1, found) for x in step.in_tracers)
             found[key] = hash((step.primitive, step.outvars.index(atom), *operands))
     return found[key]
-
-
-def _avals(atoms: Sequence[Atom]) -> list:
-    return [atom.aval for atom in atoms]
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is not type(other) or isinstance(one, (jax.Array, torch.Tensor)):
-        return False
-    if isinstance(one, types.FunctionType):  # JAX makes the derivative of a function anew for each call
-        return one.__code__ is other.__code__ and _is_same(_closed_over(one), _closed_over(other))
-    if isinstance(one, linear_util.Store):
-        return _is_same(one._val, other._val)
-    if isinstance(one, linear_util.EqualStore):
-        return _is_same(one._store, other._store)
-    if type(one) is object or isinstance(one, core.Trace):  # a mark, or where the derivative would be traced
-        return True
-    if isinstance(one, functools.partial):
-        return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-    if isinstance(one, linear_util.WrappedFun):
-        return _is_same((one.f, one.transforms, one.params), (other.f, other.transforms, other.params))
-    if isinstance(one, ClosedJaxpr):
-        consts = zip(one.consts, other.consts, strict=False)
-        return _is_same_jaxpr(one.jaxpr, other.jaxpr) and all(x is y for x, y in consts)
-    if isinstance(one, core.Jaxpr):
-        return _is_same_jaxpr(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_is_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # what cannot be compared is not the same
-        return False
-
-
-def _closed_over(function: types.FunctionType) -> tuple:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return function.__defaults__, [None if x is function else x for x in cells]
-
-
-def _is_same_jaxpr(one, other) -> bool:
-    inner: dict[Var, Var] = {}
-
-    def enter(ours: Sequence[Var], others: Sequence[Var]) -> bool:
-        inner.update(zip(ours, others, strict=False))
-        return _avals(ours) == _avals(others)
-
-    def are_same(ours: Sequence[Atom], others: Sequence[Atom]) -> bool:
-        return len(ours) == len(others) and all(
-            inner[x] is y if isinstance(x, Var) else not isinstance(y, Var) and _key(x) == _key(y)
-            for x, y in zip(ours, others, strict=True)
-        )
-
-    if not enter(one.constvars, other.constvars) or not enter(one.invars, other.invars):
-        return False
-    if len(one.eqns) != len(other.eqns):
-        return False
-    for x, y in zip(one.eqns, other.eqns, strict=True):
-        if not is_same_step(x, y) or not are_same(x.invars, y.invars):
-            return False
-        inner.update(zip(x.outvars, y.outvars, strict=True))
-    return are_same(one.outvars, other.outvars)

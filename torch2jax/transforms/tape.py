@@ -34,6 +34,7 @@ from .inputs import Inputs, Known, NeedsInputs, Pass, told
 from .linearization import Level, Var, keep_with, renumber
 from .marks import Sealed, sealed
 from .paths import Fork, Path, Policy, followed
+from .rolling import Rolling
 from .saved import Packing
 from .traces import Bookmark, current_trace, running
 
@@ -139,10 +140,11 @@ class Runs:
     Args:
         policy: how questions about traced values are answered.
         inputs: what the first runs know of the arrays from outside.
+        rolling: finds the loops of what runs leave; None if they stay unrolled.
     """
 
-    def __init__(self, policy: Policy, inputs: Inputs | None = None):
-        self._policy, self._inputs = policy, inputs
+    def __init__(self, policy: Policy, inputs: Inputs | None = None, rolling: Rolling | None = None):
+        self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, Known()
 
     def run(self, body: Callable[[Attempt, Any], T], given: Any = ()) -> T:
@@ -156,7 +158,7 @@ class Runs:
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        run = functools.partial(self._attempts, body)
+        run = functools.partial(self._rolled, body)
         try:
             if not self._asks:
                 bookmark = Bookmark()
@@ -169,6 +171,10 @@ class Runs:
         except Exception as error:
             name_place(error)
             raise
+
+    def _rolled(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+        run = functools.partial(self._attempts, body, inputs)
+        return run(given) if self._rolling is None else self._rolling.run(run, given, inputs is self._inputs)
 
     def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []

@@ -1,0 +1,344 @@
+"""Loops of translated code, as one `lax.scan`: values and derivatives are those of the turns, and of PyTorch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from jax.tree_util import tree_leaves, tree_map
+
+from tests.loops.programs import count, scans
+from torch2jax import t2j
+
+T = 24
+KEY = jax.random.key(0)
+X = jax.random.normal(KEY, (2, T, 3))
+W = jax.random.normal(jax.random.key(1), (3, 3)) * 0.4
+LAYERS = jax.random.normal(jax.random.key(2), (16, 3, 3)) * 0.4
+
+
+def cells(x, w):
+    h, found = torch.zeros(x.shape[0], 3), []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] + h @ w) * 0.9 + h.sigmoid() * 0.1
+        found.append(h)
+    return torch.stack(found, 1), h
+
+
+def cells_backwards(x, w):
+    h, found = torch.zeros(x.shape[0], 3), []
+    for t in reversed(range(x.shape[1])):
+        h = torch.tanh(x[:, t] + h @ w) * 0.9 + h.sigmoid() * 0.1
+        found.insert(0, h)
+    return torch.cat(found, 1)
+
+
+def written(x, w):
+    found, h = torch.zeros_like(x), 0
+    for t, row in enumerate(x.unbind(1)):
+        h = F.gelu(row + h) @ w
+        found[:, t] = h
+    return found
+
+
+def numbers(x, w):
+    for t in range(T):
+        x = torch.sin(x * (t + 1) / 20) + (t % 3) * x.cos() @ w * 0.1
+    return x
+
+
+def table(x, w):
+    sizes = torch.linspace(0.1, 1.0, T)
+    for size in sizes:
+        x = x - size * torch.sin(x) @ w
+        x = x / (1 + x.abs())
+    return x
+
+
+def leapfrog(x, w):
+    q, p, path = x[:, 0], x[:, 1], []
+    for _ in range(T):
+        p = p - 0.05 * torch.sin(q) @ w
+        q = q + 0.1 * p
+        p = p - 0.05 * torch.sin(q) @ w
+        path.append(q)
+    return torch.stack(path), p
+
+
+def two_steps(x, w):
+    y, before, slope = x[:, 0], None, lambda y: -y * torch.cos(y @ w)
+    for _ in range(T):
+        now = slope(y)
+        y = y + (0.1 * now if before is None else 0.15 * now - 0.05 * before)
+        before = now
+    return y
+
+
+def depth(x, layers):
+    x, outs = x[:, :4], [x[:, :4]]
+    causal = torch.ones(4, 4).tril().bool()
+    for i in range(layers.shape[0]):
+        hidden = F.layer_norm(x, (3,)) @ layers[i]
+        scores = (hidden @ hidden.mT).masked_fill(~causal, -1e9)
+        x = x + torch.softmax(scores, -1) @ hidden
+        x = x + F.silu(x)
+        outs.append(x)
+    return x, outs
+
+
+def alternating(x, layers):
+    for i in range(layers.shape[0]):
+        x = x + (torch.tanh(x @ layers[i]) if i % 2 else F.softplus(x.flip(-1) @ layers[i] - 1))
+        x = F.layer_norm(x, (3,))
+    return x
+
+
+def nested(x, w):
+    for _ in range(6):
+        for _ in range(8):
+            x = torch.tanh(x @ w) + torch.sin(x)
+            x = x * 0.5
+        x = x - x.mean() + x.cos()
+    return x
+
+
+def inner_gradients(x, w):
+    def loss(w):
+        return ((x @ w).tanh() ** 2).mean()
+
+    for _ in range(T):
+        w = w - 0.1 * torch.func.grad(loss)(w)
+    return w
+
+
+def carried_as_a_view(x, w):
+    state = torch.zeros(x.shape[0], 4, 3)
+    for t in range(x.shape[1]):
+        state = torch.cat([state[:, 1:], (x[:, t] + state.mean(1) @ w)[:, None]], 1)
+        state = torch.tanh(state)
+    return state
+
+
+def windows(x, w):
+    total = torch.zeros(x.shape[0], 3)
+    for t in range(x.shape[1] - 3):
+        total = torch.tanh(total + x[:, t : t + 4].mean(1) @ w)
+        total = total * total.cos()
+    return total
+
+
+PROGRAMS = {
+    cells: (X, W),
+    cells_backwards: (X, W),
+    written: (X, W),
+    numbers: (X, W),
+    table: (X, W),
+    leapfrog: (X, W),
+    two_steps: (X, W),
+    depth: (X, LAYERS),
+    alternating: (X, jnp.concatenate([LAYERS, LAYERS[:4]])),
+    nested: (X, W),
+    inner_gradients: (X, W),
+    carried_as_a_view: (X, W),
+    windows: (X, W),
+}
+
+
+def _close(got, want, tolerance=3e-5):
+    got, want = tree_leaves(got), tree_leaves(want)
+    assert len(got) == len(want)
+    for x, y in zip(got, want, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_values_and_derivatives(f):
+    args = PROGRAMS[f]
+    rolled, unrolled = t2j(f), t2j(f, loops="unrolled")
+    lengths = scans(rolled, *args)
+    assert lengths
+    assert lengths[0] >= (
+        len(args[1]) // 2 if f is alternating else 6 if f is nested else len(args[1]) if f is depth else T - 4
+    )
+    assert count(jax.make_jaxpr(rolled)(*args)) < 0.5 * count(jax.make_jaxpr(unrolled)(*args))
+    want = f(*(torch.tensor(np.asarray(x)) for x in args))
+    want = tree_map(lambda x: jnp.asarray(x.numpy()), want)
+    values = jax.jit(rolled)(*args)
+    _close(values, want)
+
+    def loss(f):
+        return lambda *args: sum(jnp.sum(jnp.sin(x)) for x in tree_leaves(f(*args)))
+
+    want = jax.grad(loss(unrolled), (0, 1))(*args)
+    _close(jax.jit(jax.grad(loss(rolled), (0, 1)))(*args), want, 2e-4)
+    if f in (cells, depth):
+        _close(jax.grad(jax.jit(loss(rolled)), (0, 1))(*args), want, 2e-4)
+        assert scans(jax.grad(loss(rolled), (0, 1)), *args)
+
+
+def test_vmap_and_jvp():
+    def f(x, w):
+        return t2j(cells)(x[None], w)[0]
+
+    want = jax.vmap(t2j(cells, loops="unrolled"), (0, None))(X[:, None], W)[0]
+    _close(jax.jit(jax.vmap(f, (0, None)))(X, W), want)
+    _close(jax.vmap(jax.jit(f), (0, None))(X, W), want)
+    assert scans(jax.vmap(f, (0, None)), X, W) == [T]
+
+    def pushed(f):
+        return lambda x, w: jax.jvp(f, (x, w), (x, w))
+
+    want = pushed(t2j(cells, loops="unrolled"))(X, W)
+    _close(jax.jit(pushed(t2j(cells)))(X, W), want)
+    assert scans(pushed(t2j(cells)), X, W) == [T]
+
+
+def test_random_keys_are_those_of_the_turns():
+    def f(x, w):
+        for _ in range(T):
+            x = F.dropout(torch.tanh(x @ w) + x, 0.3)
+        return x
+
+    def run(loops):
+        return jax.jit(lambda x, w: t2j(f, loops=loops)(x, w, rng=KEY))
+
+    assert scans(run("rolled"), X, W)[0] >= T - 1
+    _close(run("rolled")(X, W), run("unrolled")(X, W))
+
+
+def test_eager_calls_run_turn_by_turn():
+    _close(t2j(cells)(X, W), t2j(cells, loops="unrolled")(X, W), 0)
+
+
+def test_modules_and_training_steps():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.GRUCell(3, 3)
+
+        def forward(self, x):
+            h = x.new_zeros(x.shape[0], 3)
+            for t in range(x.shape[1]):
+                h = self.cell(x[:, t], h)
+            return h
+
+    torch.manual_seed(0)
+    net = Net()
+    f = t2j(net)
+    params, _ = f.split()
+    assert scans(lambda p, x: f(x, state_dict=p), params, X) == [T]
+    _close(jax.jit(f)(X), jnp.asarray(net(torch.tensor(np.asarray(X))).detach().numpy()))
+
+    def step(net, optimizer, x):
+        loss = net(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    steps = [t2j(step, state=(net, optimizer), loops=loops) for loops in ("rolled", "unrolled")]
+    states = [each.init(X) for each in steps]
+    got, want = (jax.jit(each)(state, X) for each, state in zip(steps, states, strict=True))
+    assert scans(steps[0], states[0], X)[0] >= T - 2
+    _close(got, want, 1e-4)
+
+
+def test_a_graph_without_a_period_is_as_it_was():
+    def f(x, w):
+        for _ in range(T):
+            x = torch.cat([x, x[:, -1:] @ w], 1)  # every turn has other shapes
+        return x
+
+    def several(x, w):
+        for k, each in enumerate((torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.atan)):
+            for other in (torch.abs, torch.neg, torch.square, torch.relu, torch.erf):
+                x = other(each(x @ w) * (k + 1)) + each(other(x))
+        return x
+
+    for code in (f, several):
+        graphs = [jax.make_jaxpr(t2j(code, loops=loops))(X, W).jaxpr.eqns for loops in ("rolled", "unrolled")]
+        steps = [[(x.primitive, [str(y.aval) for y in [*x.invars, *x.outvars]]) for x in graph] for graph in graphs]
+        assert steps[0] == steps[1]
+
+
+def test_layers_with_weights_of_their_own_stay():
+    weights = [jnp.eye(40) * 0.1 * i for i in range(16)]
+
+    def f(x, weights):
+        for w in weights:
+            x = torch.tanh(x @ w).cos().sin().exp() - F.layer_norm(x, (40,))
+        return x
+
+    assert not scans(t2j(f), jnp.ones((2, 40)), weights)
+
+
+def test_what_code_puts_aside_is_there_still():
+    aside = []
+
+    def f(x, w):
+        for t in range(T):
+            x = torch.tanh(x @ w) + x.sin()
+            x = x.cos() * 0.5 + x
+            if t == 3:
+                aside.append(x)
+        return x
+
+    def run(x, w):
+        result = t2j(f)(x, w)
+        return result, t2j(aside.pop())
+
+    got, put = jax.jit(run)(X, W)
+    want, put_then = t2j(f, loops="unrolled")(X, W), t2j(aside.pop())
+    _close((got, put), (want, put_then))
+
+
+def test_effects_stay_once_for_each_turn():
+    seen = []
+
+    def f(x, w):
+        for _ in range(T):
+            x = torch.tanh(x @ w) + x.sin().cos() * 0.5 - x.abs().sqrt() * 0.1
+        return x
+
+    def run(x, w):
+        jax.debug.callback(seen.append, x.sum())
+        return t2j(f)(x, w)
+
+    jax.block_until_ready(jax.jit(run)(X, W))
+    jax.effects_barrier()
+    assert len(seen) == 1
+
+
+def test_questions_in_a_loop_are_answered():
+    def f(x, w):
+        if x.sum() > 0:
+            x = x * 2
+        for _ in range(T):
+            x = torch.tanh(x @ w) + x.sin().cos() * 0.5 - x.abs().sqrt() * 0.1
+        return x
+
+    for x in (X.at[0, 0, 0].set(30.0), X.at[0, 0, 0].set(-30.0)):
+        _close(jax.jit(t2j(f))(x, W), t2j(f)(x, W), 1e-4)
+
+
+def test_half_precision_and_integers():
+    def f(x, n):
+        for t in range(T):
+            x = (x * 0.5 + torch.sin(x)).to(torch.bfloat16)
+            n = (n * 3 + t) % 1000
+            n = n + (x > 0).sum()
+        return x, n
+
+    x, n = X.astype(jnp.bfloat16), jnp.arange(3)
+    assert scans(t2j(f), x, n)
+    got, want = jax.jit(t2j(f))(x, n), jax.jit(t2j(f, loops="unrolled"))(x, n)
+    assert [each.dtype for each in got] == [each.dtype for each in want]
+    _close((got[0].astype(jnp.float32), got[1]), (want[0].astype(jnp.float32), want[1]), 2e-2)
+
+
+def test_the_option_is_checked():
+    with pytest.raises(ValueError, match="loops got 'maybe'; wanted 'rolled'"):
+        t2j(torch.sin, loops="maybe")

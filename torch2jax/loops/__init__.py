@@ -1,0 +1,1 @@
+"""Loops in a graph: turns that are alike become one `lax.scan`."""

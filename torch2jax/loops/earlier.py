@@ -1,0 +1,95 @@
+"""The turn before the first, which others stand between: what is computed once is computed in it, or it begins anew."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jax.extend.core import JaxprEqn, Var
+
+from .alike import Atom
+from .likeness import Likeness
+
+__all__ = ["earlier_turn"]
+
+
+def earlier_turn(turns: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness) -> list[JaxprEqn] | None:
+    """The equations before some turns that are one more turn, wherever they stand.
+
+    They are found from the values that a turn gives to the next, and from what takes them.
+    """
+    return _Search(turns, before, likeness).found()
+
+
+class _Search:
+    def __init__(self, turns: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness):
+        self._first, self._second, self._likeness = turns[0], turns[1], likeness
+        self._makers: dict[Var, JaxprEqn] = {
+            var: step for step in before if isinstance(step, JaxprEqn) for var in step.outvars
+        }
+        self._before = before
+        self._of_first = _places(self._first)
+        self._of_second = _places(self._second)
+        self._matched: dict[int, JaxprEqn] = {}
+
+    def found(self) -> list[JaxprEqn] | None:
+        if not self._is_reached():
+            return None
+        if len(self._matched) < len(self._first):
+            self._follow_users()
+        if len(self._matched) < len(self._first) or len({*map(id, self._matched.values())}) < len(self._first):
+            return None
+        return [self._matched[place] for place in range(len(self._first))]
+
+    def _is_reached(self) -> bool:
+        """Matches what leads to the values that the turn gives to the next; false if something is unlike."""
+        waiting = [
+            (place, output, x)
+            for step, later in zip(self._first, self._second, strict=True)
+            for x, y in zip(step.invars, later.invars, strict=True)
+            if isinstance(y, Var) and (origin := self._of_first.get(y)) is not None
+            for place, output in [origin]
+        ]
+        while waiting:
+            place, output, atom = waiting.pop()
+            step = self._makers.get(atom) if isinstance(atom, Var) else None
+            if step is None or step.outvars[output] is not atom:
+                return False
+            if place in self._matched:
+                if self._matched[place] is not step:
+                    return False
+                continue
+            if not self._is_alike(step, place):
+                return False
+            self._matched[place] = step
+            waiting.extend(self._same_turn(step, place))
+        return bool(self._matched)
+
+    def _is_alike(self, step: JaxprEqn, place: int) -> bool:
+        return not step.effects and self._likeness.key(step) == self._likeness.key(self._first[place])
+
+    def _same_turn(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
+        """The operands of an equation that the same turn makes."""
+        for x, y in zip(step.invars, self._second[place].invars, strict=True):
+            if isinstance(y, Var) and y in self._of_second:
+                yield *self._of_second[y], x
+
+    def _follow_users(self) -> None:
+        """Matches what only code behind the turns uses, by what it is computed from."""
+        users: dict[Var, list[JaxprEqn]] = {}
+        for step in self._before:
+            for var in {x for x in step.invars if isinstance(x, Var)} if isinstance(step, JaxprEqn) else ():
+                users.setdefault(var, []).append(step)
+        for place in range(len(self._first)):
+            if place in self._matched:
+                continue
+            known = [
+                (number, self._matched[origin[0]].outvars[origin[1]])
+                for number, y in enumerate(self._second[place].invars)
+                if isinstance(y, Var) and (origin := self._of_second.get(y)) and origin[0] in self._matched
+            ]
+            for user in users.get(known[0][1], ()) if known else ():
+                if self._is_alike(user, place) and all(user.invars[number] is var for number, var in known):
+                    self._matched[place] = user
+                    break
+
+
+def _places(steps: Sequence[JaxprEqn]) -> Mapping[Var, tuple[int, int]]:
+    return {var: (place, output) for place, step in enumerate(steps) for output, var in enumerate(step.outvars)}

@@ -1,0 +1,79 @@
+"""What equations are like, as one number for each: those of equal turns have equal ones."""
+
+import enum
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+__all__ = ["Likeness", "without_starts"]
+
+_PLAIN = (int, float, str, bool, types.NoneType, np.dtype, np.integer, enum.Enum)
+_STARTS = {"start_indices", "limit_indices"}
+
+
+def without_starts(step: JaxprEqn) -> dict[str, Any]:
+    """The parameters of an equation, but for where a slice begins, which the turns of a loop decide."""
+    if step.primitive is not lax.slice_p:
+        return step.params
+    return {name: value for name, value in step.params.items() if name not in _STARTS}
+
+
+class Likeness:
+    """Tells equations apart, but for their operands; of a few that differ in a parameter's inside it says that they
+    are alike."""
+
+    def __init__(self):
+        self._numbers: dict[Any, int] = {}
+        self._of_avals: dict[int, tuple[Any, Any]] = {}  # by their ids, with the avals to keep these
+        self._of_params: dict[int, tuple[Any, Any]] = {}
+
+    def numbers(self, statements: Sequence) -> np.ndarray:
+        """One for each statement; what has effects, and what is no equation, is like no other."""
+        numbers, found = self._numbers, []
+        for statement in statements:
+            if not isinstance(statement, JaxprEqn) or statement.effects:
+                found.append(-1 - len(found))
+                continue
+            found.append(numbers.setdefault(self.key(statement), len(numbers)))
+        return np.asarray(found, np.int64)
+
+    def key(self, step: JaxprEqn, of_operand: Callable[[Any], Any] | None = None) -> Any:
+        """What is the same for equations that are alike.
+
+        Args:
+            of_operand: what tells operands apart; by default their types.
+        """
+        of_operand = of_operand or self._of_operand
+        params = tuple([(name, self._of_param(value)) for name, value in without_starts(step).items()])
+        operands = tuple([of_operand(x) for x in step.invars])
+        return step.primitive, params, operands, tuple([self._of_aval(x.aval) for x in step.outvars]), id(step.ctx)
+
+    def _of_operand(self, atom: Any) -> Any:
+        return self._of_aval(atom.aval)
+
+    def _of_aval(self, aval: Any) -> Any:
+        known = self._of_avals.get(id(aval))
+        if known is None:
+            known = self._of_avals[id(aval)] = aval, aval.strip_weak_type()
+        return known[1]
+
+    def _of_param(self, value: Any) -> Any:
+        if isinstance(value, _PLAIN):
+            return value
+        known = self._of_params.get(id(value))
+        if known is None:
+            known = self._of_params[id(value)] = value, self._of_object(value)
+        return known[1]
+
+    def _of_object(self, value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            value = value.jaxpr
+        if isinstance(value, Jaxpr):
+            return tuple([step.primitive for step in value.eqns]), tuple([self._of_operand(x) for x in value.outvars])
+        if isinstance(value, (tuple, list)):
+            return tuple([self._of_param(x) for x in value])
+        return type(value)

@@ -1,0 +1,39 @@
+"""Equations that compute the same of the same are one: what depends on no turn is then there once, in the first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from .alike import Atom, is_same, key_of
+from .likeness import Likeness
+from .program import Program
+
+__all__ = ["merged"]
+
+
+def merged(program: Program, likeness: Likeness) -> Program:
+    """The program, which consists of equations, with one for all that compute the same."""
+    renamed: dict[Var, Atom] = {}
+    known: dict[Any, list[JaxprEqn]] = {}
+    kept = []
+
+    def of_operand(atom: Atom) -> Any:
+        return key_of(atom) if isinstance(atom, Literal) else atom
+
+    for step in program.statements:
+        if any(isinstance(x, Var) and x in renamed for x in step.invars):
+            step = step.replace(invars=_renamed(step.invars, renamed))
+        if not step.effects:
+            others = known.setdefault(likeness.key(step, of_operand), [])
+            same = next((other for other in others if is_same(other.params, step.params)), None)
+            if same is not None:
+                renamed.update(zip(step.outvars, same.outvars, strict=True))
+                continue
+            others.append(step)
+        kept.append(step)
+    return Program(kept, _renamed(program.results, renamed))
+
+
+def _renamed(atoms: Sequence[Atom], names: dict[Var, Atom]) -> list[Atom]:
+    return [names.get(x, x) if isinstance(x, Var) else x for x in atoms]

@@ -1,0 +1,152 @@
+"""Programs with loops in them, and how they are computed."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax._src.core import join_effects
+from jax.core import eval_jaxpr
+from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
+
+from .alike import Atom
+from .windows import Table, Windows
+
+__all__ = ["Atom", "Carry", "Loop", "Program", "Scanned", "evaluated", "free", "operands", "pruned", "run_steps"]
+
+
+class Program(NamedTuple):
+    """Statements in their order: JAX's equations, and those of this room."""
+
+    statements: list
+    results: list[Atom]
+
+
+class Carry(NamedTuple):
+    """What one turn gives to the next."""
+
+    var: Var
+    first: Atom | None
+    """What the first turn gets; None for what only the code behind the loop needs, of the last turn."""
+
+
+class Scanned(NamedTuple):
+    """What differs from turn to turn."""
+
+    var: Var
+    values: Windows | Table
+
+
+class Loop(NamedTuple):
+    """A body that runs a number of times. It may use any value from before."""
+
+    length: int
+    carries: list[Carry]
+    scanned: list[Scanned]
+    body: Program
+    """Its results are the next carries, and then what is stacked."""
+    outvars: list[Var]
+
+
+_DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
+
+
+def operands(statement) -> Iterable[Var]:
+    """The variables that a statement uses."""
+    if isinstance(statement, JaxprEqn):
+        return [x for x in statement.invars if isinstance(x, Var)]
+    if isinstance(statement, Loop):
+        return _operands_of_loop(statement)
+    return statement.operands
+
+
+def _operands_of_loop(loop: Loop) -> set[Var]:
+    found = free(loop.body)
+    found.difference_update([*(carry.var for carry in loop.carries), *(each.var for each in loop.scanned)])
+    found.update(carry.first for carry in loop.carries if isinstance(carry.first, Var))
+    for each in loop.scanned:
+        found.update(each.values.operands)
+    return found
+
+
+def free(program: Program) -> set[Var]:
+    """The variables that a program uses and does not set."""
+    found = {atom for atom in program.results if isinstance(atom, Var)}
+    for statement in reversed(program.statements):
+        found.difference_update(statement.outvars)
+        found.update(operands(statement))
+    return found
+
+
+def pruned(program: Program) -> Program:
+    """The program without what nothing needs."""
+    needed = {atom for atom in program.results if isinstance(atom, Var)}
+    kept = []
+    for statement in reversed(program.statements):
+        has_effects = isinstance(statement, JaxprEqn) and statement.effects
+        if has_effects or not needed.isdisjoint(statement.outvars):
+            needed.update(operands(statement))
+            kept.append(statement)
+    return Program(kept[::-1], program.results)
+
+
+def run_steps(steps: Sequence[JaxprEqn], values: dict[Var, Any]) -> None:
+    """Computes equations in the current trace of JAX, and adds to the values what they give."""
+    made = [var for step in steps for var in step.outvars]
+    known = set(made)
+    taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))
+    effects: Any = join_effects(*[step.effects for step in steps])
+    jaxpr = Jaxpr((), taken, made, list(steps), effects, _DEBUG_INFO)
+    values.update(zip(made, eval_jaxpr(jaxpr, (), *(values[var] for var in taken)), strict=True))
+
+
+def evaluated(program: Program, values: dict[Var, Any]) -> list:
+    """Computes a program in the current trace of JAX.
+
+    Args:
+        values: of the variables that it does not set.
+    """
+    values = dict(values)
+
+    def read(atom: Atom) -> Any:
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, JaxprEqn)):
+        if is_step:
+            run_steps(list(group), values)
+            continue
+        for statement in group:
+            if isinstance(statement, Loop):
+                values.update(zip(statement.outvars, _scanned(statement, values, read), strict=True))
+            else:
+                values[statement.outvars[0]] = statement.evaluated(read)
+    return [read(atom) for atom in program.results]
+
+
+def _scanned(loop: Loop, values: dict[Var, Any], read) -> list:
+    count = len(loop.carries)
+
+    def body(carried, given):
+        within = dict(values)
+        within.update((carry.var, x) for carry, x in zip(loop.carries, carried, strict=True))
+        within.update((each.var, x) for each, x in zip(loop.scanned, given, strict=True))
+        found = evaluated(loop.body, within)
+        return [*map(_of_own_type, found[:count])], found[count:]
+
+    first = [_zeros(carry.var) if carry.first is None else read(carry.first) for carry in loop.carries]
+    given = [each.values.stacked(read) for each in loop.scanned]
+    carried, stacked = lax.scan(body, [*map(_of_own_type, first)], given, length=loop.length)
+    return [*carried, *stacked]
+
+
+def _of_own_type(array):
+    """An array that has its dtype whatever it is computed with, as a carry has."""
+    is_weak = getattr(array, "weak_type", True) and not jnp.issubdtype(array.dtype, jax.dtypes.extended)
+    return jnp.asarray(array, array.dtype) if is_weak else array
+
+
+def _zeros(var: Var):
+    aval: Any = var.aval
+    return lax.full(aval.shape, 0, aval.dtype)

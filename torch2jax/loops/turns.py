@@ -1,0 +1,246 @@
+"""Turns of a loop, operand by operand: what comes from where."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects, unmapped_aval
+
+from .alike import Atom, is_same, key_of
+from .likeness import without_starts
+from .program import Carry, Loop, Program, Scanned
+from .windows import Part, Table, Window, Windows, shape_of, windows
+
+__all__ = ["Misfit", "Surroundings", "fitted"]
+
+_FEW_BYTES = 2**14  # of values that are stacked for a turn: what a copy of them costs is nothing to speak of
+
+
+class Misfit(Exception):
+    """The turns are no loop.
+
+    Args:
+        turn: the one that is unlike those before it.
+        reason: in words.
+    """
+
+    def __init__(self, turn: int, reason: str):
+        super().__init__(reason)
+        self.turn, self.reason = turn, reason
+
+
+class Surroundings(NamedTuple):
+    """What is known of a program around its loop."""
+
+    parts: Mapping[Var, Part]
+    """What is a part of an array."""
+    used: set[Var]
+    """What statements outside of the turns use."""
+    constants: Mapping[Var, Any]
+    """Values that are known."""
+
+
+class _From(NamedTuple):
+    """Where in the turns a value is made."""
+
+    turn: int
+    place: int
+    output: int
+
+
+class _Fitting:
+    """One try to make a loop of turns."""
+
+    def __init__(self, turns: Sequence[Sequence[JaxprEqn]], around: Surroundings):
+        self._turns, self._around = turns, around
+        self._count = len(turns)
+        self._made: dict[Var, _From] = {
+            var: _From(turn, place, output)
+            for turn, steps in enumerate(turns)
+            for place, step in enumerate(steps)
+            for output, var in enumerate(step.outvars)
+        }
+        self._carries: dict[Any, Carry] = {}
+        self._next: list[Atom] = []
+        self._scanned: dict[Any, Scanned] = {}
+
+    def loop(self) -> tuple[Loop, list[JaxprEqn]]:
+        """The loop, and the equations that take its results apart."""
+        self._expect_same_steps()
+        statements: list = []
+        for place in range(len(self._turns[0])):
+            statements.extend(self._statements(place))
+        results, outvars, behind = self._outcome()
+        carries, scanned = [*self._carries.values()], [*self._scanned.values()]
+        return Loop(self._count, carries, scanned, Program(statements, results), outvars), behind
+
+    def _expect_same_steps(self) -> None:
+        for place, first in enumerate(self._turns[0]):
+            for turn in range(1, self._count):
+                step = self._turns[turn][place]
+                if step.params is not first.params and not is_same(without_starts(step), without_starts(first)):
+                    raise Misfit(turn, f"{first.primitive.name} has other parameters")
+
+    def _statements(self, place: int) -> list:
+        steps = [turn[place] for turn in self._turns]
+        first = steps[0]
+        rows = zip(*(step.invars for step in steps), strict=True)
+        invars = [self._operand(atoms, first.primitive.name) for atoms in rows]
+        if first.primitive is lax.slice_p and any(x.params != first.params for x in steps):
+            return [self._window(steps, invars[0])]
+        return [first.replace(invars=invars)]
+
+    def _window(self, steps: Sequence[JaxprEqn], operand: Atom) -> Window:
+        """A slice that begins elsewhere in each turn, of what turns compute."""
+        first = steps[0]
+        if first.params["strides"] is not None and any(x != 1 for x in first.params["strides"]):
+            raise Misfit(1, "a slice with strides begins elsewhere in each turn")
+        starts = [self._number(row) for row in zip(*(step.params["start_indices"] for step in steps), strict=True)]
+        shape = shape_of(first.outvars[0])
+        return Window(operand, tuple(starts), shape, shape, (first.outvars[0],))
+
+    def _number(self, row: Sequence[int]) -> Any:
+        """A number that may differ from turn to turn."""
+        if len(set(row)) == 1:
+            return row[0]
+        aval: Any = jax.core.ShapedArray((), np.int32)
+        return self._scanned_as(tuple(row), lambda: Table(tuple(Literal(np.int32(x), aval) for x in row), {}), aval)
+
+    # Operands.
+
+    def _operand(self, atoms: Sequence[Atom], what: str) -> Atom:
+        """What an operand is within the body, which is another one in each turn."""
+        last = self._place(atoms[-1])
+        if last is None:
+            return self._outer(atoms, what)
+        distance = self._count - 1 - last.turn
+        if distance > self._count // 2:  # one turn has made it for all that come
+            raise Misfit(min(last.turn + 1, self._count - 1), f"{what} takes the value of one turn in others")
+        for turn in range(distance, self._count):
+            if self._place(atoms[turn]) != (turn - distance, last.place, last.output):
+                raise Misfit(max(turn, 1), f"{what} takes what other turns do not take")
+        for turn in range(distance):
+            if self._place(atoms[turn]) is not None:
+                raise Misfit(turn + 1, f"{what} takes in the first turns what others do not take")
+        made = self._turns[0][last.place].outvars[last.output]
+        for age in range(1, distance + 1):
+            made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
+        return made
+
+    def _place(self, atom: Atom) -> _From | None:
+        return self._made.get(atom) if isinstance(atom, Var) else None
+
+    def _carried(self, made: Var, first: Atom | None, key: Any) -> Var:
+        """What a turn has of a value that the turn before has as `made`."""
+        carry = self._carries.get(key)
+        if carry is None:
+            if first is not None and first.aval.strip_weak_type() != made.aval.strip_weak_type():
+                raise Misfit(1, f"the first turn begins with {first.aval}, the others with {made.aval}")
+            carry = self._carries[key] = Carry(Var(made.aval), first)
+            self._next.append(made)
+        return carry.var
+
+    def _outer(self, atoms: Sequence[Atom], what: str) -> Atom:
+        """As `_operand`, of what is made outside of the turns."""
+        inside = next((turn for turn, atom in enumerate(atoms) if self._place(atom) is not None), None)
+        if inside is not None:
+            raise Misfit(max(inside, 1), f"{what} takes what other turns do not take")
+        first = atoms[0]
+        changed = [turn for turn in range(1, self._count) if _key(atoms[turn]) != _key(atoms[turn - 1])]
+        if not changed:
+            return first
+        if len({x.aval.strip_weak_type() for x in atoms}) > 1:
+            raise Misfit(changed[0], f"{what} takes another type")
+        aval, key = first.aval.strip_weak_type(), tuple(map(_key, atoms))
+        parts = [self._around.parts.get(x) if isinstance(x, Var) else None for x in atoms]
+        if all(part is not None for part in parts):
+            found = windows(parts)  # pyright: ignore[reportArgumentType]
+            if found is not None:
+                return self._scanned_as(key, lambda: found, aval)
+        if self._are_constant(atoms) or aval.size * aval.dtype.itemsize <= _FEW_BYTES:
+            return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
+        if len(changed) == 1:
+            raise Misfit(changed[0], f"{what} takes another array")
+        raise Misfit(0, f"{what} takes another array of {aval.str_short()} in each turn")
+
+    def _are_constant(self, atoms: Sequence[Atom]) -> bool:
+        return all(isinstance(x, Literal) or x in self._around.constants for x in atoms)
+
+    def _scanned_as(self, key: Any, make: Callable[[], Windows | Table], aval: Any) -> Var:
+        if key not in self._scanned:
+            self._scanned[key] = Scanned(Var(aval), make())
+        return self._scanned[key].var
+
+    # What comes out.
+
+    def _outcome(self) -> tuple[list[Atom], list[Var], list[JaxprEqn]]:
+        """The results of the body, those of the loop, and the equations that take these apart."""
+        behind: list[JaxprEqn] = []
+        finals: dict[Var, Var] = {}
+        stacked: list[tuple[Var, Var]] = []
+        last = self._count - 1
+        for place, step in enumerate(self._turns[0]):
+            for output, made in enumerate(step.outvars):
+                of_turns = [turn[place].outvars[output] for turn in self._turns]
+                used = [turn for turn, var in enumerate(of_turns) if var in self._around.used]
+                if not used:
+                    continue
+                aval: Any = made.aval
+                if aval.weak_type:
+                    raise Misfit(0, f"{step.primitive.name} gives a number of no dtype of its own")
+                if used == [last] and (made in self._next or _has_zeros(aval)):
+                    if made not in self._next:
+                        self._carried(made, None, ("last", place, output))
+                    finals[made] = of_turns[last]
+                    continue
+                whole = Var(unmapped_aval(self._count, 0, aval))
+                stacked.append((made, whole))
+                for turn in used:
+                    behind.extend(_element(whole, turn, of_turns[turn]))
+        outvars = [Var(made.aval) for made in self._next]
+        for made, var in finals.items():
+            outvars[self._next.index(made)] = var
+        results = [*self._next, *(made for made, _ in stacked)]
+        return results, [*outvars, *(whole for _, whole in stacked)], behind
+
+
+def _has_zeros(aval: Any) -> bool:
+    """Whether zeros of a type are made as any are."""
+    is_number = not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    return is_number and aval == jax.core.ShapedArray(aval.shape, aval.dtype)
+
+
+def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
+    """The equations that give one of the first dimension."""
+    aval: Any = whole.aval
+    part = Var(unmapped_aval(1, 0, element.aval))
+    params = {
+        "start_indices": (index, *[0] * (aval.ndim - 1)),
+        "limit_indices": (index + 1, *aval.shape[1:]),
+        "strides": None,
+    }
+    return [
+        _step([whole], part, lax.slice_p, params),
+        _step([part], element, lax.squeeze_p, {"dimensions": (0,)}),
+    ]
+
+
+def _step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
+    return new_jaxpr_eqn(invars, [outvar], primitive, params, no_effects)
+
+
+def _key(atom: Atom) -> Any:
+    return key_of(atom) if isinstance(atom, Literal) else atom
+
+
+def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:
+    """The loop that turns are, and equations that take its results apart.
+
+    Raises:
+        Misfit: they are none.
+    """
+    return _Fitting(turns, around).loop()

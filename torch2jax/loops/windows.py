@@ -1,0 +1,221 @@
+"""What turns take of one array, each another part: the parts of all turns as one array, and back."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core import JaxprEqn, Var
+
+__all__ = ["Joined", "Part", "Table", "Window", "Windows", "part_made_by", "shape_of", "stacks", "windows"]
+
+Read = Callable[[Any], Any]
+
+
+class Part(NamedTuple):
+    """A rectangle of an array, in any shape of as many elements."""
+
+    base: Any
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    return tuple(atom.aval.shape)
+
+
+def part_made_by(step: JaxprEqn, place: int, parts: dict[Var, Part]) -> Part | None:
+    """Which part of an array an equation gives, if it takes one.
+
+    Args:
+        place: of the result.
+        parts: those that other equations give.
+    """
+    make = _MAKERS.get(step.primitive)
+    if make is None or not isinstance(step.invars[0], Var):
+        return None
+    whole = step.invars[0]
+    part = parts.get(whole)
+    if step.primitive in _RESHAPING:
+        return None if part is None or not make(step) else part._replace(shape=shape_of(step.outvars[0]))
+    if part is not None:
+        if part.shape != part.sizes:
+            return None
+        found = make(step, place)
+        starts = tuple(x + y for x, y in zip(part.starts, found[0], strict=True)) if found else ()
+        return Part(part.base, starts, found[1], found[1]) if found else None
+    found = make(step, place)
+    return Part(whole, found[0], found[1], found[1]) if found else None
+
+
+def _sliced(step: JaxprEqn, place: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    del place
+    strides = step.params["strides"]
+    if strides is not None and any(x != 1 for x in strides):
+        return None
+    return tuple(step.params["start_indices"]), shape_of(step.outvars[0])
+
+
+def _split(step: JaxprEqn, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    axis, sizes = step.params["axis"], step.params["sizes"]
+    starts = [0] * len(shape_of(step.invars[0]))
+    starts[axis] = sum(sizes[:place])
+    return tuple(starts), shape_of(step.outvars[place])
+
+
+def _is_squeeze(step: JaxprEqn) -> bool:
+    del step
+    return True
+
+
+def _is_reshape(step: JaxprEqn) -> bool:
+    return step.params.get("dimensions") is None and step.params.get("sharding") is None
+
+
+def _is_expansion(step: JaxprEqn) -> bool:
+    """Whether a broadcast only adds dimensions of one element."""
+    return (
+        len(step.invars) == 1
+        and step.params.get("sharding") is None
+        and math.prod(shape_of(step.outvars[0])) == math.prod(shape_of(step.invars[0]))
+    )
+
+
+_RESHAPING = {lax.squeeze_p, lax.reshape_p, lax.broadcast_in_dim_p}
+_MAKERS: dict[Any, Callable] = {
+    lax.slice_p: _sliced,
+    lax.split_p: _split,
+    lax.squeeze_p: _is_squeeze,
+    lax.reshape_p: _is_reshape,
+    lax.broadcast_in_dim_p: _is_expansion,
+}
+
+
+class Windows(NamedTuple):
+    """Parts of one array, at equal distances along one dimension."""
+
+    first: Part
+    axis: int
+    step: int
+    length: int
+
+    @property
+    def operands(self) -> list[Var]:
+        return [self.first.base]
+
+    def stacked(self, read: Read):
+        """All parts along a new first dimension."""
+        base, (_, starts, sizes, shape) = read(self.first.base), self.first
+        axis, size, length = self.axis, sizes[self.axis], self.length
+        low = starts[axis] + min(0, self.step * (length - 1))
+        lower, upper = list(starts), [x + y for x, y in zip(starts, sizes, strict=True)]
+        strides = [1] * len(starts)
+        lower[axis], upper[axis] = low, low + abs(self.step) * (length - 1) + size
+        if size == 1:
+            strides[axis] = abs(self.step)
+        if lower != [0] * len(lower) or tuple(upper) != base.shape or any(x != 1 for x in strides):
+            base = lax.slice(base, lower, upper, strides)
+        if size != 1:
+            base = lax.reshape(base, (*base.shape[:axis], length, size, *base.shape[axis + 1 :]))
+        if self.step < 0:
+            base = lax.rev(base, (axis,))
+        if axis:
+            base = lax.transpose(base, (axis, *(i for i in range(base.ndim) if i != axis)))
+        return base if base.shape == (length, *shape) else lax.reshape(base, (length, *shape))
+
+
+def windows(parts: Sequence[Part]) -> Windows | None:
+    """The parts that turns take, if these are of one array, one behind the other, and do not overlap."""
+    first, second = parts[:2]
+    if any(x.base is not first.base or x[2:] != first[2:] for x in parts):
+        return None
+    steps = [y - x for x, y in zip(first.starts, second.starts, strict=True)]
+    axes = [axis for axis, step in enumerate(steps) if step]
+    if len(axes) != 1:
+        return None
+    axis, step = axes[0], steps[axes[0]]
+    size = first.sizes[axis]
+    if size == 0 or (size != 1 and abs(step) != size):
+        return None
+    starts = list(first.starts)
+    for part in parts:
+        if part.starts != tuple(starts):
+            return None
+        starts[axis] += step
+    return Windows(first, axis, step, len(parts))
+
+
+def stacks(parts: Sequence[Part | None]) -> Windows | None:
+    """As `windows`, of what may be no parts."""
+    return None if len(parts) < 2 or any(part is None for part in parts) else windows(parts)  # pyright: ignore[reportArgumentType]
+
+
+class Table(NamedTuple):
+    """Values of which each turn has its own."""
+
+    atoms: tuple
+    known: Any
+    """Those of constants, by variables."""
+
+    @property
+    def operands(self) -> list[Var]:
+        return [x for x in self.atoms if isinstance(x, Var)]
+
+    def stacked(self, read: Read):
+        """All of them along a new first dimension."""
+        values = [self.known.get(x) if isinstance(x, Var) and x in self.known else read(x) for x in self.atoms]
+        dtype = self.atoms[0].aval.dtype
+        if not any(isinstance(x, jax.Array) for x in values):
+            return jnp.asarray(np.stack([np.asarray(x) for x in values]), dtype)
+        if not any(isinstance(x, Tracer) for x in values):
+            with jax.core.eval_context():
+                return jnp.stack(values)
+        return lax.concatenate([lax.expand_dims(jnp.asarray(x), (0,)) for x in values], 0)
+
+
+class Window(NamedTuple):
+    """A part of an array that begins where a turn has it begin."""
+
+    base: Any
+    starts: tuple
+    """Numbers or variables."""
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    outvars: tuple[Var]
+
+    @property
+    def operands(self) -> list[Var]:
+        return [x for x in (self.base, *self.starts) if isinstance(x, Var)]
+
+    def evaluated(self, read: Read):
+        starts = [read(x) if isinstance(x, Var) else np.int32(x) for x in self.starts]
+        found = lax.dynamic_slice(read(self.base), starts, self.sizes)
+        return found if found.shape == self.shape else lax.reshape(found, self.shape)
+
+
+class Joined(NamedTuple):
+    """Parts of one array, joined along a dimension."""
+
+    parts: Windows
+    axis: int
+    outvars: tuple[Var]
+
+    @property
+    def operands(self) -> list[Var]:
+        return self.parts.operands
+
+    def evaluated(self, read: Read):
+        stacked, axis = self.parts.stacked(read), self.axis
+        if axis:
+            order = [*range(1, stacked.ndim)]
+            order.insert(axis, 0)
+            stacked = lax.transpose(stacked, order)
+        shape = list(self.parts.first.shape)
+        shape[axis] *= self.parts.length
+        return lax.reshape(stacked, shape)
