@@ -8,7 +8,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -29,20 +29,17 @@ from .inplace import write_out
 from .keywords import Names
 from .numpys import number_of
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
+from .options import RuleKeywords, RuleOptions
 from .pointwise import Plan, Pointwise, in_layout, planned
 from .promotion import Promotion
 from .tags import NO_TAGS, Tag
 
 __all__ = [
     "ArrayRule",
-    "ChannelsLast",
-    "DtypeSpec",
     "InnerRule",
     "MetadataRule",
     "OverloadedRule",
-    "PromoteSpec",
     "Reflected",
-    "TakesSpec",
     "TensorRule",
     "as_result",
     "of_dtype",
@@ -60,11 +57,6 @@ _INTEGERS = frozenset(
 
 # Functions of one operand that keep its dtype: PyTorch casts what they give for no ``out=``.
 _KEEPING = (Promotion.DEFAULT, Promotion.DEFAULT_ONCE, Promotion.NO_OPMATH)
-
-PromoteSpec = Promotion | Callable[[dict], Promotion] | None
-TakesSpec = Takes | Callable[..., Takes | None] | None
-ChannelsLast = tuple[Literal["prefer", "follow"], int] | None
-DtypeSpec = torch.dtype | tuple | Callable[..., Any] | None
 
 
 class TensorRule:
@@ -137,67 +129,28 @@ class ArrayRule:
     Args:
         body: has the parameters of the PyTorch function by its documented names; arrays stand for tensors.
         name: the function's name.
-        promote: promotes all positional parameters of `body` (the operands) to a common dtype and broadcasts them;
-            keyword-only parameters are not operands, though a call may give them by place too. A function of these
-            gives the kind where they decide it.
-        unpromoted: how many of the first operands are broadcast, but keep their dtype (the condition of a where).
-        takes: the dtypes that the function is defined for, or a function of the call's arguments that gives them: those
-            that promotion gives to compute in; without it that of the first tensor, or what a `dtype` argument casts
-            it to. All if None.
-        fits: the parameters whose Python numbers that dtype must hold; others wrap around.
-        dtype: the PyTorch dtype of the result (one, a tuple of one for each, None in it where the operands decide,
-            or a function of the call's arguments that gives one of these). By default the operands decide.
-        concrete: the body needs values, not traced arrays, since the shape of its result depends on them.
-        random: the body takes a JAX key before its other arguments.
-        channels_last: the body can take its first operand (or a list of them), of the given rank, with its channels
-            last, and gives results of that rank likewise, when called with ``channels_last=True``: always with
-            ``("prefer", rank)``, if an operand is held so with ``("follow", rank)``.
-        prepare: gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the
-            tensors themselves: their strides, their known values.
-        check: refuses the call's arguments, which it gets as tensors, where their values are known to be wrong. It is
-            asked before all else, and what it raises has the attribute ``is_of_values``.
-        exact_out: an ``out=`` tensor must have the dtype of the result.
-        strides: gives the strides of a result from its shape and the call's arguments; see `formats`. By default
-            results are contiguous, and those of a promoting rule as their operands.
-        has_own_values: PyTorch's function may give other values, so that the body computes them also where they are
-            known.
+        options: what is told of it.
     """
 
     of_unknown: Callable | None = None
     """What gives the result of traced values where `concrete` is set; without it they are refused."""
 
-    def __init__(
-        self,
-        body: Callable,
-        name: str,
-        *,
-        promote: PromoteSpec = None,
-        unpromoted: int = 0,
-        takes: TakesSpec = None,
-        fits: tuple[str, ...] = (),
-        dtype: DtypeSpec = None,
-        concrete: bool = False,
-        random: bool = False,
-        channels_last: ChannelsLast = None,
-        prepare: Callable[..., tuple[tuple, dict]] | None = None,
-        check: Callable[..., None] | None = None,
-        exact_out: bool = False,
-        strides: Callable[..., tuple[int, ...] | None] | None = None,
-        has_own_values: bool = False,
-    ):
-        self.strides = strides
-        self.has_own_values, self.is_pure = has_own_values, not random
-        self.body, self.name, self.prepare, self.check = body, name, prepare, check
-        self.promote, self.unpromoted, self.takes, self.fits, self.dtype = promote, unpromoted, takes, fits, dtype
-        self.concrete, self.random, self.channels_last = concrete, random, channels_last
-        self.tags = frozenset((Tag.FRESH, Tag.RANDOM) if random else (Tag.FRESH,))
-        self.elementwise = promote is not None
-        self.recurs = not (concrete or random or prepare)  # whether `recurring` serves it
-        parameters = list(inspect.signature(body).parameters.values())[1 if random else 0 :]
+    def __init__(self, body: Callable, name: str, options: RuleOptions):
+        self.body, self.name, self.options = body, name, options
+        # Each call asks for some of these.
+        self.promote, self.unpromoted, self.dtype = options.promote, options.unpromoted, options.dtype
+        self.takes, self.fits, self.strides = options.takes, options.fits, options.strides
+        self.prepare, self.check, self.channels_last = options.prepare, options.check, options.channels_last
+        self.concrete, self.random, self.has_own_values = options.concrete, options.random, options.has_own_values
+        self.elementwise, self.is_pure = options.promote is not None, not options.random
+        self.recurs = not (self.concrete or self.random or self.prepare)  # whether `recurring` serves it
+        self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
+        parameters = list(inspect.signature(body).parameters.values())[1 if self.random else 0 :]
         self.parameters = {p.name for p in parameters}
         self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
-        operands = () if promote is None else self.names.places
-        self.exact_out = exact_out or (len(operands) == 1 and promote in _KEEPING and dtype is None)
+        operands = self.names.places if self.elementwise else ()
+        keeps = len(operands) == 1 and self.promote in _KEEPING and self.dtype is None
+        self.exact_out = options.exact_out or keeps
         self._integers = tuple(
             (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
         )
@@ -407,11 +360,12 @@ class InnerRule:
     """A rule on arrays that rules on tensors call: PyTorch has no such function, so it computes known values too.
 
     Args:
-        options: as those of `ArrayRule`.
+        options: those of `RuleOptions`.
     """
 
-    def __init__(self, body: Callable, name: str, **options):
-        self._rule = ArrayRule(body, name, has_own_values=True, **options)
+    def __init__(self, body: Callable, name: str, **options: Unpack[RuleKeywords]):
+        options["has_own_values"] = True
+        self._rule = ArrayRule(body, name, RuleOptions(**options))
 
     def __call__(self, args: tuple, kwargs: dict):
         return current().run_rule(self._rule.body, self._rule, args, kwargs)

@@ -4,12 +4,13 @@ A rule is written once, for one PyTorch function. From its name the table derive
 reflected operator, the in-place forms and, when asked, the ATen overloads whose arguments it can take.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -18,7 +19,8 @@ from ..hints import nearest
 from ..tensors.dtypes import Takes
 from .forward import replace_forward
 from .inplace import InPlace, WithFlag
-from .rule import ArrayRule, ChannelsLast, DtypeSpec, PromoteSpec, Reflected, TakesSpec, TensorRule
+from .options import RuleKeywords, RuleOptions
+from .rule import ArrayRule, Reflected, TensorRule
 from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
 
 __all__ = ["PROVIDED", "TAGS_WITHOUT_RULE", "Rules", "cached", "entered", "lookup", "lookup_aten", "name_of", "tags_of"]
@@ -88,20 +90,8 @@ class Rules:
     def implements(
         self,
         *functions,
-        promote: PromoteSpec = None,
-        unpromoted: int = 0,
-        takes: TakesSpec = None,
-        fits: tuple[str, ...] = (),
-        dtype: DtypeSpec = None,
-        concrete: bool = False,
-        random: bool = False,
-        channels_last: ChannelsLast = None,
-        prepare: Callable[..., tuple[tuple, dict]] | None = None,
-        check: Callable[..., None] | None = None,
-        exact_out: bool = False,
-        strides: Callable[..., tuple[int, ...] | None] | None = None,
-        has_own_values: bool = False,
         replace: bool = False,
+        **options: Unpack[RuleKeywords],
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
 
@@ -110,50 +100,21 @@ class Rules:
                 The first one names the rule. Methods, operators, in-place and ``out=`` forms and ATen overloads follow.
                 An operator of a library that may not be loaded, or one that older PyTorch lacks, goes by its name:
                 ``"torchvision::nms"``.
-            promote: the operands (all positional parameters) are promoted to a common dtype and broadcast.
-            unpromoted: how many of the first operands are broadcast only.
-            takes: the dtypes that the function is defined for, as sets of `torch2jax.tensors.dtypes`; any other is
-                refused before the rule runs. By default all are taken; see `ArrayRule`.
-            fits: the parameters whose Python numbers the dtype must hold: values to fill with, factors.
-            dtype: the PyTorch dtype of the result where the operands do not decide it; see `ArrayRule`.
-            concrete: the rule needs values, since the shape of its result depends on them.
-            random: the rule takes a JAX key as its first argument.
-            channels_last: the rule can work in channels-last order, and prefers to or follows its operand; see
-                `ArrayRule`.
-            prepare: changes the call's arguments before the rule sees them as arrays; see `ArrayRule`.
-            check: refuses arguments whose values are known to be wrong: an index, a class; see `ArrayRule`.
-            exact_out: an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to.
-            strides: gives the strides of a result where these are not contiguous; see `rules.formats`.
-            has_own_values: the rule may choose other values than PyTorch, as the sign of an eigenvector, and computes
-                known ones too, as do all rules of users.
             replace: another rule of one's own that a function has already gives way. The package's own rules always do.
+            options: what the rule is told; see `RuleOptions`.
 
         Raises:
             TypeError: one of `functions` is a class, or no function.
             ValueError: one of them is a name that no operator bears, of a library that is loaded; or has another rule.
         """
-        functions = _checked(functions)
+        functions, told = _checked(functions), RuleOptions(**options)
+        if not self.are_pytorchs:
+            told = dataclasses.replace(told, has_own_values=True)
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
             name = name_of(functions[0])
-            rule = ArrayRule(
-                body,
-                name,
-                promote=promote,
-                unpromoted=unpromoted,
-                takes=takes,
-                fits=fits,
-                dtype=dtype,
-                concrete=concrete,
-                random=random,
-                channels_last=channels_last,
-                prepare=prepare,
-                check=check,
-                exact_out=exact_out,
-                strides=strides,
-                has_own_values=has_own_values or not self.are_pytorchs,
-            )
+            rule = ArrayRule(body, name, told)
             for function in functions:
                 self._add_family(function, rule)
             return body

@@ -11,6 +11,7 @@ import torch
 from jax import lax
 
 from ...errors import TracedValueError
+from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule, InnerRule
 from ...rules.tags import Tag
@@ -70,7 +71,7 @@ def _attend_dropping(rng, query, key, value, attn_mask, is_causal, scale, enable
 
 
 _ATTEND = InnerRule(_attend, "scaled_dot_product_attention")
-_ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", random=True)
+_ATTEND_DROPPING = ArrayRule(_attend_dropping, "scaled_dot_product_attention", RuleOptions(random=True))
 
 
 @implements_tensors(

@@ -9,6 +9,7 @@ from jax import lax
 
 from ...rules.formats import like_input
 from ...rules.inplace import write_in_place
+from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule
 from ...tensors.dtypes import FLOATS
@@ -53,7 +54,7 @@ def expect_probability(p: float) -> None:
 
 def _implements_dropout(name: str, body, features: bool) -> None:
     """The function, its in-place form, and their operators."""
-    draw = ArrayRule(body, name, random=True, takes=FLOATS, strides=like_input)
+    draw = ArrayRule(body, name, RuleOptions(random=True, takes=FLOATS, strides=like_input))
 
     def drop(input, p, train):
         expect_probability(p)
@@ -86,7 +87,9 @@ def _keep_with_mask(key, input, p: float):
 
 
 _KEEP_WITH_MASK = ArrayRule(
-    _keep_with_mask, "native_dropout", takes=FLOATS, dtype=(None, torch.bool), random=True, strides=like_input
+    _keep_with_mask,
+    "native_dropout",
+    RuleOptions(takes=FLOATS, dtype=(None, torch.bool), random=True, strides=like_input),
 )
 
 
