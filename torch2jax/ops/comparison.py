@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
@@ -64,21 +63,30 @@ for _bounded, _is_chosen in ((at_least, lax.ge), (at_most, lax.le), (_above, lax
     _differentiates(_bounded, _is_chosen)
 
 
-def _with_fitting_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
-    """Prepares the arguments ``(input, *bounds)`` of these names, where PyTorch takes integers beyond a dtype.
+def _with_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
+    """Prepares the arguments ``(input, *bounds)`` of these names, where PyTorch tells numbers from tensors.
 
-    Such a bound is refused if no number of the dtype is within it, and else is that of the dtype: it bounds nothing.
+    In such releases they have different derivatives at ties. A number beyond an integer dtype is refused if none of
+    the dtype is within it, and else is that of the dtype: it bounds nothing.
     """
 
     def prepare(input, *bounds, **named) -> tuple[tuple, dict]:
         given = dict(zip(names, bounds, strict=False)) | named
-        return (input, *(_fitting(input, name, given.get(name)) for name in names)), {}
+        are_numbers = not any(map(_is_tensor, given.values()))
+        return (input, *(_fitting(input, name, given.get(name)) for name in names)), {"are_numbers": are_numbers}
 
-    return prepare if releases.ARE_BOUNDS_FITTED else None
+    return prepare if releases.ARE_BOUNDS_FITTED or releases.IS_TIE_SHARED else None
+
+
+def _is_tensor(bound) -> bool:
+    """Whether PyTorch is given a tensor: a number may be one here, which a traced tensor has given."""
+    return isinstance(bound, torch.Tensor) and getattr(bound, "stands_for", None) is None
 
 
 def _fitting(input, name: str, bound):
-    if type(bound) is not int or not isinstance(input, torch.Tensor) or input.dtype not in INTEGERS:
+    if not releases.ARE_BOUNDS_FITTED or type(bound) is not int:
+        return bound
+    if not isinstance(input, torch.Tensor) or input.dtype not in INTEGERS:
         return bound
     expect_integer(bound)
     info = torch.iinfo(input.dtype)
@@ -87,13 +95,13 @@ def _fitting(input, name: str, bound):
     return builtins.min(builtins.max(bound, info.min), info.max)
 
 
-@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), prepare=_with_fitting_bounds("min", "max"))
-def clamp(input, min=None, max=None):
+@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), prepare=_with_bounds("min", "max"))
+def clamp(input, min=None, max=None, *, are_numbers=False):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if not is_float(input):
         return _within(lax.max, lax.min, input, min, max)
-    if _is_number(min) and _is_number(max):
+    if are_numbers:
         return _within(*((at_least, at_most) if releases.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
     if not releases.IS_TIE_SHARED:
         return _within(at_least, at_most, input, min, max)
@@ -103,25 +111,20 @@ def clamp(input, min=None, max=None):
     return where(lax.eq(min, max), _within(at_least, at_most, input, min, max), shared)
 
 
-def _is_number(bound) -> bool:
-    """Whether a bound was a number of Python's or None; tensors are arrays of JAX, or numpy's scalars if known."""
-    return bound is None or (isinstance(bound, np.ndarray) and not bound.ndim)
-
-
 def _within(least, most, input, min, max):
     if min is not None:
         input = least(input, min)
     return input if max is None else most(input, max)
 
 
-@ordered(torch.clamp_min, fits=("min",), prepare=_with_fitting_bounds("min"))
-def clamp_min(input, min):
-    return clamp(input, min=min)
+@ordered(torch.clamp_min, fits=("min",), prepare=_with_bounds("min"))
+def clamp_min(input, min, *, are_numbers=False):
+    return clamp(input, min=min, are_numbers=are_numbers)
 
 
-@ordered(torch.clamp_max, fits=("max",), prepare=_with_fitting_bounds("max"))
-def clamp_max(input, max):
-    return clamp(input, max=max)
+@ordered(torch.clamp_max, fits=("max",), prepare=_with_bounds("max"))
+def clamp_max(input, max, *, are_numbers=False):
+    return clamp(input, max=max, are_numbers=are_numbers)
 
 
 @ordered(torch.maximum, aten.max.other)
