@@ -160,6 +160,11 @@ def sync(x):
     "torch._functorch.predispatch._exit_dual_level",
     "torch._functorch.predispatch._make_dual",
     "torch._functorch.predispatch._unpack_dual",
+    # Up to 2.12.
+    "torch._C._enter_dual_level",
+    "torch._C._exit_dual_level",
+    "torch._VF._make_dual",
+    "torch._VF._unpack_dual",
 )
 def dual_numbers(x):
     with forward_ad.dual_level():

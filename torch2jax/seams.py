@@ -53,23 +53,26 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
         _lack(owner, name)
 
 
-def stands_in(owner, name: str) -> Callable[[Callable], Callable]:
+def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what a function or property is within translated calls.
 
     Args:
         owner: a module, class or function; or the name of a module, which counts once it has been imported.
+        may_lack: the function need not be there: releases of PyTorch that have none need no stand-in.
     """
 
     def register(body: Callable) -> Callable:
         if isinstance(owner, str):
-            _awaited.append((owner, lambda module: stands_in(module, name)(body)))
+            _awaited.append((owner, lambda module: stands_in(module, name, may_lack=may_lack)(body)))
             return body
         original = vars(owner).get(name)
+        if original is None and isinstance(owner, types.ModuleType):
+            original = getattr(owner, name, None)  # which some modules hand out without having it
         if isinstance(original, property):
             exchange(owner, name, property(_chosen(original.fget, body)))
         elif original is not None:
-            exchange(owner, name, _chosen(original, body))
-        else:
+            exchange(owner, name, _chosen(original, body), may_lack=True)
+        elif not may_lack:
             _lack(owner, name)
         return body
 

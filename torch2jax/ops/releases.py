@@ -45,7 +45,13 @@ def _takes(function: Callable[[], torch.Tensor]) -> bool:
 ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, device="cpu"), max=300))
 """Whether `clamp` takes integers beyond the dtype, where they bound nothing: in 2.15."""
 
-ARE_RANGES_TRUNCATED = torch.arange(0, 10, 2.5, dtype=torch.int64, device="meta").numel() == 5
+
+def _length_of_a_range() -> int:
+    with torch._C.DisableTorchFunction():
+        return torch.arange(0, 10, 2.5, dtype=torch.int64, device="cpu").numel()
+
+
+ARE_RANGES_TRUNCATED = _length_of_a_range() == 5
 """Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other
 dtype."""
 

@@ -1,6 +1,7 @@
 """`torch.autograd.forward_ad`: tangents are JAX's, from the beginning of a dual level to its end."""
 
 import contextlib
+import types
 import weakref
 from typing import Any
 
@@ -234,7 +235,12 @@ def _alias(tensor: Torchish, array) -> Torchish:
         return make_view(tensor, node, tensor)
 
 
-@stands_in(predispatch, "_enter_dual_level")
+def _owner(name: str) -> types.ModuleType:
+    """Where `torch.autograd.forward_ad` has a function from: of Python since 2.13, of C before."""
+    return next(module for module in (predispatch, torch._C, torch._VF) if hasattr(module, name))
+
+
+@stands_in(_owner("_enter_dual_level"), "_enter_dual_level")
 def _enter() -> int:
     call: Any = current()
     if call.dual is not None:
@@ -246,7 +252,7 @@ def _enter() -> int:
     return 0
 
 
-@stands_in(predispatch, "_exit_dual_level")
+@stands_in(_owner("_exit_dual_level"), "_exit_dual_level")
 def _exit(level) -> None:
     del level
     call: Any = current()
@@ -255,14 +261,14 @@ def _exit(level) -> None:
     call.dual.leave()
 
 
-@stands_in(predispatch, "_make_dual")
+@stands_in(_owner("_make_dual"), "_make_dual")
 def _make_dual(tensor, tangent, *, level):
     del level
     call: Any = current()
     return call.dual.dual(call.lift(tensor), tangent)
 
 
-@stands_in(predispatch, "_unpack_dual")
+@stands_in(_owner("_unpack_dual"), "_unpack_dual")
 def _unpack_dual(tensor, *, level):
     del level
     call: Any = current()
