@@ -13,6 +13,7 @@ from .bridge.compat import (
     tree_j2t,
     tree_t2j,
 )
+from .calls.layers import stack_layers, unstack_layers
 from .checkpoints import load_state
 from .convert import j2t, t2j
 from .errors import (
@@ -53,6 +54,7 @@ __all__ = [
     "j2t",
     "load_state",
     "sharding",
+    "stack_layers",
     "t2j",
     "torch2jax",
     "torch2jax_auto",
@@ -60,6 +62,7 @@ __all__ = [
     "torch2jax_without_vjp",
     "tree_j2t",
     "tree_t2j",
+    "unstack_layers",
 ]
 
 

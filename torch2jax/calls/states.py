@@ -14,6 +14,7 @@ from ..hints import nearest
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
+from .layers import has_layers, names_of_layers, unstack_layers
 
 __all__ = ["Names", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
 
@@ -160,6 +161,8 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
     Raises what `Names.one_of_each` raises.
     """
     names = Names(module)
+    if has_layers(state):
+        return _split_layers(module, state)  # pyright: ignore[reportArgumentType]
     if state is None:
         own = (name for name in names.distinct({}) if name in names.tensors)
         state = {name: _array_of(names.tensors[name]) for name in own}
@@ -169,6 +172,18 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
     trained = {names.first(name) for name, parameter in parameters if parameter.requires_grad}
     params = {name: array for name, array in state.items() if names.first(name) in trained}
     return params, {name: array for name, array in state.items() if name not in params}
+
+
+def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `split`, of a state with entries for all layers, which stay whole: they are trained if one layer is."""
+    params, _ = split(module, unstack_layers(state))
+    trained = {
+        name for name in state if name in params or any(layer in params for layer in names_of_layers(name, state))
+    }
+    return (
+        {name: value for name, value in state.items() if name in trained},
+        {name: value for name, value in state.items() if name not in trained},
+    )
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
@@ -186,6 +201,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
     """
     names, given = Names(module), {}
     for state in states:
+        state = unstack_layers(state) if has_layers(state) else state
         twice = next((name for name in state if name in given and not _is_equal(given[name], state[name])), None)
         if twice is not None:
             raise ValueError(f"load got two values for {twice!r}, in two of the states; wanted one")

@@ -30,6 +30,7 @@ from . import (
     switches as switches,
 )  # registers what stands in for PyTorch's
 from .dispatch import Translation
+from .layers import has_layers, restacked, unstack_layers
 from .module import Skeleton
 from .stands_for import StandsFor
 from .states import Names, load, split
@@ -164,7 +165,9 @@ class TranslatedModule(Generic[P, R]):
         names = Names(self._module)
 
         def run(attempt: Attempt, given: Any):
-            args, kwargs, state, rng = given
+            args, kwargs, whole, rng = given
+            # Within the run, so that the graph tells which array the layers are of.
+            state = names.given(unstack_layers(whole)) if is_stacked else whole
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 if self._parts is not None:
                     call.constants.around = Around(call)
@@ -172,11 +175,13 @@ class TranslatedModule(Generic[P, R]):
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)
                 if return_state_dict:
-                    return finished(attempt, (result, skeleton.state_dict()))
+                    left = skeleton.state_dict()
+                    return finished(attempt, (result, restacked(left, whole, state) if is_stacked else left))
                 skeleton.warn_of_lost_buffers()
                 return finished(attempt, result)
 
-        return self._runs.run(run, (args, kwargs, names.given(state_dict), rng))
+        is_stacked = has_layers(state_dict)
+        return self._runs.run(run, (args, kwargs, state_dict if is_stacked else names.given(state_dict), rng))
 
     if not TYPE_CHECKING:  # which would take all names for known
 

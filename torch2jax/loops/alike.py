@@ -46,8 +46,8 @@ def is_same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, types.FunctionType):  # JAX makes the derivative of a function anew for each call
         return one.__code__ is other.__code__ and is_same(_closed_over(one), _closed_over(other))
-    if isinstance(one, linear_util.Store):
-        return is_same(one._val, other._val)
+    if isinstance(one, linear_util.Store):  # what a call has left there: of the same functions the same
+        return not one or not other or is_same(one._val, other._val)
     if isinstance(one, linear_util.EqualStore):
         return is_same(one._store, other._store)
     if type(one) is object or isinstance(one, core.Trace):  # a mark, or where the derivative would be traced
@@ -74,8 +74,11 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def _closed_over(function: types.FunctionType) -> tuple:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return function.__defaults__, [None if x is function else x for x in cells]
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if cells.keys() >= {"cells", "sentinel"}:  # what JAX remembers of calls
+        del cells["cells"]
+    contents = [cell.cell_contents for cell in cells.values()]
+    return function.__defaults__, [None if x is function else x for x in contents]
 
 
 def _is_same_jaxpr(one, other) -> bool:

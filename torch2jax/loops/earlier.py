@@ -28,6 +28,8 @@ class _Search:
         self._of_first = _places(self._first)
         self._of_second = _places(self._second)
         self._matched: dict[int, JaxprEqn] = {}
+        self._given: dict[tuple[int, int], Atom] = {}
+        """What the turn gets of the one before, by where that makes it."""
 
     def found(self) -> list[JaxprEqn] | None:
         if not self._is_reached():
@@ -70,6 +72,8 @@ class _Search:
         for x, y in zip(step.invars, self._second[place].invars, strict=True):
             if isinstance(y, Var) and y in self._of_second:
                 yield *self._of_second[y], x
+            elif isinstance(y, Var) and isinstance(x, Var) and y in self._of_first:
+                self._given.setdefault(self._of_first[y], x)
 
     def _follow_users(self) -> None:
         """Matches what only code behind the turns uses, by what it is computed from."""
@@ -81,14 +85,23 @@ class _Search:
             if place in self._matched:
                 continue
             known = [
-                (number, self._matched[origin[0]].outvars[origin[1]])
+                (number, x)
                 for number, y in enumerate(self._second[place].invars)
-                if isinstance(y, Var) and (origin := self._of_second.get(y)) and origin[0] in self._matched
+                if isinstance(y, Var) and (x := self._in_turn(y)) is not None
             ]
             for user in users.get(known[0][1], ()) if known else ():
                 if self._is_alike(user, place) and all(user.invars[number] is var for number, var in known):
                     self._matched[place] = user
                     break
+
+    def _in_turn(self, later: Var) -> Atom | None:
+        """What the turn has in the place of an operand that the second of the turns has."""
+        origin = self._of_second.get(later)
+        if origin is not None:
+            step = self._matched.get(origin[0])
+            return None if step is None else step.outvars[origin[1]]
+        origin = self._of_first.get(later)
+        return None if origin is None else self._given.get(origin)
 
 
 def _places(steps: Sequence[JaxprEqn]) -> Mapping[Var, tuple[int, int]]:

@@ -1,0 +1,133 @@
+"""States whose layers are stacked."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from jax.sharding import NamedSharding, PartitionSpec as P
+from torch import nn
+
+from tests.loops.programs import scans
+from torch2jax import load_state, stack_layers, t2j, unstack_layers
+
+COUNT = 8
+
+
+class Block(nn.Module):
+    def __init__(self, shared=None):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 6), shared or nn.Linear(6, 4)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen.add_(x.detach().mean())
+        hidden = F.silu(self.up(self.norm(x))) + torch.tanh(self.up(x)) * 0.1
+        return x + self.down(hidden) * torch.sigmoid(x) + F.softplus(x).cos()
+
+
+class Net(nn.Module):
+    def __init__(self, is_tied=False):
+        super().__init__()
+        shared = nn.Linear(6, 4) if is_tied else None
+        self.enter, self.layers = nn.Linear(3, 4), nn.ModuleList(Block(shared) for _ in range(COUNT))
+
+    def forward(self, x):
+        x = self.enter(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+X = jax.random.normal(jax.random.key(0), (5, 3))
+
+
+def _net(**kwargs):
+    torch.manual_seed(0)
+    return Net(**kwargs)
+
+
+def _close(got, want, tolerance=2e-5):
+    assert got.keys() == want.keys()
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=tolerance, atol=tolerance)
+
+
+def test_there_and_back():
+    state = t2j(_net().state_dict())
+    stacked = stack_layers(state)
+    assert stacked["layers.*.up.weight"].shape == (COUNT, 6, 4)
+    assert stacked["enter.weight"] is state["enter.weight"]
+    assert len(stacked) == 2 + 7
+    _close(unstack_layers(stacked), state, 0)
+
+
+def test_of_tensors_files_and_shapes(tmp_path):
+    module = _net()
+    state = t2j(module.state_dict())
+    _close(t2j(stack_layers(module.state_dict())), stack_layers(state), 0)
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    _close(stack_layers(load_state(tmp_path / "net.pt")), stack_layers(state), 0)
+    shapes = stack_layers(jax.eval_shape(lambda: state))
+    assert shapes["layers.*.up.weight"].shape == (COUNT, 6, 4)
+    assert unstack_layers(shapes)["layers.3.up.weight"].shape == (6, 4)
+    specs = stack_layers({name: P("model") if name.endswith("up.weight") else P() for name in state})
+    assert specs["layers.*.up.weight"] == P(None, "model")
+    assert specs["enter.weight"] == P()
+    mesh = jax.make_mesh((2,), ("model",))
+    array = jax.device_put(jnp.ones((6, 4)), NamedSharding(mesh, P("model")))
+    assert stack_layers({"a.0.w": array, "a.1.w": array})["a.*.w"].sharding.spec == P(None, "model")
+
+
+def test_only_what_all_layers_have_alike_is_stacked():
+    state = {f"blocks.{i}.{name}": jnp.zeros(2) for i in range(4) for name in ("a", "b", "c")}
+    state["blocks.2.b"] = jnp.zeros(3)
+    del state["blocks.3.c"]
+    state["only.1.a"] = state["one.0.a"] = jnp.zeros(2)
+    stacked = stack_layers(state)
+    assert {name for name in stacked if "*" in name} == {"blocks.*.a"}
+    _close(unstack_layers(stacked), state, 0)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_layers_are_one_loop(is_tied):
+    module = _net(is_tied=is_tied)
+    f, unrolled = t2j(module), t2j(module, loops="unrolled")
+    params, buffers = f.split()
+    stacked = f.split(stack_layers(params | buffers))
+    assert stacked[0].keys() == stack_layers(params).keys()
+
+    def loss(f, params, buffers):
+        result, state = f(X, state_dict=params | buffers, return_state_dict=True)
+        return (result**2).sum(), state
+
+    want, grads = jax.value_and_grad(lambda *x: loss(unrolled, *x), has_aux=True)(params, buffers)
+    step = jax.value_and_grad(lambda *x: loss(f, *x), has_aux=True)
+    got, stacked_grads = jax.jit(step)(*stacked)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-4)
+    _close(unstack_layers(stacked_grads), grads, 2e-3)
+    assert got[1].keys() == (stacked[0] | stacked[1]).keys()
+    _close(unstack_layers(got[1]), want[1], 1e-4)
+    assert scans(lambda *x: loss(f, *x), *stacked) == [COUNT]
+    assert set(scans(step, *stacked)) == {COUNT}
+    eager = f(X, state_dict=stacked[0] | stacked[1])
+    np.testing.assert_allclose(eager, unrolled(X, state_dict=params | buffers), rtol=1e-4)
+
+
+def test_a_state_of_layers_is_loaded():
+    module, other = _net(), Net()
+    f = t2j(other)
+    f.load(stack_layers(t2j(module.state_dict())))
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name])
+
+
+def test_refusals():
+    f, state = t2j(_net()), stack_layers(t2j(_net().state_dict()))
+    with pytest.raises(RuntimeError, match=r"'layers.8.up.weight'"):
+        f(X, state_dict=state | {"layers.*.up.weight": jnp.zeros((9, 6, 4))})
+    with pytest.raises(ValueError, match=r"two entries for 'layers\.0\.up\.weight'"):
+        f(X, state_dict=state | {"layers.0.up.weight": jnp.zeros((6, 4))})
+    with pytest.raises(TypeError, match="first dimension has the layers"):
+        unstack_layers({"layers.*.up.weight": P("model")})

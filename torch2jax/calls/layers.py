@@ -1,0 +1,169 @@
+"""States whose repeated layers are stacked: one array for the same weight of all of them, as a loop takes it.
+
+``layers.*.mlp.weight``, of shape ``(L, …)``, is ``layers.0.mlp.weight`` to ``layers.{L-1}.mlp.weight``.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..tensors.interop import without_values
+from ..tensors.traced import is_traced
+
+__all__ = ["has_layers", "names_of_layers", "restacked", "stack_layers", "unstack_layers"]
+
+_LEAST = 2
+_ALL = "*"
+
+
+def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state whose repeated layers are stacked.
+
+    Weights of layers in a row (``layers.0.weight``, ``layers.1.weight``, …) that have one shape and dtype in all of
+    them become one array under the name ``layers.*.weight``, with the layers along its first dimension. Everything
+    else, and every tensor that layers share, stays under its own name. `t2j` of a module takes such a state: under
+    ``jax.jit`` its layers are then one `jax.lax.scan`, which compiles in the time of one layer.
+
+    Args:
+        state: arrays by name, as ``t2j(module.state_dict())``, ``split()`` or `load_state` give them; tensors, of which
+            no other copy is made; or anything else by the names of a state: a `jax.ShapeDtypeStruct`, a
+            `PartitionSpec` or a `NamedSharding`, whose first dimension is not sharded then.
+    """
+    found: dict[str, Any] = {}
+    groups = _groups(state)
+    for name, value in state.items():
+        stacked = groups.get(name)
+        if stacked is None:
+            found[name] = value
+        elif stacked[0] not in found:
+            found[stacked[0]] = _stacked([state[each] for each in stacked[1]])
+    return found
+
+
+def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `stack_layers` has stacked, layer by layer again.
+
+    Raises:
+        ValueError: it has an entry for all layers and one for a layer of these.
+        TypeError: an entry for all layers, as a `PartitionSpec`, does not say how many there are.
+    """
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        for each, part in _apart(name, value) if _ALL in name.split(".") else [(name, value)]:
+            if each in found:
+                raise ValueError(f"the state has two entries for {each!r}, one of which is for all layers; wanted one")
+            found[each] = part
+    return found
+
+
+def has_layers(state: Any) -> bool:
+    """Whether a state has entries for all layers."""
+    return isinstance(state, Mapping) and any(isinstance(name, str) and _ALL in name.split(".") for name in state)
+
+
+def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
+    """The names in each layer of an entry for all layers; none of another entry."""
+    return [_of_layer(name, i) for i in range(state[name].shape[0])] if _ALL in name.split(".") else []
+
+
+def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with the entries for all layers that another has.
+
+    Args:
+        given: that other, which had these.
+        apart: what `unstack_layers` gave of it.
+    """
+    names: dict[str, tuple[str, list[str]]] = {}
+    for name in given:
+        layers = names_of_layers(name, given)
+        names.update(dict.fromkeys(layers, (name, layers)))
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        if name not in names:
+            found[name] = value
+            continue
+        whole, layers = names[name]
+        if whole not in found:
+            is_same = all(state[each] is apart[each] for each in layers)
+            found[whole] = given[whole] if is_same else _stacked([state[each] for each in layers])
+    return OrderedDict(found) if isinstance(given, OrderedDict) else found
+
+
+def _groups(state: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
+    """For each name that is stacked, the name for all layers, and those of all of them."""
+    layers: dict[str, dict[int, str]] = {}
+    for name in state:
+        words = name.split(".")
+        at = next((i for i, word in enumerate(words) if word.isdecimal()), None)
+        if at is not None:
+            whole = ".".join([*words[:at], _ALL, *words[at + 1 :]])
+            layers.setdefault(whole, {})[int(words[at])] = name
+    counts: dict[str, int] = {}  # of layers, by what stands before the number
+    for whole, names in layers.items():
+        before = whole.partition(_ALL)[0]
+        counts[before] = max(counts.get(before, 0), max(names) + 1)
+    found: dict[str, tuple[str, list[str]]] = {}
+    for whole, names in layers.items():
+        count = counts[whole.partition(_ALL)[0]]
+        if len(names) == count >= _LEAST and _are_alike([state[names[i]] for i in range(count)]):
+            ordered = [names[i] for i in range(count)]
+            found.update(dict.fromkeys(ordered, (whole, ordered)))
+    return found
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    first = values[0]
+    if isinstance(first, (PartitionSpec, NamedSharding)):
+        return all(x == first for x in values)
+    if not hasattr(first, "shape") or not hasattr(first, "dtype"):
+        return False
+    return all(getattr(x, "shape", None) == first.shape and getattr(x, "dtype", None) == first.dtype for x in values)
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, PartitionSpec):
+        return PartitionSpec(None, *first)
+    if isinstance(first, NamedSharding):
+        return NamedSharding(first.mesh, PartitionSpec(None, *first.spec), memory_kind=first.memory_kind)
+    if isinstance(first, torch.Tensor):
+        if first.is_meta:
+            return _stacked([without_values(x) for x in values])
+        return torch.stack([x.detach() for x in values])
+    if isinstance(first, jax.ShapeDtypeStruct):
+        sharding = None if first.sharding is None else _stacked([first.sharding])
+        return jax.ShapeDtypeStruct((len(values), *first.shape), first.dtype, sharding=sharding)
+    if isinstance(first, np.ndarray):
+        return np.stack(values)
+    sharding = None if is_traced(first) else first.sharding
+    stacked = jnp.stack(values)
+    return jax.device_put(stacked, _stacked([sharding])) if isinstance(sharding, NamedSharding) else stacked
+
+
+def _apart(name: str, value: Any) -> list[tuple[str, Any]]:
+    if not getattr(value, "shape", ()):
+        raise TypeError(
+            f"got a {type(value).__name__} for {name!r}; wanted an array whose first dimension has the layers"
+        )
+    return [(_of_layer(name, i), _element(value, i)) for i in range(value.shape[0])]
+
+
+def _of_layer(name: str, index: int) -> str:
+    words = name.split(".")
+    words[words.index(_ALL)] = str(index)
+    return ".".join(words)
+
+
+def _element(value: Any, index: int) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
+    if isinstance(value, jax.Array):
+        return lax.index_in_dim(value, index, keepdims=False)
+    return value[index]
