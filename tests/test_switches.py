@@ -4,8 +4,10 @@ import zlib
 
 import pytest
 
+from tests.ops.database import entry, full_name
 from tests.switches import SAMPLES, SWITCHES, is_excluded
 from tests.switches.agreement import tried
+from tests.switches.database import failures, turns
 
 # What failed before, besides.
 _ALWAYS = {
@@ -39,3 +41,10 @@ def _pairs() -> list[tuple[str, str]]:
 def test_under_a_switch(switch, sample):
     wrong = tried(switch, sample)
     assert wrong is None, wrong
+
+
+@pytest.mark.parametrize(("switch", "name"), [(switch, full_name(op)) for switch, op in turns(600)])
+@pytest.mark.filterwarnings("ignore")
+def test_an_entry_of_the_database_under_a_switch(switch, name):
+    for column, error in failures(switch, entry(name)):
+        raise AssertionError(f"{name} under {switch}, {column}: {error}") from error
