@@ -34,7 +34,7 @@ def how_to_install(extra: str) -> str:
 def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
     """What may have been meant by a name that nothing bears, for the end of a message: or else what there is."""
     names = [each for each in names if each]
-    near = difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    near = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     if near:
         return f" (nearest: {', '.join(map(repr, near))})"
     more = ", ..." if len(names) > _NEAREST else ""

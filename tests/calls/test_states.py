@@ -662,3 +662,22 @@ def test_sharded_states_go_back():
     params = jax.tree.map(lambda x: 2 * x, params)
     t2j(model).load(params, buffers)
     np.testing.assert_array_equal(model.head.weight.detach(), params["emb.weight"])
+
+
+class _TakesAnything(torch.nn.Linear):
+    def forward(self, x, **kwargs):
+        return super().forward(x) * kwargs.get("scale", 1)
+
+
+def test_a_state_by_another_name_is_not_swallowed():
+    f, x = t2j(_TakesAnything(2, 2)), jnp.ones(2)
+    params, _ = f.split()
+    assert f(x, scale=2, state_dict=params).tolist() == (2 * f(x)).tolist()
+    for keywords, meant in (
+        ({"state_dcit": params}, "state_dict"),
+        ({"params": params}, "state_dict"),
+        ({"key": jax.random.key(0)}, "rng"),
+        ({"return_state": True, "return_statedict": True}, "return_state_dict"),
+    ):
+        with pytest.raises(TypeError, match=f"no parameter of _TakesAnything.forward; did you mean {meant}="):
+            f(x, **keywords)

@@ -166,3 +166,8 @@ class TestRefusals:
 
 def _unfinished(x):
     raise NotImplementedError("not yet")
+
+
+def test_a_platform_that_there_is_not():
+    with pytest.raises(ValueError, match=r"got the platform 'cpo'; wanted some of .*nearest: 'cpu'"):
+        export(t2j(torch.sin), platforms=["cpo"])(jnp.ones(2))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.ops.database import compare
-from torch2jax import t2j
+from torch2jax import j2t, t2j
 
 
 def test_derivatives_of_a_power_at_zero():
@@ -219,3 +219,10 @@ def test_a_complex_tensor_does_not_become_its_magnitude(function):
     with pytest.raises(RuntimeError, match="In-place abs is not supported for complex tensors"):
         t2j(lambda x: function(x.clone()))(jnp.ones(2, jnp.complex64))
     assert t2j(lambda x: function(x.clone()))(-jnp.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_exp2_of_whole_numbers_is_exact(dtype):
+    x = torch.arange(-14, 16).to(dtype)
+    for function in (t2j(torch.exp2), jax.jit(t2j(torch.special.exp2))):
+        assert j2t(function(t2j(x))).equal(torch.exp2(x))

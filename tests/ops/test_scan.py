@@ -1,6 +1,7 @@
 """Scans: running sums, products and extrema."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -79,3 +80,14 @@ def test_out_tells_the_dtype(name):
     with jax.enable_x64(True):
         for call in (t2j(function), jax.jit(t2j(function))):
             compare_trees(call(t2j(x)), function(x))
+
+
+@pytest.mark.parametrize("numbers", [[1, INF, 2, -INF, 3], [-INF, 2, INF, 3], [INF, 1], [-INF, -INF, 2, 3]])
+def test_logcumsumexp_behind_an_infinity(numbers):
+    """PyTorch has nan where an infinity meets itself; elsewhere the derivatives are its."""
+    x = torch.tensor(numbers, dtype=torch.float32, requires_grad=True)
+    wanted = torch.autograd.functional.jacobian(lambda x: torch.logcumsumexp(x, 0), x)
+    found = jax.jacobian(t2j(lambda x: torch.logcumsumexp(x, 0)))(t2j(x.detach()))
+    assert bool(jnp.isfinite(found).all())
+    found = torch.tensor(found.tolist())
+    torch.testing.assert_close(torch.where(wanted.isnan(), wanted, found), wanted, equal_nan=True)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import jax
 import torch
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils import _pytree as pytree
 
 from tests.compiling import keep_context, set_flags
 from tests.ops.database import attempt, columns_of, dtypes_of, entries, full_name, trials
@@ -28,7 +30,7 @@ COLUMNS = ("jit", "gradients")
 _NUMBERS_OF_NO_USE = ("debug_nans", "debug_infs")
 
 
-def failures(switch: str, op) -> Iterator[tuple[str, Exception]]:
+def failures(switch: str, op: OpInfo) -> Iterator[tuple[str, Exception]]:
     """What is wrong with an entry under a switch, with the column it is wrong in."""
     dtypes = dtypes_of(op)
     if not dtypes:
@@ -48,13 +50,13 @@ def _is_pytorchs(case, error: Exception) -> bool:
         return False
     with jax.debug_nans(False):
         try:
-            expected = [x for x in torch.utils._pytree.tree_leaves(expected_of(case)) if isinstance(x, torch.Tensor)]
+            expected = [x for x in pytree.tree_leaves(expected_of(case)) if isinstance(x, torch.Tensor)]
         except Refused:
             return True
     return not all(x.isfinite().all() for x in expected)
 
 
-def turns(every: int) -> Iterator[tuple[str, object]]:
+def turns(every: int) -> Iterator[tuple[str, OpInfo]]:
     """Switches and entries: each entry under one switch in so many, by its name."""
     for place, switch in enumerate(SWITCHES):
         for op in entries():

@@ -1,18 +1,27 @@
 """What `t2j` and `j2t` refuse: what is of neither side, or of the other one already."""
 
+import difflib
 import functools
+import inspect
 import numbers
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-__all__ = ["expect_no_code_of_jax", "expect_no_code_of_pytorch", "expect_of_jax", "expect_of_pytorch"]
+__all__ = [
+    "expect_no_code_of_jax",
+    "expect_no_code_of_pytorch",
+    "expect_no_state_by_another_name",
+    "expect_of_jax",
+    "expect_of_pytorch",
+]
 
+_OURS = ("state_dict", "return_state_dict")
 _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct, torch.Tensor, torch.Size)
 
 
@@ -43,6 +52,32 @@ def expect_no_code_of_pytorch(thing: Any) -> None:
         raise TypeError(
             f"j2t got {_name(thing)}, which is PyTorch's already; wanted JAX's. t2j makes JAX's of PyTorch's"
         )
+
+
+def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any], names: Collection[str]) -> None:
+    """Refuses the state or the random key of a module where its ``**kwargs`` would swallow them.
+
+    Args:
+        called: the method.
+        kwargs: keywords that it got, without those of a translated function.
+        names: those of the module's tensors.
+
+    Raises:
+        TypeError: a value is a state or a key, or its name is nearly that of one.
+    """
+    parameters = inspect.signature(called).parameters
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # Python refuses them
+    for name, value in kwargs.items():
+        if name in parameters:
+            continue
+        meant = next(iter(difflib.get_close_matches(name, _OURS, n=1, cutoff=0.8)), None)
+        if isinstance(value, Mapping) and value and all(key in names for key in value):
+            meant = "state_dict"
+        elif isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            meant = "rng"
+        if meant is not None:
+            raise TypeError(f"got {name}=, which is no parameter of {called.__qualname__}; did you mean {meant}=?")
 
 
 def expect_of_pytorch(leaf: Any) -> None:

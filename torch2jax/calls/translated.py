@@ -32,6 +32,7 @@ from . import (
 from .dispatch import Translation
 from .layers import has_layers, restacked, unstack_layers
 from .module import Skeleton
+from .sides import expect_no_state_by_another_name
 from .stands_for import StandsFor
 from .states import Names, load, split
 
@@ -163,6 +164,8 @@ class TranslatedModule(Generic[P, R]):
             )
 
         names = Names(self._module)
+        if kwargs:
+            expect_no_state_by_another_name(self.__wrapped__, kwargs, names.tensors)
 
         def run(attempt: Attempt, given: Any):
             args, kwargs, whole, rng = given

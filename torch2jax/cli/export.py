@@ -9,15 +9,14 @@ import jax
 import torch
 
 from ..convert import t2j
-from ..exporting.export import export
+from ..exporting.export import PLATFORMS, export
 from ..hints import how_to_install
 from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 from .trial import set_mode
 
-__all__ = ["PLATFORMS", "Written", "is_symbolic", "with_numbers", "write"]
+__all__ = ["Written", "is_symbolic", "with_numbers", "write"]
 
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _ANY_SIZE = "2"  # of a symbol, where it does not matter
 _NEEDED = ("flatbuffers", "safetensors")
 

@@ -85,7 +85,14 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _copied(target):
-    return copy.deepcopy(target) if isinstance(target, torch.nn.Module) else target
+    """A module of its own, in which what shares memory does so too: a `Parameter` by itself is copied without."""
+    if not isinstance(target, torch.nn.Module):
+        return target
+    memo: dict[int, Any] = {}
+    for parameter in target.parameters():
+        if type(parameter) is torch.nn.Parameter:
+            memo[id(parameter)] = torch.nn.Parameter(copy.deepcopy(parameter.data, memo), parameter.requires_grad)
+    return copy.deepcopy(target, memo)
 
 
 def _parameters(target) -> dict[str, torch.Tensor]:

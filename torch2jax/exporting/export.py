@@ -7,10 +7,13 @@ import jax
 import jax.export
 import torch
 
+from ..hints import nearest
 from .generalized import generalized
 from .plain import plain
 
-__all__ = ["export"]
+__all__ = ["PLATFORMS", "export"]
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 def export(
@@ -41,15 +44,20 @@ def export(
         TypeError: `function` is a module of PyTorch's.
         NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as what runs in
             PyTorch does.
-        ValueError: the graph has a custom call for whose name JAX does not vouch; the error names it. Or, with symbolic
-            dimensions, the code asks something of sizes that the constraints do not decide, which the error names, or
-            leaves a graph whose numbers are no polynomials of sizes.
+        ValueError: a platform is none of these, and not that of this process. The graph has a custom call for whose
+            name JAX does not vouch; the error names it. Or, with symbolic dimensions, the code asks something of sizes
+            that the constraints do not decide, which the error names, or leaves a graph whose numbers are no
+            polynomials of sizes.
     """
 
     if isinstance(function, torch.nn.Module):
         raise TypeError(
             f"export got a {type(function).__name__}, which takes tensors; wanted a function of arrays: t2j(module)"
         )
+    unknown = set(platforms or ()).difference(PLATFORMS, (jax.default_backend(),))
+    if unknown:
+        name = min(unknown)
+        raise ValueError(f"export got the platform {name!r}; wanted some of {PLATFORMS}{nearest(name, PLATFORMS)}")
 
     def exported(*args, **kwargs) -> jax.export.Exported:
         leaves, tree = jax.tree.flatten((args, kwargs))

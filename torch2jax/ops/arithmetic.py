@@ -387,27 +387,27 @@ def nextafter(input, other):
 def logaddexp(input, other):
     if is_complex(input):
         return jnp.logaddexp(input, other)
-    return _sum_of_powers(1.0, *same_shape(input, other))
+    return sum_of_powers(1.0, *same_shape(input, other))
 
 
 @default(torch.logaddexp2, takes=FLOATS)
 def logaddexp2(input, other):
-    return _sum_of_powers(math.log(2), *same_shape(input, other))
+    return sum_of_powers(math.log(2), *same_shape(input, other))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sum_of_powers(scale: float, x, y):
+def sum_of_powers(scale: float, x, y):
     """``logaddexp`` or ``logaddexp2``, whose own derivatives are wrong where one operand is infinite."""
     return (jnp.logaddexp if scale == 1 else jnp.logaddexp2)(x, y)
 
 
-@_sum_of_powers.defjvp
+@sum_of_powers.defjvp
 def _(scale, primals, tangents):
     (x, y), (d_x, d_y) = primals, tangents
     is_undefined = lax.bitwise_and(lax.eq(x, y), lax.eq(lax.abs(x), like(x, math.inf)))
     apart = lax.mul(where(is_undefined, like(x, 0), lax.sub(x, y)), like(x, scale))
     moves = lax.add(lax.mul(d_x, lax.logistic(apart)), lax.mul(d_y, lax.logistic(lax.neg(apart))))
-    return _sum_of_powers(scale, x, y), moves
+    return sum_of_powers(scale, x, y), moves
 
 
 @floating_real(torch.xlogy, torch.special.xlogy)

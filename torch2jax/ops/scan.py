@@ -1,13 +1,16 @@
 """Scans: running sums, products and extrema along a dimension."""
 
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
 from ..rules.registry import implements
 from ..tensors.dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
+from .arithmetic import sum_of_powers
 from .arrays import axis_of, cast, is_complex, widened
 from .reduction import in_dtype, integers_to_int64
 
@@ -35,7 +38,19 @@ def cumprod(input, dim, *, dtype=None):
 def logcumsumexp(input, dim):
     if is_complex(input):  # the running maximum orders real numbers only
         return _scan(_complex_logcumsumexp, input, dim)
-    return _scan(lax.cumlogsumexp, input, dim)
+    return _scan(_cumlogsumexp, input, dim)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _cumlogsumexp(array, axis):
+    """``lax.cumlogsumexp``, whose own derivatives are wrong behind an infinity."""
+    return lax.cumlogsumexp(array, axis)
+
+
+@_cumlogsumexp.defjvp
+def _(axis, primals, tangents):
+    combine = functools.partial(sum_of_powers, 1.0)
+    return jax.jvp(lambda x: lax.associative_scan(combine, x, axis=axis), primals, tangents)
 
 
 def _complex_logcumsumexp(array, axis):

@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from tests.ops.database import compare
-from torch2jax import t2j
+from torch2jax import j2t, t2j
 
 
 def test_half_precision_is_computed_in_single():
@@ -115,3 +115,19 @@ def test_running_statistics_that_were_detached_without_gradients_are_written():
     x = torch.arange(12.0).view(4, 3).square()
     for got, want in zip(jax.jit(t2j(f))(t2j(x)), f(x), strict=True):
         compare(got, want)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_equal_numbers_without_eps(affine):
+    x = torch.tensor([[[1.0, 1, 1], [1, 2, 3]]], requires_grad=True)
+    weight = torch.tensor([2.0, 3.0]) if affine else None
+
+    def norm(x):
+        return F.instance_norm(x, weight=weight, eps=0.0)
+
+    wanted = norm(x)
+    (gradient,) = torch.autograd.grad((wanted * wanted).sum(), x)
+    array = t2j(x.detach())
+    torch.testing.assert_close(j2t(t2j(norm)(array)), wanted.detach())
+    found = jax.jit(jax.grad(lambda x: (t2j(norm)(x) ** 2).sum()))(array)
+    torch.testing.assert_close(j2t(found), gradient, atol=1e-5, rtol=0)

@@ -18,7 +18,7 @@ from ...rules.tags import Tag
 from ...seams import exchange
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...translation import current
-from ..arrays import spread
+from ..arrays import like, spread, where
 from ..gradients import expect_constant
 from ..views import reshape
 
@@ -39,22 +39,26 @@ tag(torch.batch_norm_gather_stats, torch.batch_norm_gather_stats_with_counts, ta
 tag(torch.batch_norm_update_stats, tags=[Tag.WRITES_OTHERS])
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def standardize(x, axes: tuple[int, ...], eps: float):
-    """``(x - mean) / sqrt(variance + eps)`` over `axes`, with the mean and the variance."""
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def standardize(x, axes: tuple[int, ...], eps: float, constant_is_zero: bool = False):
+    """``(x - mean) / sqrt(variance + eps)`` over `axes`, with the mean and the variance.
+
+    Args:
+        constant_is_zero: whether that is 0 for equal numbers where `eps` is 0.
+    """
     mean = _mean(x, axes)
     centred = lax.sub(x, spread(mean, x, axes))
     var = _mean(lax.square(centred), axes)
-    return lax.mul(centred, spread(_inverse(var, eps), x, axes)), mean, var
+    return lax.mul(centred, spread(_inverse(var, eps, constant_is_zero), x, axes)), mean, var
 
 
 @standardize.defjvp
-def _(axes, eps, primals, tangents):
+def _(axes, eps, constant_is_zero, primals, tangents):
     # Written out so that the gradient takes two reductions, and reads nothing but the result. The tangent is used once,
     # so that its cotangent is one array when it meets others: XLA would add up every residual connection anew.
     (x,), (dx,) = primals, tangents
-    y, mean, var = standardize(x, axes, eps)
-    inverse = _inverse(var, eps)
+    y, mean, var = standardize(x, axes, eps, constant_is_zero)
+    inverse = _inverse(var, eps, constant_is_zero)
     scaled = lax.mul(dx, spread(inverse, x, axes))
     shift, slope = _mean(scaled, axes), _mean(lax.mul(y, scaled), axes)
     d_y = lax.sub(lax.sub(scaled, spread(shift, x, axes)), lax.mul(y, spread(slope, x, axes)))
@@ -62,8 +66,9 @@ def _(axes, eps, primals, tangents):
     return (y, mean, var), (d_y, lax.div(shift, inverse), d_var)
 
 
-def _inverse(var, eps):
-    return lax.rsqrt(lax.add(var, _scalar(var, eps)))
+def _inverse(var, eps, constant_is_zero: bool = False):
+    inverse = lax.rsqrt(lax.add(var, _scalar(var, eps)))
+    return where(lax.eq(var, like(var, 0)), like(var, 0), inverse) if constant_is_zero and eps == 0 else inverse
 
 
 def _scalar(array, value):
@@ -161,7 +166,7 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabl
 def _normalize_batch(input, weight, bias, running_mean, running_var, momentum, eps, *, channels_last=False):
     """Batch norm by the statistics of the batch, and the new running statistics."""
     at = _channel_axis(input, channels_last)
-    y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps)
+    y, mean, var = standardize(_wide(input), tuple(i for i in range(input.ndim) if i != at), eps, True)
     output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
     if input.size == 0:
         return output, running_mean, running_var
@@ -256,7 +261,7 @@ def _normalize_instances(input, weight, bias, running_mean, running_var, momentu
     """Instance norm by the statistics of each sample's channels, and the new running statistics."""
     at = _channel_axis(input, channels_last)
     axes = tuple(i for i in range(1, input.ndim) if i != at)
-    y, mean, var = standardize(_wide(input), axes, eps)
+    y, mean, var = standardize(_wide(input), axes, eps, True)
     output = _scaled(y, weight, bias, (at,)).astype(input.dtype)
     count = math.prod(input.shape[axis] for axis in axes)
     return output, *_updated(running_mean, running_var, _mean(mean, (0,)), _mean(var, (0,)), count, momentum)
