@@ -1,5 +1,6 @@
 """What every test needs before it imports a library."""
 
+import contextlib
 import gc
 import os
 
@@ -27,6 +28,17 @@ def _distributions_check_their_arguments():
 
     yield
     torch.distributions.Distribution.set_default_validate_args(__debug__)
+
+
+@pytest.fixture(autouse=True)
+def _plans_are_compared(request):
+    """Where operators themselves are tested, the long way runs beside every plan; with --full everywhere."""
+    from torch2jax.calls.plan_checks import checking_plans
+
+    folder = request.path.relative_to(request.config.rootpath / "tests").parts[0]
+    is_compared = folder in ("rules", "tensors", "transforms") or request.config.getoption("--full")
+    with checking_plans() if is_compared else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture

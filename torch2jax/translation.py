@@ -5,13 +5,30 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
-__all__ = ["Call", "CallMode", "current", "hidden"]
+__all__ = ["Call", "CallMode", "Feature", "current", "hidden"]
 
 _active = threading.local()
 
 
 class CallMode:
     """A mode of PyTorch's that belongs to a call."""
+
+
+class Feature:
+    """An attribute of a call that is None as long as code does not use what it is for: `Call.features` has its name.
+
+    It only takes what is assigned. What has no `__get__` costs a reader nothing.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, call: "Call", value: Any) -> None:
+        vars(call)[self._name] = value
+        if value is None:
+            call.features.discard(self._name)
+        else:
+            call.features.add(self._name)
 
 
 class Call(ABC):
@@ -21,9 +38,11 @@ class Call(ABC):
     """Where its random operators take their keys from; see `rng.Stream`."""
     attempt: Any
     """Which run of the function it is; see `transforms.tape.Attempt`."""
-    tape: Any = None
+    features: set[str]
+    """What code uses that acts on each operator, by name: where it is empty, an operator is what its plan says."""
+    tape: Any = Feature()
     """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
-    dual: Any = None
+    dual: Any = Feature()
     """The tangents of forward mode, while a level of them is open; see `transforms.forward.DualLevel`."""
     outermost: tuple[Any, Any]
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
@@ -35,10 +54,12 @@ class Call(ABC):
     """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
     passes: list
     """The backward passes under way, the innermost last; see `transforms.engine`."""
-    scalars: dict | None = None
+    scalars: Any = Feature()
     """What `rules.inline` has computed of scalars, while that serves again."""
     casts: dict
     """The weights that `rules.autocast` has cast."""
+    on_result: Any = Feature()
+    """What sees the results of all rules; see `ops.selective`."""
     contexts: list
     """Those of custom functions, whose backward may run in it: what they hold is traced, and ends with it."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
+from torch2jax.calls import plans
 from torch2jax.calls.dispatch import Translation
 
 from .test_around import Module, compare
@@ -55,6 +56,7 @@ def test_the_second_view_is_made_without_pytorch(monkeypatch):
         return run(self, function, *args)
 
     monkeypatch.setattr(Translation, "run_compiled", noting)
+    plans.clear()
 
     def code(part, x):
         total = 0.0

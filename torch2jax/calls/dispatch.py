@@ -29,7 +29,6 @@ from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_ou
 from ..rules.keywords import by_schema, run_named
 from ..rules.numpys import has_numpys, without_numpys
 from ..rules.old_orders import is_in_old_order
-from ..rules.recurring import run_recurring
 from ..rules.rule import MetadataRule
 from ..seams import close_seams, open_seams
 from ..tensors.derived import NeedsClasses, have_a_say
@@ -55,8 +54,10 @@ from .dropped import DROPPED, with_dropped
 from .item import Item, taken
 from .kernels import has_kernel
 from .known import run_known, write_known
+from .lent import LENT
 from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .nesting import Nesting
+from .plans import NOT_PLANNED, REFUSALS, run_planned
 from .refusals import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .selection import Selected, apply_elementwise
@@ -69,7 +70,6 @@ __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "obse
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
 _ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, Fork)
-_REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -130,10 +130,16 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         self.compiles = False
         """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
         self._observer = _observer.get()
-        self.on_result: Callable | None = None if outer is None else outer.on_result
+        if self._observer is not None:
+            self.features.add("observer")
+        if self._called_in_torch:
+            self.features.add("last resort")
+        self.on_result = None if outer is None else outer.on_result
         self._recording = contextlib.ExitStack()
         self.heeds_classes = True
         """Whether tensors of code's own classes are asked what becomes of a function; see `classes`."""
+
+    run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
     def __enter__(self) -> "Translation":
         open_seams()
@@ -173,6 +179,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
     def _leave(self, *exc_info):
         self._recording.close()
         Nesting.__exit__(self, *exc_info)
+        if self.lent.loans and not self._is_outermost:
+            current().features.add(LENT)  # of the call around this one as well
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
@@ -184,6 +192,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         return _Inside(self)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if not self.features:
+            result = self.run_planned(self, func, types, args, kwargs)
+            if result is not NOT_PLANNED:
+                return result
         if self.constants.around is not None and (not types or types == _TENSOR) and not self.lent.loans:
             result = self.constants.around.run_at_once(func, args, kwargs)
             if result is not NOT_RUN:
@@ -205,7 +217,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 return run_past_classes(self, func, args, kwargs or {})
             if have_a_say(types):
                 return run_by_classes(self, func, args, kwargs or {})
-        if self.lent.loans:
+        if LENT in self.features:
             self.lent.settle()
         around = self.constants.around
         if around is not None and around.is_active:
@@ -217,8 +229,6 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                     return rule(args, {})
             elif rule is not None:
                 result = run_at_once(self, func, rule, args)
-                if result is None:
-                    result = run_recurring(self, func, rule, args)
                 if result is not None:
                     return result
         return self.dispatch(func, args, kwargs or {})
@@ -353,7 +363,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
             name_rule(error, rule)
             raise
@@ -362,7 +372,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             refuse_rule_as_pytorch(self, func, None, args, kwargs, error)
             raise
 

@@ -12,7 +12,10 @@ from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
 
-__all__ = ["Lent"]
+__all__ = ["LENT", "Lent"]
+
+LENT = "lent arrays"
+"""What the feature is called in `Call.features`."""
 
 
 class Lent:
@@ -33,6 +36,7 @@ class Lent:
         loan = _Loan(tensor, read)
         array = loan.array()
         self.loans.append(loan)
+        current().features.add(LENT)
         return array
 
     def on_its_memory(self, real: torch.Tensor) -> Torchish | None:
@@ -53,6 +57,10 @@ class Lent:
         for loan in loans:
             loan.settle()
         self.loans += [loan for loan in loans if loan not in ended]
+        if not self.loans:
+            current().features.discard(LENT)
+        else:
+            current().features.add(LENT)
 
 
 class _Loan:

@@ -9,10 +9,12 @@ from ..transforms.scope import outside
 from ..transforms.tape import Tape
 from ..transforms.traces import current_trace, without_tangents
 from ..translation import Call
+from .lent import LENT
 
 __all__ = ["Nesting"]
 
 _NO_TRACE: Any = object()
+_SHARED = frozenset(("host tensors", LENT))  # what calls within calls have in common
 
 
 class Nesting(Call):
@@ -29,7 +31,9 @@ class Nesting(Call):
     lent: Any
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
-        self.tape: Tape | None = None if outer is None else outer.tape
+        self.features = set() if outer is None else outer.features & _SHARED
+        self.tape = None if outer is None else outer.tape
+        self.dual = self.scalars = None
         self._below = below if outer is None else 0
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
         self._opened: list[Tape | None] = []

@@ -174,6 +174,7 @@ class TranslatedModule(Generic[P, R]):
             with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 if self._parts is not None:
                     call.constants.around = Around(call)
+                    call.features.add("host tensors")
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)

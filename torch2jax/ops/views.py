@@ -120,6 +120,8 @@ def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
         return lax.squeeze(part, squeezes) if squeezes else part
 
     def write(array, value):
+        if may_be_one_call and is_at_once(array, value):
+            return _put_at(array, value, np.asarray(starts, np.int32), squeezes)
         if squeezed is not None:
             value = lax.expand_dims(value, (squeezed,))
         if value.shape == array.shape:
@@ -137,6 +139,12 @@ def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
 def _at(array, starts, sizes, squeezes):
     """A region: one program for all of a size."""
     return lax.squeeze(lax.dynamic_slice(array, [*starts], sizes), squeezes)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _put_at(array, value, starts, squeezes):
+    """An array with another region: one program for all of a size."""
+    return lax.dynamic_update_slice(array, lax.expand_dims(value, squeezes), [*starts])
 
 
 def _write_strided(array, value, starts, limits, strides):

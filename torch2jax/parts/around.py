@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import torch
 
+from ..rules.plan import NOT_PLANNED
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.held import Held
@@ -41,7 +42,6 @@ from .memories import Memories
 from .owned import NO, WANTING, YES, state_of
 from .reordered import REORDERING, Orders
 from .spare import Spare
-from .subscripts import Subscripts
 
 __all__ = ["NOT_RUN", "Around"]
 
@@ -73,7 +73,7 @@ class Around:
         self._constants: dict[int, tuple[Torchish, tuple, torch.Tensor]] = {}
         self.memories = Memories()
         self.spare = Spare()
-        self._orders, self._subscripts = Orders(self.spare.has, self.owns), Subscripts()
+        self._orders = Orders(self.spare.has, self.owns)
 
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
@@ -391,12 +391,8 @@ class Around:
 
     def _subscripted(self, call: Any, function: Callable, args: tuple) -> Any:
         """A view of a tensor of JAX's, or whatever else a subscript gives there."""
-        key, view = self._subscripts.again(args)
-        if view is None:
-            view = self._on_jax(call, function, args, {})
-            if key is not None:
-                self._subscripts.note(key, args[0], view)
-        return view
+        view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
+        return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
     def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:
         """What a tensor says of its gradients, of which it has none as yet.

@@ -19,7 +19,7 @@ from ..tensors.dtypes import default_dtype
 from ..tensors.traced import is_staged, is_traced, noting_questions, noting_steps
 from ..translation import current
 
-__all__ = ["INLINED", "Inlined", "call_inlined", "prepared", "run_inlined"]
+__all__ = ["INLINED", "AsksForValues", "Inlined", "call_inlined", "run_inlined", "template"]
 
 # How jax.jit is asked to leave no nested call in a graph: since JAX 0.11, True leaves one until the graph is compiled.
 INLINED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # pyright: ignore[reportAttributeAccessIssue]
@@ -86,11 +86,7 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     it leaves in a graph is under `name`.
     """
     arrays: list[Any] = []
-    call = _Call(
-        _template(body, arrays) if type(body) is functools.partial else body,
-        tuple([_template(item, arrays) for item in args]),
-        _template(kwargs, arrays) if kwargs else None,
-    )
+    call = template(body, args, kwargs, arrays)
     if not torch.is_grad_enabled():
         arrays = _without_history(arrays)
     try:
@@ -109,14 +105,13 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     return known[key][0]
 
 
-def prepared(body: Callable, args) -> "Inlined":
-    """What `run_inlined` takes for a body and its arguments, whatever values their arrays have.
-
-    Raises:
-        TypeError: a constant among them cannot be hashed.
-    """
-    arrays: list = []
-    return _inlined(_Call(body, tuple([_template(item, arrays) for item in args]), None), default_dtype())
+def template(body: Callable, args, kwargs: dict, arrays: list) -> "_Call":
+    """A call but for its arrays, which are added to `arrays`."""
+    return _Call(
+        _template(body, arrays) if type(body) is functools.partial else body,
+        tuple([_template(item, arrays) for item in args]),
+        _template(kwargs, arrays) if kwargs else None,
+    )
 
 
 def run_inlined(inlined: "Inlined", arrays: list, name: str):
@@ -180,7 +175,7 @@ def _inlined(call: _Call, default_dtype: torch.dtype) -> "Inlined":
     return Inlined(call)
 
 
-class _AsksForValues(Exception):
+class AsksForValues(Exception):
     """The body decides something by whether it has values."""
 
 
@@ -201,7 +196,18 @@ class Inlined:
         self._body: Any = call.body if call.takes_arrays else None
         self._calls = self._pastes = self._pasted_in = 0
         self._asks = False
+        self.ready: Callable | None = None
+        """What `eager` does from now on, once it has been compiled."""
         self._is_short: bool | None = None  # not known yet
+
+    @classmethod
+    def of(cls, call: _Call) -> "Inlined":
+        """That of a call, or of an equal one.
+
+        Raises:
+            TypeError: a constant among its arguments cannot be hashed.
+        """
+        return _inlined(call, default_dtype())
 
     @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
     def _program(self) -> Callable:
@@ -219,9 +225,9 @@ class Inlined:
         try:
             result, asked = noting_questions(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
-            raise _AsksForValues from error
+            raise AsksForValues from error
         if asked:
-            raise _AsksForValues
+            raise AsksForValues
         return result
 
     def traced(self, *arrays):
@@ -245,7 +251,9 @@ class Inlined:
         if self._asks or self._calls <= _SELDOM:
             return self.run(*arrays)
         try:
-            return self._compiled(*arrays)
-        except _AsksForValues:
-            self._asks = True
+            result = self._compiled(*arrays)
+        except AsksForValues:
+            self._asks, self.ready = True, None
             return self.run(*arrays)
+        self.ready = self._compiled
+        return result

@@ -22,6 +22,7 @@ from .pointwise import cast
 from .tags import Tag
 
 __all__ = [
+    "BY_INDEX",
     "InPlace",
     "WithFlag",
     "check_cast",
@@ -56,7 +57,7 @@ class InPlace:
         with torch._C.DisableTorchFunction():
             if not dims:
                 _expect_no_overlap(target)
-            _expect_no_overlap_with(target, operands, fully=self.name in _BY_INDEX and not _is_mask(operands[:1]))
+            _expect_no_overlap_with(target, operands, fully=self.name in BY_INDEX and not _is_mask(operands[:1]))
         value = current().run_rule(self._functional, self.rule, args, kwargs)
         if dims:
             value = _as_expanded(target, value, dims, self.name)
@@ -64,7 +65,7 @@ class InPlace:
 
 
 # What PyTorch writes one element after the other, and so refuses to write to an operand.
-_BY_INDEX = frozenset(
+BY_INDEX = frozenset(
     ("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "put_")
     + ("scatter_", "scatter_add_", "scatter_reduce_")
     + ("cat", "gather", "index_select", "kthvalue", "masked_select", "nonzero", "stack", "take", "take_along_dim")
@@ -341,7 +342,7 @@ def write_out(result, out, operands=(), *, exact: bool = False, name: str = ""):
 
     With `exact` it must have the dtype of what is written, else one that this casts to.
     """
-    by_index = name in _BY_INDEX
+    by_index = name in BY_INDEX
     if isinstance(result, (tuple, list)):
         if isinstance(out, torch.Tensor):
             raise RuntimeError(f"got one tensor as out; wanted {len(result)}, or no out")

@@ -47,6 +47,7 @@ def implements_overloads(*functions, tags: Iterable[Tag] = ()) -> Callable[[Call
     def register(choose: Callable) -> Callable:
         rule = OverloadedRule(choose, lookup, name_of(functions[0]), tags)
         PROVIDED.functions.update(dict.fromkeys(functions, rule))
+        PROVIDED.declared += 1
         return choose
 
     return register
@@ -67,6 +68,7 @@ def implements_selected(*functions) -> Callable[[Callable], Callable]:
 
 def implements_metadata(*functions) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
+    PROVIDED.declared += 1
     for function in functions:
         PROVIDED.functions[function] = MetadataRule(function, name_of(function))
 

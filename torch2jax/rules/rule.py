@@ -42,7 +42,9 @@ __all__ = [
     "Reflected",
     "TensorRule",
     "as_result",
+    "is_of_metadata",
     "of_dtype",
+    "of_metadata",
 ]
 
 # Keywords of every factory function that mean nothing to JAX.
@@ -57,6 +59,19 @@ _INTEGERS = frozenset(
 
 # Functions of one operand that keep its dtype: PyTorch casts what they give for no ``out=``.
 _KEEPING = (Promotion.DEFAULT, Promotion.DEFAULT_ONCE, Promotion.NO_OPMATH)
+
+
+def of_metadata(prepare: Callable) -> Callable:
+    """Declares what an `ArrayRule` prepares its arguments with to ask tensors for their metadata alone, not for values.
+
+    It gives the tensors that it is given.
+    """
+    vars(prepare)["is_of_metadata"] = True
+    return prepare
+
+
+def is_of_metadata(prepare: Callable) -> bool:
+    return getattr(prepare, "is_of_metadata", False)
 
 
 class TensorRule:
@@ -143,7 +158,6 @@ class ArrayRule:
         self.prepare, self.check, self.channels_last = options.prepare, options.check, options.channels_last
         self.concrete, self.random, self.has_own_values = options.concrete, options.random, options.has_own_values
         self.elementwise, self.is_pure = options.promote is not None, not options.random
-        self.recurs = not (self.concrete or self.random or self.prepare)  # whether `recurring` serves it
         self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
         parameters = list(inspect.signature(body).parameters.values())[1 if self.random else 0 :]
         self.parameters = {p.name for p in parameters}
@@ -158,7 +172,7 @@ class ArrayRule:
 
     def __call__(self, args: tuple, kwargs: dict):
         with torch._C.DisableTorchFunction():
-            kwargs, out, device = self._keywords(kwargs)
+            kwargs, out, device = self.without_placement(kwargs)
             for place, name in self._integers:
                 if place < len(args):
                     if _has_tensor(args[place]):
@@ -166,7 +180,7 @@ class ArrayRule:
                 elif name in kwargs and _has_tensor(kwargs[name]):
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.check is not None:
-                self._expect_values(lifted(args), lifted(kwargs))
+                self.expect_values(lifted(args), lifted(kwargs))
             if self.prepare is not None:
                 args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
             if self.promote is None:
@@ -175,7 +189,8 @@ class ArrayRule:
                 result = self._apply_elementwise(args, kwargs)
             return result if out is None else self.write_out(result, out, args, kwargs)
 
-    def _expect_values(self, args: tuple, kwargs: dict) -> None:
+    def expect_values(self, args: tuple, kwargs: dict) -> None:
+        """Refuses tensors whose values are known to be wrong."""
         try:
             self.check(*args, **kwargs)  # pyright: ignore[reportOptionalCall]
         except Exception as error:
@@ -202,7 +217,8 @@ class ArrayRule:
                 f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
             )
 
-    def _keywords(self, kwargs: dict):
+    def without_placement(self, kwargs: dict) -> tuple[dict, Any, torch.device | None]:
+        """The keywords that the body may know, what the result is to be written to, and where it is to be."""
         if not kwargs:
             return kwargs, None, None
         kwargs = dict(kwargs)
@@ -227,9 +243,10 @@ class ArrayRule:
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
-    def takes_numbers(self, args) -> bool:
+    def takes_numbers(self, args, kwargs) -> bool:
         """Whether a tensor is given where PyTorch takes its number."""
-        return any(place < len(args) and _has_tensor(args[place]) for place, _ in self._integers)
+        found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
+        return any(map(_has_tensor, found))
 
     def _examined(self, args, kwargs) -> torch.dtype:
         if "dtype" in self.parameters:
@@ -243,12 +260,7 @@ class ArrayRule:
         self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
         layout = self.layout(args)
-        if layout is None:
-            arrays, array_kwargs = arrays_of(args, tensors), arrays_of(kwargs, tensors)
-        else:
-            first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].held.arranged(layout))
-            arrays = (first, *arrays_of(args[1:], tensors))
-            array_kwargs = {**arrays_of(kwargs, tensors), "channels_last": True}
+        arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
         if self.random:
             key = current().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
@@ -264,6 +276,18 @@ class ArrayRule:
         known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
         strides = self.strides_for(args[1:] if self.random else args, kwargs)
         return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
+
+    def arrays(self, args, kwargs, layout: tuple[int, ...] | None, tensors: list[Torchish]) -> tuple[tuple, dict]:
+        """The arguments of the body of a rule that is not pointwise, for which tensors are gathered.
+
+        Args:
+            layout: the order in which the first operand is to be held, if the body is to take it so.
+        """
+        if layout is None:
+            return arrays_of(args, tensors), arrays_of(kwargs, tensors)
+        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].held.arranged(layout))
+        arrays = (first, *arrays_of(args[1:], tensors))
+        return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
 
     def strides_for(self, args, kwargs) -> Callable[..., tuple[int, ...] | None] | None:
         """Gives the strides of a result from its shape; None where they are contiguous."""
@@ -291,6 +315,18 @@ class ArrayRule:
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
     def _apply_elementwise(self, args, kwargs):
+        plan, run, operands, kwargs, factors = self.planned(args, kwargs)
+        tensors = [x for x in operands if isinstance(x, Torchish)] + factors
+        body = functools.partial(run, **kwargs) if kwargs else run
+        result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
+        return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
+
+    def planned(self, args, kwargs) -> tuple[Plan, Pointwise, list, dict, list[Torchish]]:
+        """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
+
+        Raises:
+            RuntimeError, TypeError: the function is not defined for these arguments.
+        """
         count = len(self.names.places)
         operands, options = list(args[:count]), args[count:]
         factors: list[Torchish] = []
@@ -302,28 +338,17 @@ class ArrayRule:
             named = [i for i, name in enumerate(self.names.places) if name in kwargs]
             for name in self.names.places[len(operands) : max(named, default=-1) + 1]:
                 operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
-        tensors: list[Torchish] = []
         for i, operand in enumerate(operands):
             if isinstance(operand, (torch.Tensor, jax.Array, np.ndarray)):
                 operands[i] = lift(operand)
-                tensors.append(operands[i])
             elif isinstance(operand, np.generic):
                 operands[i] = number_of(operand)
-        if not tensors:  # PyTorch lets only add, sub, mul and div come this far without one
+        if not any(isinstance(x, Torchish) for x in operands):  # PyTorch lets only add, sub, mul and div come this far
             operands[0] = lift(torch.tensor(operands[0]))
-            tensors.append(operands[0])
-        plan, run = self.pointwise(operands, kwargs)
-        tensors.extend(factors)
-        body = functools.partial(run, **kwargs) if kwargs else run
-        result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
-        return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
+        return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
-    def pointwise(self, operands, kwargs) -> tuple[Plan, Pointwise]:
-        """The plan for operands, and the body for what it makes of these.
-
-        Raises:
-            RuntimeError, TypeError: the function is not defined for them.
-        """
+    def _pointwise(self, operands, kwargs) -> tuple[Plan, Pointwise]:
+        """The plan for operands, and the body for what it makes of these."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
         self.expect(plan.compute, operands, kwargs)

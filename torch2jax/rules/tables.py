@@ -23,7 +23,18 @@ from .options import RuleKeywords, RuleOptions
 from .rule import ArrayRule, Reflected, TensorRule
 from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
 
-__all__ = ["PROVIDED", "TAGS_WITHOUT_RULE", "Rules", "cached", "entered", "lookup", "lookup_aten", "name_of", "tags_of"]
+__all__ = [
+    "PROVIDED",
+    "TAGS_WITHOUT_RULE",
+    "Rules",
+    "cached",
+    "entered",
+    "entered_rules",
+    "lookup",
+    "lookup_aten",
+    "name_of",
+    "tags_of",
+]
 
 _T = TypeVar("_T")
 
@@ -75,6 +86,8 @@ class Rules:
         self.functions: dict[Any, Any] = {}
         self._by_name: dict[str, ArrayRule] = {}
         self._found: dict[OpOverload, Any] = {}
+        self.declared = 0
+        """How often rules have been declared."""
         self.are_pytorchs = False
         """Whether the rules that are declared compute what PyTorch's functions do."""
 
@@ -164,6 +177,7 @@ class Rules:
 
     def _forget(self) -> None:
         """Forgets what was concluded from the rules as they were."""
+        self.declared += 1
         self._found.clear()
         for conclusion in _conclusions:
             conclusion.cache_clear()
@@ -251,6 +265,8 @@ def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
 
 
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
+entered_rules = _entered.get
+"""As `entered`, for where a call of a function of Python counts."""
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""

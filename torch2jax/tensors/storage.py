@@ -108,6 +108,19 @@ class Storage(Journaled):
         storage.differentiable = is_unknown and array.dtype.kind not in "biu"
         return storage
 
+    @classmethod
+    def evaluated(cls, array, layout: tuple[int, ...] | None, size: int, order: tuple[int, ...] | None) -> "Storage":
+        """As `computed`, of an array that JAX does not trace."""
+        storage = cls.__new__(cls)
+        storage._begin()
+        storage._held, storage.order = Held(array, layout), order
+        storage._array = array if layout is None else None
+        storage._known = array if layout is None else Held(array, layout).arranged(None)
+        storage.memory, storage._version = Memory(size), 0
+        storage._flat = storage._larger = storage.gaps = storage.history = None
+        storage.is_data = storage.differentiable = False
+        return storage
+
     @property
     def storage(self) -> "Storage":
         return self

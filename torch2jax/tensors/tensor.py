@@ -32,6 +32,7 @@ __all__ = [
     "make_tensor",
     "make_view",
     "make_view_of_shape",
+    "memory_order",
     "resize",
     "set_geometry",
     "strides_of_copy",
@@ -338,7 +339,7 @@ def wrap_new(held: Held, shape, size: int, dtype: torch.dtype, strides: tuple[in
     """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
     if not _takes_tangents():
         held = Held(current().without_tangents(held.array), held.layout)
-    storage = Storage.computed(held, size, None if strides is None else _memory_order(strides))
+    storage = Storage.computed(held, size, None if strides is None else memory_order(strides))
     return make_tensor(storage, shape, dtype, strides, None, CPU)
 
 
@@ -348,7 +349,7 @@ def wrap_held(
     """As `wrap`, of values that the graph may not have yet."""
     if device is not CPU:
         expect_values(device, dtype)
-    order = None if strides is None else _memory_order(strides)
+    order = None if strides is None else memory_order(strides)
     if known is None or not isinstance(held, Lazy):
         storage = Storage(held, known, order)
     else:
@@ -386,7 +387,8 @@ def expect_values(device: torch.device, dtype: torch.dtype) -> None:
         raise OnMetaError(dtype)
 
 
-def _memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+def memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The dimensions from the outermost to the innermost in memory, None if in order."""
     order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
     return None if order == tuple(range(len(strides))) else order
 

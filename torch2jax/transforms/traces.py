@@ -1,6 +1,7 @@
 """What JAX is tracing, and tangents of what it computes meanwhile."""
 
 import contextlib
+import weakref
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax._src import core
 from jax._src.interpreters import ad, batching, partial_eval as pe
 
 __all__ = [
+    "AT_ONCE",
     "Bookmark",
     "Tangents",
     "current_trace",
@@ -25,10 +27,17 @@ __all__ = [
     "may_differentiate",
     "program_of",
     "running",
+    "tracing",
     "values_of_examples",
     "without_derivatives",
     "without_tangents",
 ]
+
+
+tracing = core.trace_ctx
+"""What this thread's JAX computes with now is its attribute `trace`."""
+AT_ONCE = core.eval_trace
+"""The trace of what is computed at once."""
 
 
 def is_float(array) -> bool:
@@ -194,6 +203,11 @@ class Bookmark:
                 steps = trace.frame.tracing_eqns
                 self._programs.append((steps, len(steps)))
             trace = getattr(trace, "parent_trace", None)
+
+    def added(self) -> list[str]:
+        """The names of the steps that have come since, those of the innermost program first."""
+        alive = [step() if isinstance(step, weakref.ref) else step for steps, n in self._programs for step in steps[n:]]
+        return [step.primitive.name for step in alive if step is not None]
 
     def return_to(self) -> None:
         """Takes out what has come since; nothing may need it."""

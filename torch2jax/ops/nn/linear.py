@@ -8,11 +8,13 @@ from jax import lax
 
 from ...rules.inplace import check_cast
 from ...rules.registry import implements
+from ...rules.rule import of_metadata
 from ...tensors.dtypes import NUMBERS, canonical
 from ..arrays import cast
 from ..views import reshape
 
 
+@of_metadata
 def _with_bias_as_added(input, weight, bias=None):
     """The arguments, where a bias of another dtype is one that PyTorch adds to the product afterwards.
 

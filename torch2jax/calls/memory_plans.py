@@ -1,0 +1,241 @@
+"""Plans of what has to do with memory: views, writes in place, and writes to a part of a tensor.
+
+How a view comes about, its shape and its strides depend on those of its base and on the other arguments; where it is
+in memory besides on where its base is. So a plan has the way from the base's node to the view's, and how far they are
+apart.
+Whether a tensor may be written to depends on more than metadata, and is asked before each write. Until it is done,
+nothing has changed, and the long way may serve instead.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rules.inplace import BY_INDEX, InPlace
+from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, plan_of, resolved
+from ..tensors.held import Held
+from ..tensors.journal import journal
+from ..tensors.storage import Storage, View
+from ..tensors.tensor import Torchish, make_view_of_shape
+from ..tensors.traced import is_traced
+
+__all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "view_plan_of", "write_plan_of"]
+
+_Tensor = torch.Tensor
+_BY_MEMORY = frozenset(("as_strided",))  # they depend on what else there is in memory
+_FEW = 4096  # elements that a plan may keep
+_takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.cache
+def is_view(function) -> bool:
+    """Whether all that a function of one tensor and constants gives is that tensor or a view of it, or a new one."""
+    if function is _Tensor.__getitem__:
+        return True
+    name: Any = getattr(function, "__name__", "")
+    if name == "__get__":
+        name = {"T": "numpy_T"}.get(function.__self__.__name__, function.__self__.__name__)
+    if name in _BY_MEMORY or name.startswith("_"):
+        return False
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    return bool(schemas) and all(map(_gives_view, schemas))
+
+
+def _gives_view(schema) -> bool:
+    """Whether an operator gives one tensor, which may be a view of its first argument, and writes to nothing."""
+    if not schema.arguments or len(schema.returns) != 1 or str(schema.returns[0].type) != "Tensor":
+        return False
+    taken, given = schema.arguments[0].alias_info, schema.returns[0].alias_info
+    return taken is not None and given is not None and not taken.is_write
+
+
+class ViewPlan:
+    """How a view comes about; or that it is the tensor itself.
+
+    Args:
+        steps: the kind and the place of each view on the way, the innermost first; places have offsets from the base's.
+        shift: how far the view begins behind its base.
+    """
+
+    rule = None
+    __slots__ = ("_dtype", "_is_itself", "_shift", "_steps", "_strides", "shape")
+
+    def __init__(self, steps: tuple, shape, dtype: torch.dtype, strides, shift: int, *, is_itself: bool = False):
+        self._steps, self.shape, self._dtype, self._strides = steps, shape, dtype, strides
+        self._shift, self._is_itself = shift, is_itself
+
+    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """The view of the one tensor among the arguments."""
+        del args, kwargs, arrays, is_eager
+        if call.levels:
+            return NOT_PLANNED
+        base = tensors[0]
+        return base if self._is_itself else self.of(base)
+
+    def of(self, base: Torchish) -> Torchish:
+        start = int(base.storage_offset())
+        return make_view_of_shape(
+            base, self.node_of(base, start), self.shape, self._dtype, self._strides, start + self._shift
+        )
+
+    def node_of(self, base: Torchish, start: int):
+        """What the view reads, of a base that begins at `start`."""
+        node = base._node
+        for kind, place in self._steps:
+            node = View(node, kind)
+            node.place = place if start == 0 else place._replace(offset=place.offset + start)
+        return node
+
+    def written(self, array, value):
+        """The base's array, once a value has been written to the view."""
+        arrays = [array]
+        for kind, _ in self._steps[:-1]:
+            arrays.append(kind.read(arrays[-1]))
+        for kind, _ in reversed(self._steps):
+            value = kind.write(arrays.pop(), value)
+        return value
+
+
+def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
+    """The plan by which a view has come about.
+
+    Raises:
+        Bypass: it is none, or more than that.
+    """
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        dtype = base.dtype
+        if view is base:
+            return ViewPlan((), base.shape, dtype, base.stride(), 0, is_itself=True)
+        if type(view) is not Torchish or view.dtype != dtype or dtype.is_complex:
+            raise Bypass("no view, or one of another dtype")
+        start, steps, node = int(base.storage_offset()), [], view._node
+        while node is not base._node:
+            if type(node) is not View or node.kind.traced or node.place is None:
+                raise Bypass("no view, or one of another kind")
+            steps.append((node.kind, node.place._replace(offset=node.place.offset - start)))
+            node = node.parent
+        plan = ViewPlan(tuple(steps[::-1]), view.shape, dtype, view.stride(), int(view.storage_offset()) - start)
+        if not _are_same(view, plan.of(base)):
+            raise Bypass("more than a view")
+        return plan
+
+
+def _are_same(view: Torchish, other: Torchish) -> bool:
+    """Whether two views of one tensor do not differ, but for what they are read from."""
+    mine, others = ({**vars(x), "_node": None} for x in (view, other))
+    if mine.keys() != others.keys():
+        return False
+    return all(x is others[key] or (not isinstance(x, _Tensor) and x == others[key]) for key, x in mine.items())
+
+
+def _is_open(call: Any, target: Torchish, is_eager: bool) -> bool:
+    """Whether a write to a tensor is but that: no tensor from outside, gradients, modes or transformations see it."""
+    storage = target._node.storage
+    memory = storage.memory
+    if memory.foreign or memory.is_inference or target._node.overlaps or call.levels or not _takes_tangents():
+        return False
+    if not torch.is_grad_enabled():
+        return is_eager and not storage.differentiable
+    viewed = target._viewed
+    return target._restriction is None and (not isinstance(viewed, Torchish) or viewed._node.storage.history is None)
+
+
+class WritePlan:
+    """An operator in place: ``x.add_(y)``.
+
+    Args:
+        plan: of the operator that gives what is written.
+    """
+
+    __slots__ = ("_plan", "rule")
+
+    def __init__(self, plan: ArrayPlan, rule: InPlace):
+        self._plan, self.rule = plan, rule
+
+    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """The first argument, once it has been written to."""
+        target = args[0]
+        memory = target._node.storage.memory
+        for tensor in tensors:
+            if tensor is not target and tensor._node.storage.memory is memory:
+                return NOT_PLANNED
+        if not _is_open(call, target, is_eager):
+            return NOT_PLANNED
+        held = self._plan.held(args, kwargs, tensors, arrays, is_eager, target.dtype)
+        if held is None or held.shape != target.shape or not (is_eager or is_traced(held.array)):
+            return NOT_PLANNED
+        target._node.write(held, None)
+        target._writes[0] += 1
+        return target
+
+
+def write_plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> WritePlan:
+    """The plan of a function that writes what a rule gives to its first argument.
+
+    Raises:
+        Bypass: it is none, or has none.
+    """
+    function, rule, args, kwargs = resolved(function, rule, args, kwargs)
+    if type(rule) is not InPlace or rule.name in BY_INDEX or type(args[0]) is not Torchish:
+        raise Bypass("a write by index, or to no tensor")
+    plan = plan_of(function, rule.rule, args, kwargs)
+    if plan.requires_grad:
+        raise Bypass("a write with gradients")
+    return WritePlan(plan, rule)
+
+
+class _PartWrite:
+    """A number or a tensor that is written to a part of a tensor: ``x[0] = 1.0``.
+
+    Args:
+        view: of the part.
+        array: what is written; None for the last argument's values.
+    """
+
+    rule = None
+    __slots__ = ("_array", "_view")
+
+    def __init__(self, view: ViewPlan, array: Any):
+        self._view, self._array = view, array
+
+    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """Nothing, once it has been written."""
+        del kwargs, arrays
+        target, array = args[0], self._array
+        if not is_eager or not _is_open(call, target, is_eager):
+            return NOT_PLANNED
+        if array is None:
+            value = tensors[1]
+            if value._node.storage.memory is target._node.storage.memory:
+                return NOT_PLANNED
+            array = value.read()
+        storage = target._node
+        if type(storage) is Storage and journal() is None:
+            storage.receive(Held(self._view.written(storage.read(), array), None))
+        else:
+            self._view.node_of(target, int(target.storage_offset())).write(Held(array, None), None)
+        target._writes[0] += 1
+        return None
+
+
+def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
+    """The plan of a write to a view of a tensor, after it has been done.
+
+    Raises:
+        Bypass: there is none.
+    """
+    if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
+        raise Bypass("a write with gradients")
+    plan = view_plan_of(base, view)
+    with torch._C.DisableTorchFunction():
+        if view._node.overlaps:
+            raise Bypass("a write to what overlaps itself")
+        if type(value) is Torchish:
+            if value.dtype != base.dtype or value.shape != view.shape:
+                raise Bypass("a write of another dtype or shape")
+            return _PartWrite(plan, None)
+        if view.numel() > _FEW:
+            raise Bypass("a number that is written to many elements")
+        return _PartWrite(plan, view.read())

@@ -1,0 +1,127 @@
+"""A switch by which the long way runs beside every plan, and is compared with it: in tests, or to find a fault."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..rules.inplace import InPlace, WithFlag
+from ..rules.plan import NOT_PLANNED
+from ..rules.tables import PROVIDED
+from ..tensors.storage import Storage, steps_to
+from ..tensors.tensor import Torchish, wrap
+from ..transforms.traces import AT_ONCE, Bookmark, tracing
+from .dispatch import Translation
+from .plans import run_planned
+
+__all__ = ["PlanError", "checking_plans"]
+
+_CHECK = "a check of plans"
+
+
+class PlanError(AssertionError):
+    """A plan and the long way differ."""
+
+
+@contextlib.contextmanager
+def checking_plans() -> Iterator[None]:
+    """Within, what a plan gives is compared with what the long way gives: metadata, and values or steps of the graph.
+
+    It is for all threads. What a traced write in place has written is not compared.
+    """
+    before: Any = Translation.run_planned
+    Translation.run_planned = staticmethod(_run_checked)
+    try:
+        yield
+    finally:
+        Translation.run_planned = staticmethod(before)
+
+
+def _run_checked(call: Any, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
+    is_eager, writes = tracing.trace is AT_ONCE, _writes(function, args, kwargs or {})
+    if writes and not is_eager:
+        return run_planned(call, function, types, args, kwargs)
+    copied = _copy(args) if writes else args
+    start = Bookmark()
+    result = run_planned(call, function, types, args, kwargs)
+    if result is NOT_PLANNED or not any(type(x) is Torchish for x in (result, *args)):
+        return result
+    planned, end = start.added(), Bookmark()
+    call.features.add(_CHECK)
+    try:
+        expected = call.dispatch(function, copied, kwargs or {})
+    finally:
+        call.features.discard(_CHECK)
+    long = end.added()
+    end.return_to()
+    found = args[0] if writes and result is None else result
+    wanted = copied[0] if writes else expected
+    told = _differences(found, wanted, is_eager, writes)
+    if planned[len(planned) - len(long) :] != long:
+        told.append(f"steps {planned}, not {long}")
+    if told:
+        raise PlanError(f"the plan of {function} gives {', '.join(told)}")
+    return result
+
+
+def _writes(function: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a function writes to its first argument."""
+    rule = PROVIDED.functions.get(function)
+    if type(rule) is WithFlag:
+        rule, _, _ = rule.form(*rule.names.placed(function, args, kwargs))
+    return type(rule) is InPlace or function is torch.Tensor.__setitem__
+
+
+def _copy(args: tuple) -> tuple:
+    """The arguments with a copy of the first one, wherever it stands, to be written to."""
+    first = args[0] if args else None
+    if type(first) is not Torchish:
+        return args
+    with torch._C.DisableTorchFunction():
+        copied = wrap(first.held.array, first.dtype, layout=first.held.layout, strides=first.stride())
+    return tuple([copied if x is first else x for x in args])
+
+
+def _differences(got: Any, want: Any, is_eager: bool, writes: bool) -> list[str]:
+    """In which regards two results differ."""
+    if isinstance(want, (tuple, list)) and isinstance(got, type(want)) and len(got) == len(want):
+        return [x for pair in zip(got, want, strict=True) for x in _differences(*pair, is_eager, writes)]
+    if type(got) is not Torchish or type(want) is not Torchish:
+        return [] if type(got) is type(want) and (got is want or got == want) else [f"{got!r}, not {want!r}"]
+    if got is want:
+        return []
+    with torch._C.DisableTorchFunction():
+        mine, other = ({"dtype": x.dtype, "shape": x.shape} if writes else _metadata(x) for x in (got, want))
+        told = [f"{name} {mine[name]}, not {other[name]}" for name in mine if mine[name] != other[name]]
+        if not told and is_eager and not _are_close(np.asarray(got.read()), np.asarray(want.read())):
+            told.append(f"values {got.read()}, not {want.read()}")
+    return told
+
+
+def _metadata(tensor: Torchish) -> dict[str, Any]:
+    node, storage = tensor._node, tensor._node.storage
+    found = {
+        "dtype": tensor.dtype,
+        "shape": tensor.shape,
+        "strides": tensor.stride(),
+        "order": storage.order,
+        "history": storage.history,
+        "size": storage.memory.size,
+        "label": tensor._label,
+    }
+    if type(node) is Storage:
+        held = node.lazy(None, None)
+        return {**found, "layout": getattr(held, "layout", None), "array": (held.dtype, held.shape)}
+    steps = [(kind._replace(read=abs, write=pow), place) for kind, place in steps_to(node)]
+    return {**found, "offset": tensor.storage_offset(), "steps": steps, "base": id(tensor._viewed)}
+
+
+def _are_close(got: np.ndarray, want: np.ndarray) -> bool:
+    if got.dtype.kind in "biuSU":
+        return np.array_equal(got, want)
+    kind = np.complex128 if got.dtype.kind == "c" else np.float64
+    tolerance = 1e-4 if jax.numpy.finfo(got.dtype).bits > 16 else 2e-2
+    return np.allclose(got.astype(kind), want.astype(kind), tolerance, 1e-5, equal_nan=True)

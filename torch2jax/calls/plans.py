@@ -1,0 +1,258 @@
+"""The cache of plans: what a call of a PyTorch function does, decided once for the metadata of its arguments.
+
+A program calls the same functions on the same shapes again and again. The key of a plan has
+
+- the function, and how often rules have been declared, which may be at any time;
+- PyTorch's default dtype, and whether gradients are on: results depend on both;
+- whether JAX holds 64 bits, by which it depends what array stands for a tensor;
+- whether JAX traces: what is computed at once is a compiled call, what is traced is not;
+- the names of the keywords, and how many arguments are given by place;
+- of each tensor whether it requires grad (then the result does), its dtype, its shape, its strides where the shape does
+  not tell them (they decide those of a result), and the order in which its array is held (which decides that of a
+  result);
+- of anything else its type and its value: 1 is not True, and 0.0 is not -0.0.
+
+It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a
+reason that holds for a key is remembered in the place of its plan.
+
+All that a feature does around operators (a tape, casts, an observer, ...) is `Call.features`: where any is in use, the
+long way by `dispatch` serves.
+"""
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import torch
+
+from ..rules.inplace import InPlace
+from ..rules.plan import NOT_PLANNED, Bypass, plan_of, resolved, unplanned
+from ..rules.rule import MetadataRule, OverloadedRule
+from ..rules.tables import PROVIDED, entered_rules
+from ..tensors.held import Held
+from ..tensors.storage import Storage
+from ..tensors.tensor import CPU, Torchish
+from ..transforms.traces import AT_ONCE, tracing
+from .dropped import DROPPED
+from .memory_plans import is_view, part_write_of, view_plan_of, write_plan_of
+from .refusals import name_rule, refuse_rule_as_pytorch
+
+__all__ = ["NOT_PLANNED", "REFUSALS", "bypassed", "clear", "run_planned"]
+
+REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
+bypassed: collections.Counter[str] = collections.Counter()
+"""How often the long way served, by reason."""
+
+_PLAIN = (Torchish,)
+_READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+_SUBSCRIPTS = frozenset((_READ, _WRITE))
+_MOST = 4096
+_WITH_HISTORY = "requires grad"
+_CONSTANTS = frozenset((int, bool, str, type(None), torch.dtype, torch.memory_format, type(Ellipsis)))
+_NUMBERS_WITH_SIGNS = frozenset((float, complex))
+_default_dtype = torch.get_default_dtype  # PyTorch's own, while something stands in for it
+_has_gradients = torch.is_grad_enabled
+_is_cast, _has_modes = torch._C._is_any_autocast_enabled, torch._C._len_torch_dispatch_stack
+_plans: dict[tuple, Any] = {}
+_may_have: set = set()  # rules that may have plans
+_never: dict[tuple, str] = {}  # functions of which no call has a plan, with the reason
+
+
+def clear() -> None:
+    """Forgets all plans."""
+    _plans.clear()
+    _never.clear()
+    _may_have.clear()
+
+
+def run_planned(call: Any, function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
+    """What a function gives by its plan; `NOT_PLANNED` where it has none.
+
+    Args:
+        types: those of arguments that override PyTorch.
+    """
+    if _is_cast() or _has_modes() or entered_rules():
+        return _passed("casts, modes or rules that are entered")
+    if function in DROPPED:
+        return _passed("arguments that PyTorch leaves out")
+    rule = PROVIDED.functions.get(function)
+    if type(rule) is MetadataRule and types == _PLAIN:
+        return rule(args, kwargs or {})
+    declared = PROVIDED.declared
+    if (function, declared) in _never:
+        return _passed(_never[function, declared])
+    is_eager = tracing.trace is AT_ONCE
+    default = call.settings.default_dtype or _default_dtype()
+    key: list = [function, declared, default, _has_gradients(), jax.config.jax_enable_x64, is_eager]  # pyright: ignore[reportAttributeAccessIssue]
+    tensors: list[Torchish] = []
+    arrays: list = []
+    values: Iterable = args
+    if kwargs:
+        key += len(args), tuple(kwargs)
+        values = (*args, *kwargs.values())
+    reads = not (function is _WRITE or is_view(function))
+    if reads and (rule not in _may_have or type(rule) is OverloadedRule):
+        reason = _unplanned(function, rule, args, kwargs or {})
+        if reason is not None:
+            return _passed(reason)
+    with torch._C.DisableTorchFunction():
+        reason = _describe(values, key, tensors, arrays, is_eager, reads)
+        if reason is None and not tensors:
+            reason = "no tensors"
+        if reason is None and not is_eager and (reads or function in _SUBSCRIPTS) and _are_known(call, tensors):
+            reason = "known values"
+        if reason is not None:
+            return _passed(reason)
+        if not is_eager and reads:
+            for i, node in enumerate(arrays):
+                if node is not None:
+                    key += i, node.held.layout
+                    arrays[i] = None
+        found = _plans.get(tuple(key))
+        if type(found) is str:
+            return _passed(found)
+        refused: Any = None
+        if found is not None:
+            try:
+                result = found.run(call, args, kwargs, tensors, arrays, is_eager)
+                return result if result is not NOT_PLANNED else _passed("memory that others see")
+            except REFUSALS as error:
+                refused = error
+                _plans.pop(tuple(key), None)  # perhaps it has never run, and still has its first operands
+    if refused is None:
+        return _first(tuple(key), call, function, rule, types, args, kwargs or {}, tensors, is_eager)
+    refuse_rule_as_pytorch(call, function, rule, args, kwargs or {}, refused)
+    name_rule(refused, rule)
+    raise refused
+
+
+def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str | None:
+    """Why a function's call has no plan whatever the metadata are; None where it may have one."""
+    if type(rule) is OverloadedRule:
+        try:
+            return unplanned(resolved(function, rule, args, kwargs)[1])
+        except Bypass as bypass:
+            return str(bypass)
+        except TypeError:
+            return "operands that the rule refuses"
+    reason = unplanned(rule)
+    if reason is None:
+        _may_have.add(rule)
+    else:
+        _never[function, PROVIDED.declared] = reason
+    return reason
+
+
+def _are_known(call: Any, tensors: list[Torchish]) -> bool:
+    """Whether PyTorch computes with tensors, whose values no traced input decides."""
+    return all(tensor._node.known is not None for tensor in tensors) and call.stages
+
+
+def _passed(reason: str) -> Any:
+    bypassed[reason] += 1
+    return NOT_PLANNED
+
+
+def _describe(
+    values: Iterable, key: list, tensors: list[Torchish], arrays: list, is_eager: bool, reads: bool
+) -> str | None:
+    """Adds what arguments have to say to a key, and their tensors and arrays; the reason if there can be no plan.
+
+    The arrays are those of the shape that tensors have, None for others. Where JAX traces, these are nodes that
+    nothing is read from before it is known that the graph is to have it, or None.
+
+    Args:
+        reads: whether their values are used.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is Torchish:
+            node = value._node
+            is_storage = type(node) is Storage
+            if (node if is_storage else node.storage).history is not None:
+                key.append(_WITH_HISTORY)
+            label = value._label
+            if (label is not CPU and label.type != "cpu") or value.stands_for is not None:
+                return "another device, or a number"
+            shape = value.shape
+            key.append(value.dtype)
+            key.append(shape)
+            key.append(value.stride() if not value.is_contiguous() or 1 in shape else None)
+            array = layout = None
+            if is_storage and node._version == node.memory.version and type(node._held) is Held and not node._larger:
+                array, layout = node._held
+            elif is_eager and reads:
+                array, layout = node.held
+            tensors.append(value)
+            if layout is not None and reads:
+                key.append(layout)
+            if is_eager:
+                arrays.append(array if layout is None else None)
+            else:
+                arrays.append(node if array is None and shape else None)
+        elif kind in _CONSTANTS:
+            key.append(kind)
+            key.append(value)
+        elif kind is slice:
+            parts = value.start, value.stop, value.step
+            if any(type(part) is not int and part is not None for part in parts):
+                return "a slice of other than numbers"
+            key.append(kind)
+            key.append(parts)
+        elif kind in _NUMBERS_WITH_SIGNS:
+            key.append(kind)
+            key.append(repr(value))
+        elif kind is tuple or kind is list or kind is torch.Size:
+            key.append(kind)
+            key.append(len(value))
+            reason = _describe(value, key, tensors, arrays, is_eager, reads)
+            if reason is not None:
+                return reason
+        else:
+            return f"an argument that is a {kind.__name__}"
+    return None
+
+
+def _first(
+    key: tuple, call: Any, function: Callable, rule: Any, types: Any, args: tuple, kwargs: dict, tensors, is_eager
+) -> Any:
+    """What a function gives that has no plan yet; its plan, or the reason why it has none, is there from now on."""
+    if len(_plans) >= _MOST:
+        _plans.clear()
+    if function is _WRITE or is_view(function):
+        if tensors[0] is args[0] and len(tensors) == 1 + (function is _WRITE and args[2] is tensors[-1]):
+            return _first_with_memory(key, call, function, args, kwargs, is_eager)
+        _plans[key] = "a subscript with tensors"
+        return _passed(_plans[key])
+    try:
+        with torch._C.DisableTorchFunction():
+            if _is_in_place(rule, function, args, kwargs):
+                _plans[key] = write_plan_of(function, rule, args, kwargs)
+            else:
+                _plans[key] = plan_of(function, rule, args, kwargs)
+    except Bypass as bypass:
+        _plans[key] = str(bypass)
+        return _passed(str(bypass))
+    except REFUSALS:
+        return _passed("operands that the rule refuses")  # in its words
+    return run_planned(call, function, types, args, kwargs)
+
+
+def _is_in_place(rule: Any, function: Callable, args: tuple, kwargs: dict) -> bool:
+    return type(resolved(function, rule, args, kwargs)[1]) is InPlace
+
+
+def _first_with_memory(key: tuple, call: Any, function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
+    """What a function gives by the long way, of which a plan is made."""
+    result = call.dispatch(function, args, kwargs)
+    try:
+        if function is not _WRITE:
+            _plans[key] = view_plan_of(args[0], result)
+        elif is_eager:
+            _plans[key] = part_write_of(args[0], call.dispatch(_READ, args[:2], {}), args[2])
+        else:
+            _plans[key] = "a traced write to a part"
+    except Bypass as bypass:
+        _plans[key] = str(bypass)
+    return result

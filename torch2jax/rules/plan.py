@@ -1,0 +1,284 @@
+"""Plans of rules on arrays: what the metadata of their operands decides, decided once.
+
+A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
+others of the same. What it cannot hold for is said by `Bypass`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..tensors.held import Held
+from ..tensors.storage import Storage
+from ..tensors.tensor import CPU, Torchish, at_the_place_of, memory_order, wrap_new
+from .inline import AsksForValues, Inlined, run_inlined, template
+from .inplace import InPlace, WithFlag
+from .old_orders import is_in_old_order
+from .pointwise import Plan, in_layout
+from .rule import ArrayRule, OverloadedRule, Reflected, is_of_metadata, of_dtype
+
+__all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "plan_of", "resolved", "unplanned"]
+
+NOT_PLANNED: Any = object()
+"""What stands for the result of a call that the long way is to serve."""
+
+_Array = type(jax.numpy.zeros(()))
+_make = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Bypass(Exception):
+    """No plan can be made: the message is the reason."""
+
+
+class ArrayPlan:
+    """What is done with operands of some metadata.
+
+    Args:
+        rule: whose body gives the arrays.
+        pointwise: what it does around its body, if it is pointwise.
+        inlined: the body with all its constants.
+        order: which of the call's tensors, counted in the order of its arguments, is at each place of `inlined`.
+        dtype: PyTorch's, of the result or of each; None where those of the operands decide.
+        strides: those of the result, or what gives them from its shape; None if it is contiguous.
+        check: refuses values of the call's arguments, as they are given.
+        requires_grad: whether an operand does.
+    """
+
+    __slots__ = (
+        *("_aval", "_check", "_dtype", "_inlined", "_layout", "_order", "_outcome", "_pointwise", "_ready", "_shape"),
+        *("_strides", "requires_grad", "rule"),
+    )
+
+    def __init__(
+        self,
+        rule: ArrayRule,
+        pointwise: Plan | None,
+        inlined: Inlined,
+        order: tuple[int, ...],
+        dtype: Any,
+        strides: Any,
+        check: Callable[[tuple, dict], None] | None,
+        requires_grad: bool,
+    ):
+        self.rule, self._pointwise, self._inlined, self._dtype, self._strides = rule, pointwise, inlined, dtype, strides
+        self._layout = None if pointwise is None else pointwise.layout
+        self._shape = None if pointwise is None else pointwise.shape
+        self._order = None if order == tuple(range(len(order))) else order
+        self._check, self.requires_grad = check, requires_grad
+        self._ready: Callable | None = None  # the compiled body
+        self._aval: Any = None  # what JAX says of the last result
+        self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
+
+    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """What the rule gives.
+
+        Args:
+            tensors: all in the arguments.
+            arrays: their values, None for one that may be wanted in another way.
+            is_eager: whether nothing is traced.
+        """
+        del call
+        result = self._computed(args, kwargs, tensors, arrays, is_eager)
+        if type(result) is not _Array or result.aval is not self._aval:
+            return self._wrapped(result, tensors, is_eager)
+        shape, size, dtype, strides, order = self._outcome  # pyright: ignore[reportGeneralTypeIssues]
+        tensor = _make(Torchish, shape, strides=strides, dtype=dtype)
+        tensor._node = Storage.evaluated(result, self._layout, size, order)
+        tensor._label = CPU
+        tensor._writes = [0]
+        if self.requires_grad and torch.is_grad_enabled():
+            self._descend(tensor, dtype, tensors)
+        return tensor
+
+    def _descend(self, tensor: Torchish, dtype: torch.dtype, tensors: list[Torchish]) -> None:
+        if dtype.is_floating_point or dtype.is_complex:
+            tensor.descend(tensors, self.rule.name)
+
+    def held(self, args, kwargs, tensors: list, arrays: list, is_eager: bool, dtype: torch.dtype) -> Held | None:
+        """What the rule gives, as it is held; None if that is no tensor of a dtype."""
+        result = self._computed(args, kwargs, tensors, arrays, is_eager)
+        if type(result) is not _Array or result.aval is not self._aval:
+            if result is None or isinstance(result, (tuple, list, np.ndarray)):
+                return None
+            aval = result.aval
+            result, found = of_dtype(result, self._dtype, tensors)
+            if found is not dtype:
+                return None
+            self._aval = aval if type(result) is _Array and result.aval is aval else None
+        return Held(result, self._layout)
+
+    def _computed(self, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        if self._check is not None:
+            self._check(args, kwargs or {})
+        if self._layout is not None or None in arrays:
+            arrays = self._arrays(tensors)
+        if self._order is not None:
+            arrays = [arrays[i] for i in self._order]
+        if not is_eager:
+            return run_inlined(self._inlined, arrays, self.rule.name)
+        if self._ready is not None:
+            try:
+                return self._ready(*arrays)
+            except AsksForValues:
+                self._ready = None
+        result = self._inlined.eager(*arrays)
+        self._ready = self._inlined.ready
+        return result
+
+    def _arrays(self, tensors: list[Torchish]) -> list:
+        if self._pointwise is None:
+            return [tensor.read() for tensor in tensors]
+        return [in_layout(tensor, self._shape, self._layout) for tensor in tensors]
+
+    def _wrapped(self, result, tensors: list[Torchish], is_eager: bool) -> Any:
+        strides: Any
+        rule, dtype, strides = self.rule, self._dtype, self._strides
+        if isinstance(strides, functools.partial):  # of the first operands, which nobody is to keep
+            shapes = {_shape_of(x, self._layout) for x in jax.tree.leaves(result)}
+            strides = self._strides = _StridesByShape({shape: strides(shape) for shape in shapes})
+        if result is None or isinstance(result, (tuple, list, np.ndarray)) or not (is_eager or torch.is_grad_enabled()):
+            return rule.wrap_all(result, dtype, None, tensors, layout=self._layout, strides=strides)
+        aval = result.aval
+        found, dtype = of_dtype(result, dtype, tensors)
+        shape = found.shape if self._shape is None else self._shape
+        if callable(strides):
+            strides = strides(shape)
+        size = math.prod(shape)
+        if type(result) is _Array and found is result:
+            self._aval = aval
+            self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
+        tensor = wrap_new(Held(found, self._layout), shape, size, dtype, strides)
+        if self.requires_grad and torch.is_grad_enabled():
+            self._descend(tensor, dtype, tensors)
+        return tensor
+
+
+class _StridesByShape(dict):
+    """What gives the strides of results from their shapes."""
+
+    def __call__(self, shape) -> Any:
+        return self[tuple(shape)]
+
+
+def _shape_of(array, layout: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(Held(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
+
+
+def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPlan:
+    """The plan of a rule for these arguments, and for all of their metadata.
+
+    Raises:
+        Bypass: there can be none.
+        RuntimeError, TypeError, ...: what the rule refuses its operands with.
+    """
+    seen: set[int] = set()
+    args, kwargs = _distinct(args, seen), {name: _distinct(value, seen) for name, value in kwargs.items()}
+    given = _tensors_in((*args, *kwargs.values()))
+    check = functools.partial(_check, function, rule)
+    function, rule, args, kwargs = resolved(function, rule, args, kwargs)
+    reason = unplanned(rule)
+    if reason is not None:
+        raise Bypass(reason)
+    kwargs, out, device = rule.without_placement(kwargs)
+    if out is not None or device is not None:
+        raise Bypass("a result in a place of its own")
+    if rule.takes_numbers(args, kwargs):
+        raise Bypass("a tensor in place of a number")
+    if rule.prepare is not None:
+        args, kwargs = rule.prepare(*args, **kwargs)
+    arrays: list = []
+    if rule.promote is not None:
+        plan, run, operands, options, factors = rule.planned(args, kwargs)
+        if factors:
+            raise Bypass("a tensor in place of a factor")
+        found = _tensors_in(operands)
+        body = rule.body if plan.leaves(operands) and not options else run
+        body = functools.partial(body, **options) if options else body
+        call = template(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, arrays)
+        made, dtype, strides, layout = plan, run.result, plan.strides, plan.layout
+    else:
+        rule.expect_examined(args, kwargs)
+        layout, found = rule.layout(args), []
+        taken, options = rule.arrays(args, kwargs, layout, found)
+        call = template(rule.body, taken, options, arrays)
+        is_of_arguments = callable(rule.dtype) and not isinstance(rule.dtype, torch.dtype)
+        dtype = rule.dtype(*args, **kwargs) if is_of_arguments else rule.dtype  # pyright: ignore
+        made, strides = None, rule.strides_for(args, kwargs)
+    places = {id(tensor): i for i, tensor in enumerate(given)}
+    if not all(id(tensor) in places for tensor in found):
+        raise Bypass("arguments that are made anew")
+    if layout is not None and made is None:
+        raise Bypass("channels that are last")
+    order = tuple([places[id(x)] for x in found])
+    requires_grad = any(tensor._node.storage.history is not None for tensor in given)
+    check = None if rule.check is None else check
+    return ArrayPlan(rule, made, Inlined.of(call), order, dtype, strides, check, requires_grad)
+
+
+def unplanned(rule: Any) -> str | None:
+    """Why no call that a rule serves has a plan; None where one may have."""
+    while type(rule) in _FORMS:
+        rule = rule.rule
+    if type(rule) is not ArrayRule:
+        return "no rule" if rule is None else f"a rule that is a {type(rule).__name__}"
+    if rule.concrete:
+        return "a shape that depends on values"
+    if rule.random:
+        return "random numbers"
+    if rule.prepare is not None and not is_of_metadata(rule.prepare):
+        return "arguments that are prepared by their values"
+    return None
+
+
+_FORMS = frozenset((InPlace, WithFlag, Reflected))
+
+
+def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
+    """Refuses the values of a call's arguments."""
+    _, rule, args, kwargs = resolved(function, rule, args, kwargs)
+    rule.expect_values(args, rule.without_placement(kwargs)[0])
+
+
+def _distinct(value, seen: set[int]) -> Any:
+    """An argument with no tensor in it that has been seen before: another of its metadata is in its place."""
+    if type(value) is Torchish:
+        if id(value) in seen:
+            return at_the_place_of(value)
+        seen.add(id(value))
+    elif type(value) is tuple or type(value) is list:
+        return type(value)([_distinct(item, seen) for item in value])
+    return value
+
+
+def _tensors_in(values) -> list[Torchish]:
+    found: list[Torchish] = []
+    for value in values:
+        if type(value) is Torchish:
+            found.append(value)
+        elif type(value) is tuple or type(value) is list:
+            found += _tensors_in(value)
+    return found
+
+
+def resolved(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[Callable, Any, tuple, dict]:
+    """The rule that serves these arguments of a function, and the arguments by its names, by place as far as can be."""
+    while rule is not None:
+        if is_in_old_order(function, args):
+            raise Bypass("an old order of arguments")
+        if kwargs:
+            args, kwargs = rule.names.placed(function, args, kwargs)
+        if type(rule) is OverloadedRule:
+            function = rule.choose(*args, **kwargs)
+            rule = rule.find(function)
+        elif type(rule) is WithFlag:
+            rule, args, kwargs = rule.form(args, kwargs)
+        elif type(rule) is Reflected and len(args) == 2 and not kwargs:
+            return function, rule.rule, args[::-1], kwargs
+        else:
+            break
+    return function, rule, args, kwargs
