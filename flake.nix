@@ -43,13 +43,13 @@
     in
     {
       packages = forAllSystems (pkgs: {
-        default = torch2jax pkgs.python312;
+        default = torch2jax pkgs.python3;
       });
 
       devShells = forAllSystems (
         pkgs:
         let
-          python = pkgs.python312;
+          python = pkgs.python3;
           tools = ps: with ps; [
             diffusers
             expecttest

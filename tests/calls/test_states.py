@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import re
 import warnings
 
@@ -341,7 +342,8 @@ def test_names_of_a_state(tie):
         params, buffers = call.split(state)
         assert {name for name, p in model.named_parameters() if p.requires_grad} - SECOND[tie] == set(params), way
         found = call(TOKENS, state_dict=params | buffers, return_state_dict=True)
-        jax.tree.map(np.testing.assert_array_equal, found[0], expected[0])
+        # Arrays on a mesh make another program, whose last bits may differ.
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found[0], expected[0])
     assert isinstance(states["t2j"], collections.OrderedDict)
 
 

@@ -9,13 +9,18 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="tests.ops.test_b" name="test_two[x]"><failure/></testcase>
 <testcase classname="tests.ops.test_b" name="test_three"><skipped/></testcase>
 <testcase classname="tests.ops.test_b.TestC" name="test_four"><error/></testcase>
+<testcase classname="" name="tests.ops.test_d"><error/></testcase>
 </testsuite></testsuites>"""
 
 
 def test_outcomes():
     counts, failed = versions.outcomes(ElementTree.fromstring(REPORT))
-    assert counts == {"tests": 4, "passed": 1, "skipped": 1, "failed": 2}
-    assert failed == ["tests/ops/test_b.py::test_two[x]", "tests/ops/test_b.py::TestC::test_four"]
+    assert counts == {"tests": 5, "passed": 1, "skipped": 1, "failed": 3}
+    assert failed == [
+        "tests/ops/test_b.py::test_two[x]",
+        "tests/ops/test_b.py::TestC::test_four",
+        "tests/ops/test_d.py",
+    ]
 
 
 def test_a_page_is_read_again():
@@ -24,10 +29,10 @@ def test_a_page_is_read_again():
     for release in ("2.9.1", "2.15.0+cpu", "2.13.0"):
         found = ("3.11.7", release, "0.10.2")
         rows[found] = versions.row(list(found), steps, counts | {"failed": 1})
-        failures[f"Python 3.11.7, PyTorch {release}, JAX 0.10.2"] = [
-            "tests/test_a.py::test_one[a b]",
-            "tests/test_c.py::TestGraphs::test_d",
-        ]
+        failures[f"Python 3.11.7, PyTorch {release}, JAX 0.10.2"] = {
+            "tests/test_a.py::test_one[a b]": "",
+            "tests/test_c.py::TestGraphs::test_d": "a reason: two parts",
+        }
     text = "\n".join(versions.page(rows, failures))
     assert versions.known(text) == (rows, failures)
     assert text.index("2.9.1") < text.index("2.13.0") < text.index("2.15.0")
