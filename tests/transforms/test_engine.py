@@ -582,3 +582,37 @@ def test_hooks_are_called_in_pytorchs_order():
     found = []
     t2j(lambda: found.extend(order()))()
     assert found == order()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x + x).sum(),
+        lambda x: x.clone().reshape(3, 1).expand(3, 2).sum(),
+        lambda x: torch.cat([x, x]).flip(0)[1:].sum(),
+        lambda x: torch.where(torch.tensor([True, False, True]), x, -x).mean(),
+    ],
+)
+def test_what_keeps_nothing_is_gone_back_through_twice(function):
+    """A rule's body leaves its own steps in the linear program, also where it was compiled: those tell what is kept."""
+
+    def twice(x):
+        x = x.clone().requires_grad_()
+        for _ in range(5):  # so that bodies recur
+            loss = function(x)
+        loss.backward()
+        loss.backward()
+        return x.grad
+
+    for run in (t2j(twice), jax.jit(t2j(twice))):
+        np.testing.assert_allclose(run(t2j(X)), twice(X), rtol=1e-6)
+
+
+def test_the_way_back_has_no_nested_calls():
+    def function(x):
+        x = x.clone().requires_grad_()
+        for _ in range(5):
+            loss = torch.nn.functional.gelu(x).softmax(0).square().sum()
+        return torch.autograd.grad(loss, x)[0]
+
+    assert "jit[" not in str(jax.make_jaxpr(t2j(function))(t2j(X)))

@@ -77,6 +77,10 @@ class _PackedConstant(pe.DynamicJaxprTracer):
     """The program's own tracer of it."""
 
 
+# What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted.
+_NODE: Any = getattr(ad, "VJPNode", ())
+
+
 class _LinearTrace(pe.DynamicJaxprTrace):
     """Records a linear program, and has what it keeps of the way forward packed."""
 
@@ -84,6 +88,10 @@ class _LinearTrace(pe.DynamicJaxprTrace):
         super().__init__(None, auto_dce=True)
         self._below, self._pack = below, pack
         self._numbers = itertools.count()
+
+    def process_primitive(self, primitive, tracers, params, /):
+        """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
+        return super().process_primitive(primitive.prim if isinstance(primitive, _NODE) else primitive, tracers, params)
 
     def make_eqn(self, *args, **kwargs):
         step, tracers = super().make_eqn(*args, **kwargs)
