@@ -252,3 +252,16 @@ def test_plans_keep_no_tensors():
     jax.make_jaxpr(t2j(function))(jnp.ones((3, 2)))
     gc.collect()
     assert not [reference for reference in references if reference() is not None]
+
+
+def test_what_is_a_copy_depends_on_bits():
+    def function(x):
+        found = []
+        for y in (x, x.conj(), x) * 2:
+            parts = y.resolve_conj(), y.imag.resolve_neg(), y.real, y.imag[1:], y.conj().contiguous()
+            found += [(part.is_conj(), part.is_neg(), part._is_view()) for part in parts] + [y.resolve_conj() is y]
+        return found
+
+    found = []
+    t2j(lambda x: found.extend(function(x)) or x)(jnp.arange(3) * (1 + 2j))
+    assert found == function(torch.arange(3) * (1 + 2j))

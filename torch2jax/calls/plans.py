@@ -8,8 +8,8 @@ A program calls the same functions on the same shapes again and again. The key o
 - whether JAX traces: what is computed at once is a compiled call, what is traced is not;
 - the names of the keywords, and how many arguments are given by place;
 - of each tensor whether it requires grad (then the result does), its dtype, its shape, its strides where the shape does
-  not tell them (they decide those of a result), and the order in which its array is held (which decides that of a
-  result);
+  not tell them (they decide those of a result), whether it is conjugate or negative (which decides what is a copy), and
+  the order in which its array is held (which decides that of a result);
 - of anything else its type and its value: 1 is not True, and 0.0 is not -0.0.
 
 It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a
@@ -179,6 +179,8 @@ def _describe(
             key.append(value.dtype)
             key.append(shape)
             key.append(value.stride() if not value.is_contiguous() or 1 in shape else None)
+            if node.bits:
+                key.append(node.bits)
             array = layout = None
             if is_storage and node._version == node.memory.version and type(node._held) is Held and not node._larger:
                 array, layout = node._held

@@ -150,8 +150,8 @@ class ArrayPlan:
             strides = strides(shape)
         size = math.prod(shape)
         if type(result) is _Array and found is result:
-            self._aval = aval
             self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
+            self._aval = aval  # the last, for other threads
         tensor = wrap_new(Held(found, self._layout), shape, size, dtype, strides)
         if self.requires_grad and torch.is_grad_enabled():
             self._descend(tensor, dtype, tensors)
