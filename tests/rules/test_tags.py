@@ -18,6 +18,12 @@ SELVES = {
     "conj_physical": "gives its argument in PyTorch, where that is real",
 }
 
+SEEMING = {
+    "nn.functional.pad.reflect": "PyTorch says that its gradients depend on the operand, by zero",
+    "nn.functional.pad.replicate": "likewise",
+    "nn.functional.pad.replicate_negative": "likewise",
+}
+
 
 def functions() -> dict[str, object]:
     """The functions of PyTorch's interface, with those that get and set properties."""
@@ -173,3 +179,24 @@ def _is_of_python(function) -> bool:
 def _is_of_form(function) -> bool:
     """Whether a function writes to what a tensor is, as its shape."""
     return any(torch.Tag.inplace_view in x.tags for x in overloads(function))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_derivatives_of_what_is_linear_depend_on_nothing():
+    found = {Tag.LINEAR: set(), Tag.PRODUCT: set(), Tag.QUOTIENT: set()}
+    for op in entries():
+        tags = {*found} & registry.tags_of(op.op) if op.op.__hash__ is not None else set()
+        if not tags or torch.float32 not in op.supported_backward_dtypes("cpu"):
+            continue
+        (tag,) = tags
+        for sample in _first(op.sample_inputs_func(op, torch.device("cpu"), torch.float32, requires_grad=True)):
+            given = [x for x in _tensors((sample.input, sample.args, sample.kwargs)) if x.requires_grad]
+            result = op.op(sample.input, *sample.args, **sample.kwargs)
+            gradients = torch.autograd.grad(result, given, torch.ones_like(result), create_graph=True)
+            depends = any(x.requires_grad for x in gradients)
+            assert not (tag is Tag.LINEAR and depends and full_name(op) not in SEEMING), full_name(op)
+            if depends or tag is Tag.LINEAR:
+                found[tag].add(op.name)
+    assert len(found[Tag.LINEAR]) >= 20
+    assert len(found[Tag.PRODUCT]) > 7
+    assert found[Tag.QUOTIENT] == {"div"}

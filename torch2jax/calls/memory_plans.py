@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ..rules.inplace import BY_INDEX, InPlace
+from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, plan_of, resolved
+from ..rules.tags import Tag
 from ..tensors.held import Held
 from ..tensors.journal import journal
 from ..tensors.storage import Storage, View
@@ -178,7 +179,7 @@ def write_plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> W
         Bypass: it is none, or has none.
     """
     function, rule, args, kwargs = resolved(function, rule, args, kwargs)
-    if type(rule) is not InPlace or rule.name in BY_INDEX or type(args[0]) is not Torchish:
+    if type(rule) is not InPlace or Tag.WRITES_BY_INDEX in rule.tags or type(args[0]) is not Torchish:
         raise Bypass("a write by index, or to no tensor")
     plan = plan_of(function, rule.rule, args, kwargs)
     if plan.requires_grad:

@@ -8,6 +8,7 @@ import torch
 from ..errors import TracedValueError, user_location
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..rules.rule import Reflected
+from ..rules.tags import Tag
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
@@ -16,7 +17,7 @@ from ..translation import current
 
 __all__ = ["Selected", "apply_elementwise", "is_same_mask", "map_rows", "select"]
 
-_SUMS, _MULTIPLES = {"add", "sub", "neg", "positive"}, {"mul", "div"}  # rules that have no singularities
+_MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
 
 class Selected(torch.Tensor):
@@ -141,6 +142,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _has_poles(rule, args: tuple) -> bool:
-    if rule.name in _MULTIPLES and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
+    """Whether a rule may have infinite derivatives, or values, at some values of its operands."""
+    if not rule.tags.isdisjoint(_MULTIPLES) and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
         return any(isinstance(x, torch.Tensor) for x in args[1:])
-    return rule.name not in _SUMS
+    return Tag.LINEAR not in rule.tags

@@ -13,6 +13,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..rules.formats import like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, is_integral
 from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
@@ -50,7 +51,7 @@ def _times(operand, factor):
     return mul(operand, like(operand, factor))
 
 
-@implements(torch.add, promote=_scaled_promotion, fits=("alpha",))
+@implements(torch.add, promote=_scaled_promotion, fits=("alpha",), tags=[Tag.LINEAR])
 def add(input, other, *, alpha=1):
     other = _scaled(other, alpha)
     return lax.bitwise_or(input, other) if input.dtype == bool else lax.add(input, other)
@@ -66,17 +67,26 @@ def _subtracted_dtypes(input, other, *, alpha=1):
             )
 
 
-@implements(torch.sub, torch.subtract, promote=_scaled_promotion, takes=_subtracted_dtypes, fits=("alpha",))
+@implements(
+    torch.sub, torch.subtract, promote=_scaled_promotion, takes=_subtracted_dtypes, fits=("alpha",), tags=[Tag.LINEAR]
+)
 def sub(input, other, *, alpha=1):
     return lax.sub(input, _scaled(other, alpha))
 
 
-@implements(torch.rsub, torch.Tensor.__rsub__, promote=_scaled_promotion, takes=_subtracted_dtypes, fits=("alpha",))
+@implements(
+    torch.rsub,
+    torch.Tensor.__rsub__,
+    promote=_scaled_promotion,
+    takes=_subtracted_dtypes,
+    fits=("alpha",),
+    tags=[Tag.LINEAR],
+)
 def rsub(input, other, *, alpha=1):
     return sub(other, input, alpha=alpha)
 
 
-@default_once(torch.mul, torch.multiply)
+@default_once(torch.mul, torch.multiply, tags=[Tag.PRODUCT])
 def mul(input, other):
     return lax.bitwise_and(input, other) if input.dtype == bool else lax.mul(input, other)
 
@@ -120,7 +130,14 @@ def _check_rounded_divisor(input, other, *, rounding_mode=None) -> None:
     _check_divisor(input, other, rounding_mode=rounding_mode)
 
 
-@implements(torch.div, torch.divide, promote=_division, takes=_dividend_dtypes, check=_check_rounded_divisor)
+@implements(
+    torch.div,
+    torch.divide,
+    promote=_division,
+    takes=_dividend_dtypes,
+    check=_check_rounded_divisor,
+    tags=[Tag.QUOTIENT],
+)
 def div(input, other, *, rounding_mode=None):
     if rounding_mode is None:
         return lax.div(input, other)

@@ -258,7 +258,7 @@ def _expect_choice(condition, input, other):
     return (condition, input, other), {}
 
 
-@exact(aten.where, unpromoted=1, prepare=_expect_choice)
+@exact(aten.where, unpromoted=1, prepare=_expect_choice, tags=[Tag.LINEAR])
 def where_(condition, input, other):
     return where(truth(condition), input, other)
 

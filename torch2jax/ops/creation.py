@@ -360,7 +360,7 @@ def new_empty_strided(self, size, stride, *, dtype=None, device=None, **options)
     return empty_strided(size, stride, **_new(self, dtype, device), **options)
 
 
-@factory(Tensor.new_tensor)
+@factory(Tensor.new_tensor, tags=[Tag.DATA])
 def new_tensor(self, data, *, dtype=None, device=None, **options):
     # As PyTorch: a tensor keeps its dtype, other data take that of `self`.
     if not isinstance(data, torch.Tensor):
@@ -371,7 +371,7 @@ def new_tensor(self, data, *, dtype=None, device=None, **options):
 # From data.
 
 
-@factory(torch.tensor)
+@factory(torch.tensor, tags=[Tag.DATA])
 def tensor(data, *, dtype=None, device=None, requires_grad=False):
     result = _from_data(data, dtype)
     if device is not None:
@@ -431,7 +431,7 @@ def _owned(made: Tensor) -> Torchish:
     return constant(made, device=label_of(None))
 
 
-@factory(torch.as_tensor)
+@factory(torch.as_tensor, tags=[Tag.DATA])
 def as_tensor(data, dtype=None, device=None):
     if isinstance(data, Item) or not isinstance(data, (torch.Tensor, jax.Array)):
         if not isinstance(data, np.ndarray):
@@ -469,7 +469,7 @@ def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
     return set_requires_grad(result, True) if requires_grad else result
 
 
-@factory(torch.asarray)
+@factory(torch.asarray, tags=[Tag.DATA])
 def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
     if copy is False:
         _expect_memory(obj, dtype)
@@ -515,7 +515,7 @@ def _expect_memory(obj, dtype: torch.dtype | None) -> None:
 
 
 @_reads_memory("from_numpy")
-@factory(torch.from_numpy)
+@factory(torch.from_numpy, tags=[Tag.DATA])
 def from_numpy(ndarray):
     return as_tensor(ndarray)
 

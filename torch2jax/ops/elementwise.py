@@ -7,6 +7,7 @@ import torch
 from jax import lax
 
 from ..rules.registry import implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
 from .arrays import cast, has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where, widened
 from .comparison import at_least, at_most
@@ -102,7 +103,7 @@ def frac(input):
     return lax.sub(input, trunc(input))
 
 
-@exact(torch.neg, torch.negative)
+@exact(torch.neg, torch.negative, tags=[Tag.LINEAR])
 def neg(input):
     if input.dtype == bool:
         raise RuntimeError(
@@ -112,7 +113,7 @@ def neg(input):
     return lax.neg(input)
 
 
-@exact(torch.positive, takes=NUMBERS)
+@exact(torch.positive, takes=NUMBERS, tags=[Tag.LINEAR])
 def positive(input):
     return input
 

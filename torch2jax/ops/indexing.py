@@ -13,6 +13,7 @@ from jax import lax
 
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, type_name
 from ..tensors.scalars import held_number
@@ -340,7 +341,9 @@ class _Elements:
         return reshape(result, self.input_shape)
 
 
-@implements(torch.gather, check=_check_elements, prepare=_unexpanded, exact_out=True)
+@implements(
+    torch.gather, check=_check_elements, prepare=_unexpanded, exact_out=True, tags=[Tag.LINEAR, Tag.READS_BY_INDEX]
+)
 def gather(input, dim, index, *, sparse_grad=False, shape=None, windows=()):
     if index.size == 0:
         return lax.full(index.shape if shape is None else shape, 0, input.dtype)
@@ -353,7 +356,14 @@ def _scatter(combine: Callable, input, dim, index, src, **expansion):
     return _Elements("scatter", input, dim, index, **expansion).scatter(combine, src)
 
 
-@implements(torch.scatter, aten.scatter, check=_check_elements, prepare=_unexpanded, fits=("src", "value"))
+@implements(
+    torch.scatter,
+    aten.scatter,
+    check=_check_elements,
+    prepare=_unexpanded,
+    fits=("src", "value"),
+    tags=[Tag.WRITES_BY_INDEX],
+)
 def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None, windows=()):
     if reduce not in (None, "add", "multiply"):
         raise RuntimeError(f"reduce argument must be either add or multiply, but got {reduce!r}")
@@ -361,7 +371,7 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None, shape=None,
     return _scatter(combine, input, dim, index, value if src is None else src, shape=shape, windows=windows)
 
 
-@implements(torch.scatter_add, check=_check_elements, prepare=_unexpanded)
+@implements(torch.scatter_add, check=_check_elements, prepare=_unexpanded, tags=[Tag.WRITES_BY_INDEX])
 def scatter_add(input, dim, index, src, *, shape=None, windows=()):
     return _scatter(_add, input, dim, index, src, shape=shape, windows=windows)
 
@@ -371,7 +381,14 @@ def _reducible(input, dim, index, src, reduce, **_):
     return {"mean": NUMBERS, "amax": REALS_AND_BOOL, "amin": REALS_AND_BOOL}.get(reduce)
 
 
-@implements(torch.scatter_reduce, aten.scatter_reduce, takes=_reducible, check=_check_elements, prepare=_unexpanded)
+@implements(
+    torch.scatter_reduce,
+    aten.scatter_reduce,
+    takes=_reducible,
+    check=_check_elements,
+    prepare=_unexpanded,
+    tags=[Tag.WRITES_BY_INDEX],
+)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=None, windows=()):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _scatter(combine, input, dim, index, src, shape=shape, windows=windows)
@@ -402,7 +419,7 @@ def _check_flat(input, indices, dim=None):
         expect_within(indices, input.numel(), 0, error=RuntimeError)
 
 
-@implements(torch.take_along_dim, check=_check_flat, prepare=_broadcast_along)
+@implements(torch.take_along_dim, check=_check_flat, prepare=_broadcast_along, tags=[Tag.READS_BY_INDEX])
 def take_along_dim(input, indices, dim=None, *, shape=None, windows=(), wraps=True):
     _expect_index(indices, "take_along_dim", long=True)
     if wraps and indices.size:  # around, as often as need be
@@ -489,7 +506,9 @@ def _put_block(along: _Along, operand, updates, indices):
     return lax.dynamic_update_slice(operand, updates, corner, allow_negative_indices=False)
 
 
-@implements(torch.index_select, check=_check_selected, prepare=_slice_where_known)
+@implements(
+    torch.index_select, check=_check_selected, prepare=_slice_where_known, tags=[Tag.LINEAR, Tag.READS_BY_INDEX]
+)
 def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
@@ -499,14 +518,14 @@ def index_select(input, dim, index):
     return selected if input.ndim else reshape(selected, ())
 
 
-@implements(torch.index_add, fits=("alpha",), check=_check_rows)
+@implements(torch.index_add, fits=("alpha",), check=_check_rows, tags=[Tag.WRITES_BY_INDEX])
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
         source = (lax.bitwise_and if source.dtype == bool else lax.mul)(source, like(source, alpha))
     return _Rows(input, dim, index).scatter(_add, source, "index_add")
 
 
-@implements(torch.index_copy, check=_check_rows, prepare=_slice_where_known)
+@implements(torch.index_copy, check=_check_rows, prepare=_slice_where_known, tags=[Tag.WRITES_BY_INDEX])
 def index_copy(input, dim, index, source):
     if source.ndim == 0 and input.ndim == 1:
         source = at_least_1d(source)
@@ -529,6 +548,7 @@ def _prepare_fill(input, dim, index, value):
     fits=("value",),
     check=functools.partial(_check_rows, negative=True),
     prepare=_prepare_fill,
+    tags=[Tag.WRITES_BY_INDEX, Tag.INTO_EXPANDED],
 )
 def index_fill(input, dim, index, value):
     if np.ndim(value):
@@ -544,7 +564,7 @@ def index_fill(input, dim, index, value):
     return where(filled, _as_dtype(value, input.dtype), input)
 
 
-@implements(torch.index_reduce, takes=REALS, check=_check_rows)
+@implements(torch.index_reduce, takes=REALS, check=_check_rows, tags=[Tag.WRITES_BY_INDEX])
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
     return _Rows(input, dim, index).scatter(combine, source, "index_reduce")
@@ -572,7 +592,7 @@ def _flat_index(input, index, name: str):
     return from_front(reshape(index, (index.size,)), input.size)
 
 
-@implements(torch.take, check=_check_taken)
+@implements(torch.take, check=_check_taken, tags=[Tag.READS_BY_INDEX])
 def take(input, index):
     if index.size == 0:
         return lax.full(index.shape, 0, input.dtype)
@@ -580,7 +600,7 @@ def take(input, index):
     return reshape(_Along(0, ()).gather(flat, _flat_index(input, index, "take")), index.shape)
 
 
-@implements(torch.Tensor.put, torch.put, check=_check_taken)
+@implements(torch.Tensor.put, torch.put, check=_check_taken, tags=[Tag.WRITES_BY_INDEX])
 def put(input, index, source, accumulate=False):
     same_dtype(input, source, "put_")
     if index.size != source.size:
@@ -617,7 +637,7 @@ def _check_mask(mask, name: str) -> None:
         raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {dtype}")
 
 
-@implements(torch.masked_fill, fits=("value",))
+@implements(torch.masked_fill, fits=("value",), tags=[Tag.INTO_EXPANDED])
 def masked_fill(input, mask, value):
     _check_mask(mask, "masked_fill")
     if np.ndim(value):
@@ -659,13 +679,13 @@ def masked_select(input, mask, *, out=None):
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, but got {mask.dtype}")
     input, mask = torch.broadcast_tensors(*torch.atleast_1d(input, mask))
     result = input[mask]
-    return result if out is None else write_out(result, out, (input, mask), name="masked_select")
+    return result if out is None else write_out(result, out, (input, mask), by_index=True)
 
 
 # From values to indices: the shapes depend on data.
 
 
-@implements(torch.nonzero, concrete=True, dtype=torch.int64)
+@implements(torch.nonzero, concrete=True, dtype=torch.int64, tags=[Tag.READS_BY_INDEX])
 def nonzero(input, *, as_tuple=False):
     if as_tuple:
         return tuple(jnp.asarray(index) for index in np.nonzero(np.atleast_1d(input)))

@@ -11,6 +11,7 @@ from jax import lax
 from torch.utils import _pytree as pytree
 
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
 from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_half, like
@@ -20,7 +21,7 @@ multiplied = functools.partial(implements, takes=NUMBERS)
 GROUPED: Takes = HALF | {torch.float32}
 
 
-@multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__)
+@multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__, tags=[Tag.PRODUCT])
 def matmul(input, other):
     """The product of stacks of matrices (or vectors) under the broadcasting rules of ``torch.matmul``."""
     if input.ndim == 0 or other.ndim == 0:
@@ -118,13 +119,13 @@ def _check_ndim(function: str, **operands) -> None:
             raise RuntimeError(f"{function}: {name} must be {kind}, but got a {array.ndim}D tensor")
 
 
-@multiplied(torch.mm)
+@multiplied(torch.mm, tags=[Tag.PRODUCT])
 def mm(input, mat2):
     _check_ndim("mm", self=(input, 2), mat2=(mat2, 2))
     return _product(input, mat2)
 
 
-@multiplied(torch.bmm)
+@multiplied(torch.bmm, tags=[Tag.PRODUCT])
 def bmm(input, mat2):
     return _products(input, mat2)
 
@@ -152,13 +153,13 @@ def _int_mm(input, mat2):
     return lax.dot_general(input, mat2, (((1,), (0,)), ((), ())), preferred_element_type=np.int32)
 
 
-@multiplied(torch.mv)
+@multiplied(torch.mv, tags=[Tag.PRODUCT])
 def mv(input, vec):
     _check_ndim("mv", input=(input, 2), vec=(vec, 1))
     return _product(input, vec)
 
 
-@multiplied(torch.dot)
+@multiplied(torch.dot, tags=[Tag.PRODUCT])
 def dot(input, tensor):
     if input.ndim != 1 or tensor.ndim != 1:
         raise RuntimeError(f"1D tensors expected, but got {input.ndim}D and {tensor.ndim}D tensors")
@@ -222,7 +223,7 @@ def _added(input, multiply, left, right, beta, alpha):
     return cast(lax.add(input, product), left.dtype)
 
 
-@added(torch.addmm)
+@added(torch.addmm, tags=[Tag.PRODUCT])
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     _check_ndim("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     return _added(input, _product, mat1, mat2, beta, alpha)
@@ -234,7 +235,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1):
     return _added(input, _product, mat, vec, beta, alpha)
 
 
-@added(torch.baddbmm)
+@added(torch.baddbmm, tags=[Tag.PRODUCT])
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return _added(input, _products, batch1, batch2, beta, alpha)
 

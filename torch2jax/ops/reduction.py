@@ -69,13 +69,13 @@ def in_dtype(input, dtype: torch.dtype | None):
 # Sums and products.
 
 
-@implements(torch.sum, dtype=integers_to_int64)
+@implements(torch.sum, dtype=integers_to_int64, tags=[Tag.LINEAR])
 def sum(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), in_dtype(input, dtype)
     return kept(cast(lax.reduce_sum(widened(array), axes), array.dtype), axes, keepdim)
 
 
-@implements(torch.mean, takes=INEXACT, dtype=lambda *_, dtype=None, **__: dtype)
+@implements(torch.mean, takes=INEXACT, dtype=lambda *_, dtype=None, **__: dtype, tags=[Tag.LINEAR])
 def mean(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), input if dtype is None else cast(input, canonical(dtype))
     return kept(cast(_mean(widened(array), axes), array.dtype), axes, keepdim)

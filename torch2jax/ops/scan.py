@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from ..rules.registry import implements
+from ..rules.tags import Tag
 from ..tensors.dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
 from .arithmetic import sum_of_powers
 from .arrays import axis_of, cast, is_complex, widened
@@ -24,7 +25,7 @@ def _accumulated_dtypes(input, dim, *, dtype=None):
     return None if dtype is None else NUMBERS  # bool alone becomes int64
 
 
-@implements(torch.cumsum, takes=_accumulated_dtypes, dtype=integers_to_int64)
+@implements(torch.cumsum, takes=_accumulated_dtypes, dtype=integers_to_int64, tags=[Tag.LINEAR])
 def cumsum(input, dim, *, dtype=None):
     return _scan(lax.cumsum, in_dtype(input, dtype), dim)
 

@@ -12,6 +12,7 @@ from ..rules.formats import as_joined
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
+from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..translation import current
@@ -51,7 +52,13 @@ def _joined_dtype(tensors, dim=0, **_):
 
 
 @implements(
-    torch.cat, torch.concat, torch.concatenate, dtype=_joined_dtype, channels_last=("follow", 4), strides=as_joined
+    torch.cat,
+    torch.concat,
+    torch.concatenate,
+    dtype=_joined_dtype,
+    channels_last=("follow", 4),
+    strides=as_joined,
+    tags=[Tag.LINEAR, Tag.READS_BY_INDEX],
 )
 def cat(tensors, dim=0, *, channels_last=False):
     if not tensors:
@@ -83,7 +90,7 @@ def _check_joinable(arrays, dim: int) -> None:
                 )
 
 
-@implements(torch.stack, dtype=_joined_dtype)
+@implements(torch.stack, dtype=_joined_dtype, tags=[Tag.LINEAR, Tag.READS_BY_INDEX])
 def stack(tensors, dim=0):
     if not tensors:
         raise RuntimeError("stack expects a non-empty TensorList")
@@ -102,7 +109,7 @@ def stack(tensors, dim=0):
 # Repeating.
 
 
-@implements(torch.Tensor.repeat, aten.repeat)
+@implements(torch.Tensor.repeat, aten.repeat, tags=[Tag.LINEAR])
 def repeat(input, *repeats, **named):
     counts = _listed(repeats, named)
     if len(counts) < input.ndim:
@@ -186,7 +193,7 @@ def _repeat_each(array, repeats: int, dim: int):
 # Rearranging.
 
 
-@implements(torch.roll)
+@implements(torch.roll, tags=[Tag.LINEAR])
 def roll(input, shifts, dims=()):
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
@@ -210,7 +217,7 @@ def _roll_one(array, shift: int, dim: int):
     return lax.concatenate([last, lax.slice_in_dim(array, 0, size - shift, axis=dim)], dim)
 
 
-@implements(torch.flip, torch.Tensor.flip, aten.flip)
+@implements(torch.flip, torch.Tensor.flip, aten.flip, tags=[Tag.LINEAR])
 def flip(input, *dims, **named):
     dims = _listed(dims, named)
     return lax.rev(input, axes_of(input, dims)) if dims and input.ndim else input
@@ -235,19 +242,19 @@ def _check_matrix(input, name: str) -> None:
         raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions, got {input.ndim}")
 
 
-@implements(torch.tril)
+@implements(torch.tril, tags=[Tag.LINEAR])
 def tril(input, diagonal=0):
     _check_matrix(input, "tril")
     return _keep(input, lax.le(_difference(*input.shape[-2:]), np.int32(diagonal)))
 
 
-@implements(torch.triu)
+@implements(torch.triu, tags=[Tag.LINEAR])
 def triu(input, diagonal=0):
     _check_matrix(input, "triu")
     return _keep(input, lax.ge(_difference(*input.shape[-2:]), np.int32(diagonal)))
 
 
-@implements(torch.diag_embed)
+@implements(torch.diag_embed, tags=[Tag.LINEAR])
 def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     if input.ndim == 0:
         raise RuntimeError("diag_embed: expected a tensor of at least one dimension, but got a 0-d tensor")

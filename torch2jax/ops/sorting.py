@@ -84,7 +84,7 @@ def _order(input, axis: int):
     return _sort(lax.stop_gradient(input), axis, descending=False)[1]
 
 
-@implements(torch.kthvalue, takes=REALS, dtype=values_and_indices, has_own_values=True)
+@implements(torch.kthvalue, takes=REALS, dtype=values_and_indices, has_own_values=True, tags=[Tag.READS_BY_INDEX])
 def kthvalue(input, k, dim=-1, keepdim=False):
     axis = axis_of(input, dim)
     if not 1 <= k <= (input.shape[axis] if input.ndim else 1):

@@ -55,7 +55,7 @@ class _Fixed:
 # Scalar tensors as indices. PyTorch would ask for their values; those that are unknown become views instead.
 
 
-@implements_tensors(Tensor.__getitem__, tags=[Tag.INDEXES])
+@implements_tensors(Tensor.__getitem__, tags=[Tag.INDEXES, Tag.DATA])
 def _getitem(self, index):
     element = known_element(self, index)
     if element is not None:
@@ -71,7 +71,7 @@ def _is_all(item) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item.start is item.stop is item.step is None)
 
 
-@implements_tensors(Tensor.__setitem__, tags=[Tag.WRITES])
+@implements_tensors(Tensor.__setitem__, tags=[Tag.WRITES, Tag.DATA])
 def _setitem(self, index, value):
     if type(value) in (int, float, bool):
         element = known_element(self, index)
@@ -361,7 +361,7 @@ def _result_shape(shape, entries) -> tuple[int, ...]:
     return (*together, *(size for dim, size in enumerate(shape) if dim not in at))
 
 
-@implements(aten.index, aten._unsafe_index, prepare=_prepare_read)
+@implements(aten.index, aten._unsafe_index, prepare=_prepare_read, tags=[Tag.LINEAR])
 def index(input, indices, *, negative=()):
     region = _region(indices)
     if region is not None:
@@ -373,7 +373,9 @@ def index(input, indices, *, negative=()):
     return input.at[entries].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-@implements(torch.index_put, aten._unsafe_index_put, prepare=_prepare_write)
+@implements(
+    torch.index_put, aten._unsafe_index_put, prepare=_prepare_write, tags=[Tag.WRITES_BY_INDEX, Tag.INTO_EXPANDED]
+)
 def index_put(input, indices, values, accumulate=False, *, negative=()):
     mask = _only_mask(indices)
     if mask is not None:

@@ -17,12 +17,12 @@ from ..tensors.known import defer
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish, resize
 from ..translation import current
+from .keywords import Names
 from .operands import lift
 from .pointwise import cast
 from .tags import Tag
 
 __all__ = [
-    "BY_INDEX",
     "InPlace",
     "WithFlag",
     "check_cast",
@@ -52,24 +52,17 @@ class InPlace:
     def __call__(self, args: tuple, kwargs: dict):
         target, operands = lift(args[0]), (*args[1:], *kwargs.values())
         dims = []
-        if self.name in _INTO_EXPANDED and not _accumulates(self.name, args, kwargs):
+        if Tag.INTO_EXPANDED in self.tags and not _accumulates(self.names, args, kwargs):
             dims = _expanded_dims(target)
         with torch._C.DisableTorchFunction():
             if not dims:
                 _expect_no_overlap(target)
-            _expect_no_overlap_with(target, operands, fully=self.name in BY_INDEX and not _is_mask(operands[:1]))
+            fully = Tag.WRITES_BY_INDEX in self.tags and not _is_mask(operands[:1])
+            _expect_no_overlap_with(target, operands, fully=fully)
         value = current().run_rule(self._functional, self.rule, args, kwargs)
         if dims:
             value = _as_expanded(target, value, dims, self.name)
         return _write(args[0], value)
-
-
-# What PyTorch writes one element after the other, and so refuses to write to an operand.
-BY_INDEX = frozenset(
-    ("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "put_")
-    + ("scatter_", "scatter_add_", "scatter_reduce_")
-    + ("cat", "gather", "index_select", "kthvalue", "masked_select", "nonzero", "stack", "take", "take_along_dim")
-)
 
 
 def _is_mask(operands: tuple) -> bool:
@@ -78,12 +71,10 @@ def _is_mask(operands: tuple) -> bool:
     return len(indices) == 1 and isinstance(indices[0], torch.Tensor) and indices[0].dtype in (torch.bool, torch.uint8)
 
 
-# What PyTorch writes to expanded tensors, with a warning; others it refuses.
-_INTO_EXPANDED = ("index_fill_", "index_put_", "masked_fill_")
-
-
-def _accumulates(name: str, args: tuple, kwargs: dict) -> bool:
-    return name == "index_put_" and bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
+def _accumulates(names: Names, args: tuple, kwargs: dict) -> bool:
+    """Whether a call wants to add to what it writes to."""
+    place = names.places.index("accumulate") if "accumulate" in names.places else len(args)
+    return bool(args[place] if place < len(args) else kwargs.get("accumulate", False))
 
 
 def _expanded_dims(tensor: Torchish) -> list[int]:
@@ -337,12 +328,12 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
     return kwargs
 
 
-def write_out(result, out, operands=(), *, exact: bool = False, name: str = ""):
-    """Writes what the rule `name` gave into the ``out=`` argument, which takes its shape, and returns that.
+def write_out(result, out, operands=(), *, exact: bool = False, by_index: bool = False):
+    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
 
-    With `exact` it must have the dtype of what is written, else one that this casts to.
+    With `exact` it must have the dtype of what is written, else one that this casts to. With `by_index` it must share
+    no memory with the operands, as those that are read one element after the other.
     """
-    by_index = name in BY_INDEX
     if isinstance(result, (tuple, list)):
         if isinstance(out, torch.Tensor):
             raise RuntimeError(f"got one tensor as out; wanted {len(result)}, or no out")

@@ -10,11 +10,11 @@ import torch
 from ..tensors.dtypes import default_dtype, dtype_j2t, dtype_t2j, is_integral
 from ..translation import current
 from .promotion import Promotion
+from .tags import Tag
 
 __all__ = ["has_numpys", "number_of", "without_numpys"]
 
 _KINDS = frozenset((np.ndarray, *np.sctypeDict.values()))
-_OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "from_numpy", "new_tensor", "__getitem__", "__setitem__"))
 _REFLECTED = frozenset(f"__r{name}__" for name in ("sub", "pow", "floordiv", "mod", "lshift", "rshift", "matmul"))
 _DIVISIONS = ("__rdiv__", "__rtruediv__")
 _TO_FLOAT = (Promotion.INT_TO_FLOAT, Promotion.INT_TO_FLOAT_ONCE)
@@ -44,13 +44,13 @@ def without_numpys(function: Callable, rule: Any, args: tuple, kwargs: dict) -> 
     Raises:
         TypeError: a function, in-place form or reflected operator has an array for an operand.
     """
-    if rule.name in _OF_DATA:
+    if Tag.DATA in rule.tags:
         return args, kwargs
     args = tuple([number_of(x) if isinstance(x, np.generic) else x for x in args])
     kwargs = {key: number_of(x) if isinstance(x, np.generic) else x for key, x in kwargs.items()}
     if rule.elementwise and any(isinstance(x, np.ndarray) for x in args):
         name = getattr(function, "__name__", rule.name)
-        is_in_place = rule.name.endswith("_") and not rule.name.endswith("__")
+        is_in_place = Tag.WRITES in rule.tags
         if isinstance(function, types.BuiltinFunctionType) or name in _REFLECTED or is_in_place:
             place = next(i for i, x in enumerate(args) if isinstance(x, np.ndarray))
             wanted = rule.names.places[place] if place < len(rule.names.places) else place

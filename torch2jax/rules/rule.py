@@ -201,7 +201,8 @@ class ArrayRule:
         """Writes the result of a call with these arguments into its ``out`` argument."""
         with torch._C.DisableTorchFunction():
             self._expect_no_gradients(result, out)
-            return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, name=self.name)
+            by_index = Tag.READS_BY_INDEX in self.tags
+            return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
 
     def _expect_no_gradients(self, result, out) -> None:
         """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""

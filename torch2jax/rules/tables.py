@@ -16,6 +16,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..hints import nearest
+from ..tensors import history
 from ..tensors.dtypes import Takes
 from .forward import replace_forward
 from .inplace import InPlace, WithFlag
@@ -128,6 +129,7 @@ class Rules:
             self._expect_new(functions, body, replace)
             name = name_of(functions[0])
             rule = ArrayRule(body, name, told)
+            _note_derivatives(rule)
             for function in functions:
                 self._add_family(function, rule)
             return body
@@ -320,6 +322,11 @@ def name_of(function) -> str:
     return function.__name__
 
 
+_DERIVATIVES = (
+    (Tag.LINEAR, history.LINEAR),
+    (Tag.PRODUCT, history.PRODUCTS),
+    (Tag.QUOTIENT, history.QUOTIENTS),
+)
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -345,6 +352,14 @@ def _expect_operator(name: str) -> None:
     names = {x.partition(".")[0] for x in torch._C._dispatch_get_all_op_names() if x.startswith(namespace + "::")}
     if names and name not in names:
         raise ValueError(f"implements got the name {name!r}, which no operator bears{nearest(name, sorted(names))}")
+
+
+def _note_derivatives(rule: ArrayRule) -> None:
+    for tag, names in _DERIVATIVES:
+        if tag in rule.tags:
+            names.add(rule.name)
+            if tag is not Tag.LINEAR and len(rule.names.places) == 2:
+                history.OF_TWO.add(rule.name)
 
 
 def _is_same(before: Callable, body: Callable) -> bool:

@@ -18,15 +18,22 @@ class Tag(Enum):
 
     AUTOGRAD = "asks how a tensor came about, or begins to note that"
     CONVERTS = "gives its first tensor, or a new one of another dtype"
+    DATA = "takes NumPy's arrays and numbers for data, not for operands"
     FACTORY = "makes a new tensor, also of no other"
     FRESH = "gives new tensors, which share no memory with those that it takes"
+    INTO_EXPANDED = "writes in place also to tensors that are expanded, with a warning"
     INDEXES = "gives a view, or a new tensor where a tensor tells the elements"
+    LINEAR = "is linear in all tensors that it takes together"
+    PRODUCT = "is linear in each of the tensors that it takes"
+    QUOTIENT = "is linear in the first tensor that it takes, and singular in the others"
     RANDOM = "draws random numbers, or may"
+    READS_BY_INDEX = "reads one element after the other, so that ``out=`` may share no memory with what it reads"
     READS = "gives Python's numbers, of values"
     SHARES = "lets its first tensor have the memory of another"
     UNINITIALIZED = "gives memory that is to be written"
     VIEW = "gives views, though its schema does not say so"
     WRITES = "writes values to its first tensor, and to no other"
+    WRITES_BY_INDEX = "writes in place one element after the other, to no memory that it reads"
     WRITES_OTHERS = "writes values to other tensors than its first, or to several"
 
 

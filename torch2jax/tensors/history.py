@@ -17,6 +17,10 @@ from ..abandoning import Abandoned
 from ..translation import current
 
 __all__ = [
+    "LINEAR",
+    "OF_TWO",
+    "PRODUCTS",
+    "QUOTIENTS",
     "UNRECORDED",
     "NeedsTape",
     "Node",
@@ -54,24 +58,26 @@ def next_node() -> int:
     return next(_numbers)
 
 
-# Operations that are linear in all they take, and in each of what they take.
-_LINEAR = frozenset(
-    ("CopySlices", "Clone", "ToCopy", "View", "add", "cat", "cumsum", "diag_embed", "flip", "gather", "index")
-    + ("index_select", "mean", "neg", "pad", "repeat", "roll", "rsub", "stack", "sub", "sum", "tril", "triu", "where")
-)
-_PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mul", "mv"))
-_OF_TWO = frozenset(("bmm", "div", "dot", "matmul", "mm", "mul", "mv"))
+# What the derivatives of operations depend on. Rules that are tagged so are noted here, by their names.
+LINEAR = {"CopySlices", "Clone", "ToCopy", "View"}
+"""Operations that are linear in all they take: their derivatives depend on nothing."""
+PRODUCTS: set[str] = set()
+"""Those that are linear in each of what they take: on the others."""
+QUOTIENTS: set[str] = set()
+"""Those that are linear in the first: with respect to that on the others, else on all."""
+OF_TWO: set[str] = set()
+"""The products and quotients that take no third, of which PyTorch keeps one where the other requires grad."""
 
 
 def _uses(operation: str, place: int, other: int) -> bool:
-    if operation in _PRODUCTS or (operation == "div" and place == 0):
+    if operation in PRODUCTS or (operation in QUOTIENTS and place == 0):
         return place != other
-    return operation not in _LINEAR
+    return operation not in LINEAR
 
 
 def saves(operation: str, other: int, places: Iterable[int]) -> bool:
     """Whether PyTorch surely keeps an operand for the derivatives with respect to others."""
-    return operation in _OF_TWO and any(_uses(operation, place, other) for place in places)
+    return operation in OF_TWO and any(_uses(operation, place, other) for place in places)
 
 
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ from jax import lax
 from ...rules.inplace import check_cast
 from ...rules.registry import implements
 from ...rules.rule import of_metadata
+from ...rules.tags import Tag
 from ...tensors.dtypes import NUMBERS, canonical
 from ..arrays import cast
 from ..views import reshape
@@ -30,7 +31,7 @@ def _with_bias_as_added(input, weight, bias=None):
     return (input, weight, bias), {}
 
 
-@implements(torch.nn.functional.linear, prepare=_with_bias_as_added, takes=NUMBERS)
+@implements(torch.nn.functional.linear, prepare=_with_bias_as_added, takes=NUMBERS, tags=[Tag.PRODUCT])
 def linear(input, weight, bias=None):
     _check_linear(input, weight)
     rows = input if input.ndim <= 2 else _rows(input)

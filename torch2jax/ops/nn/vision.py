@@ -11,6 +11,7 @@ from jax import lax
 
 from ...rules.formats import as_input
 from ...rules.registry import implements
+from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, NUMBERS
 from ...tensors.scalars import expect_fits, held_number
 from ..arrays import is_inexact, like, where, widened
@@ -33,7 +34,9 @@ def _padded_strides(shape, input, pad, mode="constant", value=None):
     return None if mode == "circular" else as_input(shape, input)
 
 
-@implements(F.pad, _nn.pad, takes=_padded_dtypes, channels_last=("follow", 4), strides=_padded_strides)
+@implements(
+    F.pad, _nn.pad, takes=_padded_dtypes, channels_last=("follow", 4), strides=_padded_strides, tags=[Tag.LINEAR]
+)
 def pad(input, pad, mode="constant", value=None, *, channels_last=False):
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise RuntimeError(
