@@ -1,5 +1,7 @@
 """Arguments by keyword, by PyTorch's names for them and by numpy's."""
 
+import inspect
+
 import jax
 import pytest
 import torch
@@ -67,3 +69,12 @@ def test_names_of_a_body():
     assert names.placed(torch.addmm, (), {"mat1": 2, "x": 1}) == ((1, 2), {})
     assert names.placed(torch.addmm, (), {"mat1": 2, "mat2": 3}) == ((), {"second": 2, "option": 3})
     assert names.placed(torch.addmm, (1,), {"strange": 2}) == ((1,), {"strange": 2})
+
+
+def _spread(first, /, second, *rest, third=1, **more): ...
+
+
+@pytest.mark.parametrize("body", [_spread, lambda: 0, lambda x, *, flag: x, lambda *x: x, lambda **x: x])
+def test_names_of_a_function_are_those_of_its_signature(body):
+    parameters = list(inspect.signature(body).parameters.values())
+    assert Names.of(body, ("out",)) == Names.of_parameters(parameters, ("out",))

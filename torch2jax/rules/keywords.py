@@ -30,9 +30,15 @@ class Names(NamedTuple):
     """Whether it takes any more by keyword."""
 
     @classmethod
-    def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "Names":
-        """Those of a function, after some that are skipped; and others that the rule itself takes by keyword."""
-        return cls.of_parameters(list(inspect.signature(body).parameters.values())[skipped:], known)
+    def of(cls, body: Callable, known: Iterable[str] = ()) -> "Names":
+        """Those of a function, and others that the rule itself takes by keyword."""
+        if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
+            code = body.__code__
+            end = code.co_argcount + code.co_kwonlyargcount
+            places, options = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
+            spreads, is_open = (bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+            return cls(places, options, frozenset((*places, *options, *known)), spreads, is_open)
+        return cls.of_parameters(list(inspect.signature(body).parameters.values()), known)
 
     @classmethod
     def of_parameters(cls, parameters: list[inspect.Parameter], known: Iterable[str] = ()) -> "Names":
