@@ -14,7 +14,7 @@ from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned
 from .report import Report
-from .turns import Misfit, Surroundings, fitted
+from .turns import Misfit, Surroundings, fitted, own_array
 from .windows import Joined, Part, part_made_by, stacks
 
 __all__ = ["LEAST", "TURNS", "has_loops", "rolled"]
@@ -46,7 +46,7 @@ def rolled(
     if len(program.statements) < least:
         return None
     likeness = Likeness()
-    if longest_run(likeness.numbers(program.statements), turns, least) is None or _has_symbols(program):
+    if not _may_have_loops(program.statements, constants, report, likeness, turns, least):
         return None
     roller = _Roller(merged(pruned(program), likeness), constants, report, likeness, turns, least)
     return roller.result()
@@ -55,16 +55,44 @@ def rolled(
 def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> bool:
     """Whether equations, whose results may all be used, have turns that are loops."""
     likeness = Likeness()
-    program = Program(list(steps), [])
-    if longest_run(likeness.numbers(steps), TURNS, LEAST) is None or _has_symbols(program):
+    report = Report(is_silent=True)
+    if not _may_have_loops(steps, constants, report, likeness, TURNS, LEAST):
         return False
-    program = merged(program, likeness)
-    return _Roller(program, constants, Report(is_silent=True), likeness, TURNS, LEAST).roll() > 0
+    program = merged(Program(list(steps), []), likeness)
+    return _Roller(program, constants, report, likeness, TURNS, LEAST).roll() > 0
 
 
-def _has_symbols(program: Program) -> bool:
+def _may_have_loops(
+    steps: Sequence[JaxprEqn],
+    constants: Mapping[Var, Any],
+    report: Report,
+    likeness: Likeness,
+    turns: int,
+    least: int,
+) -> bool:
+    """Whether turns are alike whose arrays may be those of a loop, which is soon seen."""
+    numbers = likeness.numbers(steps)
+    parts: dict[Var, Part] | None = None
+    while (run := longest_run(numbers, turns, least)) is not None:
+        parts = _parts(steps) if parts is None else parts
+        found = own_array(*_last_turns(steps, run), parts, constants)
+        if found is None:
+            return not _has_symbols(steps)
+        report.left([steps[run.start : run.start + run.period]] * run.turns, found)
+        numbers[run.start : run.stop] = -1 - np.arange(run.start, run.stop)
+    return False
+
+
+def _last_turns(steps: Sequence[JaxprEqn], run: Run) -> tuple[Sequence[JaxprEqn], Sequence[JaxprEqn], set[Var]]:
+    """The last two turns of a run, and all that the run makes."""
+    made = {var for step in steps[run.start : run.stop] for var in step.outvars}
+    at = run.stop - run.period
+    return steps[at - run.period : at], steps[at : run.stop], made
+
+
+def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
     """Whether a dimension has no number, as in programs for export."""
-    avals: Any = (var.aval for step in program.statements for var in step.outvars)
+    avals: Any = (var.aval for step in steps for var in step.outvars)
     return any(type(size) is not int for aval in avals for size in getattr(aval, "shape", ()))
 
 

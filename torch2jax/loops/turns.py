@@ -15,7 +15,7 @@ from .likeness import without_starts
 from .program import Carry, Loop, Program, Scanned
 from .windows import Part, Table, Window, Windows, shape_of, windows
 
-__all__ = ["Misfit", "Surroundings", "fitted"]
+__all__ = ["Misfit", "Surroundings", "fitted", "own_array"]
 
 _FEW_BYTES = 2**14  # of values that are stacked for a turn: what a copy of them costs is nothing to speak of
 
@@ -161,11 +161,11 @@ class _Fitting:
             found = windows(parts)  # pyright: ignore[reportArgumentType]
             if found is not None:
                 return self._scanned_as(key, lambda: found, aval)
-        if self._are_constant(atoms) or aval.size * aval.dtype.itemsize <= _FEW_BYTES:
+        if self._are_constant(atoms) or _is_small(aval):
             return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
         if len(changed) == 1:
             raise Misfit(changed[0], f"{what} takes another array")
-        raise Misfit(0, f"{what} takes another array of {aval.str_short()} in each turn")
+        raise Misfit(0, _own(what, aval))
 
     def _are_constant(self, atoms: Sequence[Atom]) -> bool:
         return all(isinstance(x, Literal) or x in self._around.constants for x in atoms)
@@ -235,6 +235,35 @@ def _step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
 
 def _key(atom: Atom) -> Any:
     return key_of(atom) if isinstance(atom, Literal) else atom
+
+
+def _is_small(aval: Any) -> bool:
+    return aval.size * aval.dtype.itemsize <= _FEW_BYTES
+
+
+def _own(what: str, aval: Any) -> str:
+    return f"{what} takes another array of {aval.str_short()} in each turn"
+
+
+def own_array(
+    turn: Sequence[JaxprEqn],
+    later: Sequence[JaxprEqn],
+    made: set[Var],
+    parts: Mapping[Var, Part],
+    constants: Mapping[Var, Any],
+) -> str | None:
+    """Why two turns are none of a loop, if each takes an array from outside that is too large to be stacked.
+
+    Args:
+        made: what turns make.
+    """
+    for step, again in zip(turn, later, strict=True):
+        for x, y in zip(step.invars, again.invars, strict=True):
+            if x is y or not isinstance(x, Var) or not isinstance(y, Var):
+                continue
+            if not any(z in made or z in parts or z in constants for z in (x, y)) and not _is_small(y.aval):
+                return _own(step.primitive.name, y.aval)
+    return None
 
 
 def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:
