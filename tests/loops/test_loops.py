@@ -10,6 +10,7 @@ from jax.tree_util import tree_leaves, tree_map
 
 from tests.loops.programs import count, scans
 from torch2jax import t2j
+from torch2jax.loops.report import noting_loops
 
 T = 24
 KEY = jax.random.key(0)
@@ -342,3 +343,20 @@ def test_half_precision_and_integers():
 def test_the_option_is_checked():
     with pytest.raises(ValueError, match="loops got 'maybe'; wanted 'rolled'"):
         t2j(torch.sin, loops="maybe")
+
+
+def test_what_becomes_of_turns_is_told(caplog):
+    def layers(x, weights):
+        for w in weights:
+            x = torch.tanh(x @ w).cos().sin().exp() - F.layer_norm(x, (80,))
+        return x
+
+    with noting_loops() as found, caplog.at_level("INFO", "torch2jax.loops"):
+        jax.make_jaxpr(jax.grad(lambda x, w: t2j(cells)(x, w)[1].sum()))(X, W)
+        jax.make_jaxpr(t2j(layers))(jnp.ones((2, 80)), [jnp.eye(80) * i for i in range(20)])
+    told = [str(entry) for entry in found]
+    assert told == [
+        f"{T} turns of 7 equations are one loop",
+        "20 turns of 7 equations stay unrolled: dot_general takes another array of float32[80,80] in each turn",
+    ]
+    assert [record.getMessage() for record in caplog.records] == told

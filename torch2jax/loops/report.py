@@ -1,14 +1,18 @@
 """What was rolled, and what was not, in words."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from jax.extend.core import JaxprEqn
 
-__all__ = ["Entry", "Report"]
+__all__ = ["Entry", "Report", "noting_loops"]
 
 _LOG = logging.getLogger("torch2jax.loops")
+
+_noted: ContextVar["list[Entry] | None"] = ContextVar("noted", default=None)
 
 
 class Entry(NamedTuple):
@@ -25,6 +29,17 @@ class Entry(NamedTuple):
         return f"{found} are one loop" if self.reason is None else f"{found} stay unrolled: {self.reason}"
 
 
+@contextlib.contextmanager
+def noting_loops() -> Iterator[list[Entry]]:
+    """A context that gives what becomes of turns in the programs that are traced within."""
+    found: list[Entry] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
 class Report:
     """What became of the turns in a program.
 
@@ -34,7 +49,6 @@ class Report:
 
     def __init__(self, *, is_silent: bool = False):
         self._is_silent = is_silent
-        self.entries: list[Entry] = []
 
     def rolled(self, turns: Sequence[Sequence[JaxprEqn]]) -> None:
         self._add(Entry(len(turns), len(turns[0]), None))
@@ -43,6 +57,9 @@ class Report:
         self._add(Entry(len(turns), len(turns[0]), reason))
 
     def _add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        if not self._is_silent:
-            _LOG.info("%s", entry)
+        if self._is_silent:
+            return
+        noted = _noted.get()
+        if noted is not None:
+            noted.append(entry)
+        _LOG.info("%s", entry)
