@@ -8,20 +8,17 @@ import importlib
 import inspect
 import types
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import pytest
 import torch
 
-import torch2jax
 from tests import watched_seams
+from tests.names_of_libraries import ROOT, used_names
 from tests.seam_programs import PROGRAMS
 from torch2jax import seams, t2j
 from torch2jax.rules.tables import PROVIDED
 
-ROOT = Path(torch2jax.__file__).parent
-LIBRARIES = ("jax", "jaxlib", "torch")
 OF_SOME_RELEASES = {
     "aten::_upsample_lanczos2d_aa",
     "aten::cholesky",
@@ -30,35 +27,6 @@ OF_SOME_RELEASES = {
 }
 # Keywords that are taken off before a rule sees them, or are always given by place.
 TAKEN_OFF = {"out", "device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "generator", "self"}
-
-
-def _used_names(tree: ast.Module) -> Iterator[str]:
-    """The dotted names of the libraries that a file imports, and what it looks up in these."""
-    imported: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [(alias.asname or alias.name.partition(".")[0], alias) for alias in node.names]
-            imported |= {name: alias.name if alias.asname else name for name, alias in names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    yield from imported.values()
-    for node in ast.walk(tree):
-        parts = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if parts and isinstance(node, ast.Name) and node.id in imported:
-            yield ".".join((imported[node.id], *reversed(parts)))
-
-
-def _asked_for(tree: ast.Module) -> tuple[str, ...]:
-    """The dotted names that a file asks for by `hasattr`, and does without."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "hasattr"]
-    return tuple(f"{ast.unparse(node.args[0])}.{ast.literal_eval(node.args[1])}" for node in calls if _is_text(node))
-
-
-def _is_text(call: ast.Call) -> bool:
-    return isinstance(call.args[1], ast.Constant)
 
 
 def _is_there(name: str) -> bool:
@@ -86,15 +54,14 @@ def test_every_name_of_the_libraries_is_there(room):
     gone = {
         f"{name}, in {path.relative_to(ROOT)}"
         for path in paths
-        for tree in [ast.parse(path.read_text())]
-        for name in _used_names(tree)
-        if name.partition(".")[0] in LIBRARIES and not name.startswith(_asked_for(tree)) and not _is_there(name)
+        for _, name in used_names(ast.parse(path.read_text()), optional=False)
+        if not _is_there(name)
     }
     assert not gone
 
 
 def test_a_name_that_is_gone_is_found():
-    found = set(_used_names(ast.parse("import torch as t\nt.nn.functional.nowhere(1).real")))
+    found = {name for _, name in used_names(ast.parse("import torch as t\nt.nn.functional.nowhere(1).real"))}
     assert "torch.nn.functional.nowhere" in found
     assert not _is_there("torch.nn.functional.nowhere")
     assert _is_there("torch.nn.functional.relu")

@@ -26,6 +26,7 @@ FLOORS = [
     {"errors"},
     {"abandoning"},
     {"translation"},
+    {"internals"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

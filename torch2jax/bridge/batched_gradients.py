@@ -7,7 +7,14 @@ batching rules: the batch dimension is taken out here, and put back in.
 from collections.abc import Sequence
 
 import torch
-from torch._C._functorch import is_legacy_batchedtensor
+
+from ..internals.functorch import (
+    add_batch_dim,
+    is_legacy_batchedtensor,
+    remove_batch_dim,
+    vmapmode_decrement_nesting,
+    vmapmode_increment_nesting,
+)
 
 __all__ = ["is_batched", "rebatched", "unbatched"]
 
@@ -22,7 +29,7 @@ def unbatched(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tupl
     level = _level()
     axes = tuple([0 if is_batched(tensor) else None for tensor in tensors])
     plain = [
-        tensor if axis is None else torch._remove_batch_dim(tensor, level, 1, axis)
+        tensor if axis is None else remove_batch_dim(tensor, level, 1, axis)
         for tensor, axis in zip(tensors, axes, strict=True)
     ]
     return plain, axes
@@ -31,9 +38,9 @@ def unbatched(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tupl
 def rebatched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The batches of which the first dimension of `tensors` is the batch dimension."""
     level = _level()
-    return [torch._add_batch_dim(tensor, 0, level) for tensor in tensors]
+    return [add_batch_dim(tensor, 0, level) for tensor in tensors]
 
 
 def _level() -> int:
-    torch._C._vmapmode_increment_nesting()
-    return torch._C._vmapmode_decrement_nesting()
+    vmapmode_increment_nesting()
+    return vmapmode_decrement_nesting()

@@ -7,6 +7,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
+from ..internals.guards import EnableTorchFunction
+from ..internals.modules import disable_dynamo
 from ..rules.rule import InnerRule
 from ..tracebacks import boundary
 from ..translation import current
@@ -93,7 +95,7 @@ class JaxFunction(Generic[P, R]):
         return Program(function, jit=self.jit, x64=x64), function
 
 
-@torch._disable_dynamo
+@disable_dynamo
 def _outside_graph(function: JaxFunction, args: tuple, kwargs: dict):
     return function._run(args, kwargs)
 
@@ -107,7 +109,7 @@ class _FlatFunction:
 
     def __call__(self, constants: tuple, *arrays) -> list:
         args, kwargs = self._template.fill(arrays, constants)
-        with torch._C._EnableTorchFunction():  # off while a rule's body runs; this one may translate PyTorch code
+        with EnableTorchFunction():  # off while a rule's body runs; this one may translate PyTorch code
             result = self._function(*args, **kwargs)
         self._result, found = take_out_arrays(result)
         return found

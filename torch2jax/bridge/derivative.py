@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
+from ..internals.functorch import are_functorch_transforms_active
 from .function import TorchFunction
 
 __all__ = ["batched", "gradient"]
@@ -67,7 +68,7 @@ class _Pullback:
             try:
                 gradients = self._by_autograd(inputs, cotangents)
             except Exception:
-                if torch._C._are_functorch_transforms_active():  # pyright: ignore[reportAttributeAccessIssue]
+                if are_functorch_transforms_active():
                     raise error from None
                 raise  # what PyTorch's user knows
             self.transforms = False

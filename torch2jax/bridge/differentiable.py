@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
+from ..internals.functorch import are_functorch_transforms_active
+from ..internals.gradients import current_level
+from ..internals.modes import TorchDispatchModeKey, get_dispatch_mode, len_torch_dispatch_stack
+from ..internals.torchscript import get_tracing_state
 from .batched_gradients import is_batched, rebatched, unbatched
 from .exchange import argument_of, results_of, where_tensors_are
 from .program import Program
@@ -45,16 +48,16 @@ def _apply_to_batch(program: Program, constants: tuple, tensors: Sequence[torch.
 
 
 def _is_tracing() -> bool:
-    if torch._C._get_tracing_state() is not None:
+    if get_tracing_state() is not None:
         return True
-    modes = torch._C._TorchDispatchModeKey
-    return torch._C._len_torch_dispatch_stack() > 0 and any(
-        torch._C._get_dispatch_mode(mode) is not None for mode in (modes.PROXY, modes.FAKE, modes.FUNCTIONAL)
+    modes = TorchDispatchModeKey
+    return len_torch_dispatch_stack() > 0 and any(
+        get_dispatch_mode(mode) is not None for mode in (modes.PROXY, modes.FAKE, modes.FUNCTIONAL)
     )
 
 
 def _is_transformed() -> bool:
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return are_functorch_transforms_active() or current_level() >= 0
 
 
 class _Call:

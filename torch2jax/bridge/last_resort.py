@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import get_overridable_functions, resolve_name
 
 from ..calls.module import copy_structure
 from ..calls.states import named_tensors
 from ..errors import NoRuleError, user_level, user_location
 from ..hints import nearest
+from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
@@ -151,7 +151,7 @@ class LastResort:
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs an operator or a function of PyTorch's."""
         if isinstance(function, OpOverloadPacket):
-            function = getattr(function, torch._C._jit_resolve_packet(function._qualified_op_name, *args, **kwargs))
+            function = getattr(function, jit_resolve_packet(function._qualified_op_name, *args, **kwargs))
         if torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()):
             raise NoRuleError(f"torch.ops.{function}", "it draws random numbers from PyTorch's own generator")
         name = function.name() if isinstance(function, OpOverload) else resolve_name(function) or str(function)
@@ -205,7 +205,7 @@ class LastResort:
 def _has_derivative(operator: OpOverload) -> bool:
     """Whether autograd knows of an operator; of one that it does not, gradients would be zeros, with a warning."""
     keys = ("CompositeImplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA")
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in keys)
+    return any(dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in keys)
 
 
 def _distinct_names(module: torch.nn.Module) -> list[str]:

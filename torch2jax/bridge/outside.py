@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NoRuleError, TracedValueError
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.modes import TorchDispatchMode
 from ..rules.inplace import write_in_place
 from ..rules.rule import as_result
 from ..tensors.dtypes import canonical, is_integral
@@ -116,7 +117,7 @@ class Outside:
         call = current()
         lift = lambda leaf: call.lift(leaf) if isinstance(leaf, (torch.Tensor, jax.Array)) else leaf
         args, kwargs = map_arguments(lift, (args, kwargs))
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             template, signature, tensors, constants = take_apart(args, kwargs)
             tensors, places = _distinct(tensors)
             key = (function, signature, places, *(tensor.dtype for tensor in tensors), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]

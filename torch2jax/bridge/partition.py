@@ -7,10 +7,11 @@ a partitioning rule, which refuses inputs that arrive sharded.
 import itertools
 from collections.abc import Callable, Sequence
 
-from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding, PartitionSpec
+
+from ..internals.jax_traces import prim_requires_devices_during_lowering
 
 __all__ = ["needs_devices", "refusing_shards"]
 

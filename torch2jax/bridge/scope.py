@@ -15,6 +15,8 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.functorch import peek_interpreter_stack
+from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
 from ..translation import current
 
 __all__ = ["in_fresh_thread", "prepare", "run_safely"]
@@ -44,15 +46,12 @@ def run_safely(job: Callable[[], None], *, from_pool: bool = True, protect: bool
         job()
 
 
-_transforms = torch._C._functorch.peek_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _inside_mode() -> bool:
     return bool(
-        torch._C._len_torch_function_stack()
-        or torch._C._len_torch_dispatch_stack()
+        len_torch_function_stack()
+        or len_torch_dispatch_stack()
         or not torch.is_grad_enabled()
-        or _transforms() is not None
+        or peek_interpreter_stack() is not None
         or current() is not None
     )
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from ..internals.modes import TorchDispatchMode
+from ..internals.pytree import tree_leaves
 
 __all__ = ["Watch"]
 

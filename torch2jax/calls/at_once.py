@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..internals.guards import DisableTorchFunction
+from ..internals.modes import len_torch_function_stack
 from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.old_orders import is_in_old_order
@@ -65,7 +67,7 @@ def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
     if not _is_pytorchs(rule.rule if writes else rule) or not (rule.elementwise or _are_small(args)):
         return None
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if writes:
                 return _written(function, tensors[0], reals) if tensors[0] is args[0] else None
             made = function(*reals)
@@ -82,9 +84,9 @@ def _tensor(call, rule, args: tuple) -> Torchish | None:
     """That of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return None
-    if torch._C._len_torch_function_stack():  # one may say on which device
+    if len_torch_function_stack():  # one may say on which device
         return None
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return _number(torch.tensor(args[0]))
 
 
@@ -99,7 +101,7 @@ def _element(call, function: Callable, rule, args: tuple) -> Torchish | None:
 
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
     """What a number is, or the number in another dtype."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         real = reals[0]
         if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
             return None

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..internals.guards import DisableTorchFunctionSubclass
+from ..internals.pytree import tree_leaves, tree_map_only
 from ..seams import exchange
 from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish
@@ -39,7 +40,8 @@ def expect_classes() -> None:
         return
     with _lock:
         if not _stand_in:
-            importlib.import_module("torch._dynamo")  # which notes PyTorch's own makers when it is first imported
+            # It notes PyTorch's own makers when it is first imported.
+            importlib.import_module("..internals.dynamo", __package__)
             _stand_in = True
             exchange(torch.Tensor, "as_subclass", _as_subclass, may_lack=True)
             exchange(torch.Tensor, "_make_subclass", staticmethod(_make_subclass), may_lack=True)
@@ -77,7 +79,7 @@ def _as_subclass(self, cls):
 def _make_subclass(cls, data, require_grad=False, *args, **kwargs):
     if current() is None or not isinstance(data, Torchish):
         return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         leaf = current().lift(data.detach()).requires_grad_(require_grad)
         result = as_class(leaf, cls)  # whose properties may need what its __init__ will set
     if require_grad:

@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from ..errors import OnMetaError, TracedValueError, WrapsOthersError
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense, tensor_to_array, values_of
@@ -45,7 +46,7 @@ class Constants:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
         attempt: Any = current().attempt
         array = attempt.entering(array)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             has_strides = is_dense(tensor) and tensor.shape == array.shape
             lifted = wrap(array, dtype, strides=tensor.stride() if has_strides else None)
@@ -59,7 +60,7 @@ class Constants:
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
         """Lets what is bound to one tensor stand for another of the same memory, place and shape as well."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+        with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             lifted = make_region(bound, tuple(bound.shape), bound.stride(), bound.storage_offset())
             return self._remember(tensor, _without_history(lifted, tensor))
 
@@ -69,7 +70,7 @@ class Constants:
         def refuse() -> Held:
             raise error
 
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             values = Lazy(refuse, tuple(tensor.shape), canonical(tensor.dtype))
             lifted = wrap_held(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
@@ -135,7 +136,7 @@ class Constants:
             self._known(value)
             return lifted
         if not isinstance(value, jax.Array):
-            with contextlib.suppress(TypeError), torch._C.DisableTorchFunction():  # dtypes that PyTorch lacks
+            with contextlib.suppress(TypeError), DisableTorchFunction():  # dtypes that PyTorch lacks
                 return self.lift_own(torch.from_numpy(np.array(value)))
             with evaluating():  # a known value, also while JAX traces
                 value = jax.numpy.array(value)
@@ -145,7 +146,7 @@ class Constants:
         """As `lift`, of an array that stands for a wider dtype."""
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return self.lift_own(torch.from_numpy(np.array(array)).to(dtype))
 
     def _given(self, array, dtype: torch.dtype | None = None) -> Torchish:
@@ -164,7 +165,7 @@ class Constants:
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):
             raise TracedValueError(tensor.words)
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad():
+        with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError
             _expect_data(tensor)
@@ -238,7 +239,7 @@ class Constants:
         return values, array
 
     def _remember(self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None) -> Torchish:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True

@@ -18,11 +18,26 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
-from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
+from ..internals.autocast import is_any_autocast_enabled
+from ..internals.guards import (
+    AutoDispatchBelowADInplaceOrView,
+    DisableAutocast,
+    DisableTorchFunction,
+    EnableTorchFunction,
+    dispatch_tls_local_exclude_set,
+    is_torch_function_enabled,
+)
+from ..internals.modes import (
+    TorchDispatchMode,
+    get_current_dispatch_mode_stack,
+    len_torch_dispatch_stack,
+    pop_torch_dispatch_stack,
+    push_on_torch_dispatch_stack,
+)
+from ..internals.operators import HigherOrderOperator, OpOverload
 from ..parts.around import NOT_RUN
 from ..rules import autocast, registry
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
@@ -111,7 +126,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
         self.paths, self.lent = session.paths, session.lent
         self._is_outermost = outer is None
-        self.keys = torch._C._dispatch_tls_local_exclude_set() if outer is None else outer.keys
+        self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
         self.casts, self.contexts = {}, []
@@ -119,7 +134,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
         self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = AtenMode(self)
-        self._below_autograd = torch._C._AutoDispatchBelowADInplaceOrView()
+        self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self.answers: Any = None
         """What is answered to questions about traced values, where both answers are followed; see `follow`."""
@@ -213,7 +228,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
                 with as_empty(func, args):
                     return self.dispatch(func, args, kwargs or {})
         if types != _PLAIN and self.heeds_classes:
-            if not torch._C._is_torch_function_enabled():
+            if not is_torch_function_enabled():
                 return run_past_classes(self, func, args, kwargs or {})
             if have_a_say(types):
                 return run_by_classes(self, func, args, kwargs or {})
@@ -240,7 +255,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         if device is not None and rule is not None:
             treatment = autocast.of_function(func, rule, device)
             if treatment.is_operator:
-                with torch._C._DisableAutocast():
+                with DisableAutocast():
                     return self.dispatch_selected(func, *treatment.cast(args, kwargs))
         selected = registry.lookup_selected(func)
         if selected is not None:
@@ -256,16 +271,16 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
 
     def dispatch(self, func, args: tuple, kwargs: dict):
         try:
-            if torch._C._len_torch_dispatch_stack() and _is_seen_by_modes():
+            if len_torch_dispatch_stack() and _is_seen_by_modes():
                 return self.run_below_modes(func, args, kwargs)
-            if isinstance(func, torch._ops.OpOverload):
+            if isinstance(func, OpOverload):
                 return self.dispatch_aten(func, args, kwargs)
             rule = registry.lookup(func)
             device = autocast.region()
             if device is not None and (rule is not None or func in self._called_in_torch):
                 treatment = autocast.of_function(func, rule, device)
                 if treatment.is_operator:
-                    with torch._C._DisableAutocast():
+                    with DisableAutocast():
                         return self.dispatch(func, *treatment.cast(args, kwargs))
                 rule = None if treatment.is_divided else rule
             if self._observer is not None:
@@ -289,9 +304,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         except OnMetaError as error:
             return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
         except WrapsOthersError:
-            if isinstance(func, torch._ops.OpOverload):
+            if isinstance(func, OpOverload):
                 raise
-            with torch._C.DisableTorchFunction(), self._aten_mode:
+            with DisableTorchFunction(), self._aten_mode:
                 return func(*args, **kwargs)
 
     def dispatch_past_overrides(self, func, args: tuple, kwargs: dict) -> Any:
@@ -309,7 +324,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             if device is not None:
                 treatment = autocast.of_operator(func, device)
                 if treatment.is_operator:
-                    with torch._C._DisableAutocast():
+                    with DisableAutocast():
                         return self.dispatch_aten(func, *treatment.cast(args, kwargs))
                 is_divided = treatment.is_divided
             if self._observer is not None:
@@ -341,7 +356,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             if decomposition is not None:
                 return self.run_decomposition(func, decomposition, args, kwargs)
             if func._can_decompose():
-                with torch._C.DisableTorchFunction(), self._aten_mode:
+                with DisableTorchFunction(), self._aten_mode:
                     return func.decompose(*args, **kwargs)
             functional = functional_of(func)
             if functional is not None:
@@ -383,8 +398,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             self._observer is None
             and self.on_result is None
             and not self._called_in_torch
-            and not torch._C._is_any_autocast_enabled()
-            and not torch._C._len_torch_dispatch_stack()
+            and not is_any_autocast_enabled()
+            and not len_torch_dispatch_stack()
         )
 
     def _has_kernel(self, func) -> bool:
@@ -394,7 +409,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls
         try:
             result = self.run_rule(func, rule, args, kwargs)
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 observer(func, args, kwargs, result)  # pyright: ignore[reportOptionalCall]
         finally:
             self.on_result = observer
@@ -404,7 +419,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
         if is_fake_mode_on():
             return run_natively(self, func, args, kwargs, values="none")
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return func(*map(self._lift_argument, args), **kwargs)
 
     def run_missing(self, func, args: tuple, kwargs: dict) -> Any:
@@ -446,7 +461,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = [self._lift_argument(x) for x in args]
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
-        with torch._C.DisableTorchFunction(), self._aten_mode:
+        with DisableTorchFunction(), self._aten_mode:
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
             return self.lift_own(result)  # PyTorch made it just now
@@ -489,7 +504,7 @@ class _Inside:
 
     def __init__(self, call: Translation):
         self._call = call
-        self._enabled = torch._C._EnableTorchFunction()
+        self._enabled = EnableTorchFunction()
 
     def __enter__(self):
         self._enabled.__enter__()
@@ -514,13 +529,13 @@ class AtenMode(TorchDispatchMode, CallMode):
 
     def __enter__(self):
         # The base class also sets flags of the whole process, which threads would leave behind.
-        torch._C._push_on_torch_dispatch_stack(self)
+        push_on_torch_dispatch_stack(self)
         self._regions.append(autocast.region())
         return self
 
     def __exit__(self, *exc_info):
         self._regions.pop()
-        torch._C._pop_torch_dispatch_stack(None)
+        pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         del types
@@ -541,13 +556,13 @@ _WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor
 def _writes(func, rule) -> bool:
     """Whether a function does nothing but write to its first argument what it computes of all, as PyTorch does."""
     if isinstance(rule, InPlace):
-        return not isinstance(func, torch._ops.OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
+        return not isinstance(func, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
     return func in _WRITERS and registry.is_provided(rule)
 
 
 def _is_seen_by_modes() -> bool:
     """Whether the code is within a dispatch mode, as ``make_fx`` enters one, that is to see the operators."""
-    return any(not isinstance(mode, CallMode) for mode in _get_current_dispatch_mode_stack())
+    return any(not isinstance(mode, CallMode) for mode in get_current_dispatch_mode_stack())
 
 
 def _same_first(args: tuple, given: tuple) -> bool:
@@ -585,7 +600,7 @@ class _Outputs(NamedTuple):
     """The arguments that an overload writes its results to, and the overload that returns them instead."""
 
     names: tuple[str, ...]
-    functional: torch._ops.OpOverload
+    functional: OpOverload
 
 
 @functools.cache
@@ -605,7 +620,7 @@ def outputs_of(func) -> _Outputs | None:
 @functools.cache
 def decomposition_of(func):
     """The Python decomposition that PyTorch has of an operator, or None."""
-    from torch._decomp import decomposition_table  # slow to import, and seldom needed
+    from ..internals.decompositions import decomposition_table  # slow to import, and seldom needed
 
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None  # PyTorch's own generator must never be asked

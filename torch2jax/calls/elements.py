@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ..internals.guards import DisableTorchFunction
 from ..tensors.held import Held, Lazy
 from ..tensors.known import Made, Place, evaluate, in_pytorch, is_small
 from ..tensors.storage import Storage, View
@@ -17,7 +18,7 @@ __all__ = ["known_element", "write_known_element"]
 
 def known_element(self: Torchish, index) -> Torchish | None:
     """The view of one element of known values, at known places; None if it is none, or not so plain."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         place = _known_place(self, index)
         if place is None:
             return None
@@ -27,7 +28,7 @@ def known_element(self: Torchish, index) -> Torchish | None:
 
 def write_known_element(self: Torchish, index, value: float) -> bool:
     """Whether a number was written to one element of known values, at known places: no tensor stands for either."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         place = _known_place(self, index)
         if place is None or not is_free(self):
             return False

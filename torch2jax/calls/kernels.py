@@ -8,12 +8,18 @@ from operator import is_
 from typing import Any
 
 import torch
-from torch._functorch import autograd_function, pyfunctorch
-from torch._library.utils import mutated_args_kwargs
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._pytree import tree_leaves
 
 from ..errors import NoRuleError, TracedValueError
+from ..internals.functorch import autograd_function, pyfunctorch
+from ..internals.operators import (
+    DispatchKey,
+    DispatchKeySet,
+    HigherOrderOperator,
+    OpOverload,
+    dispatch_dump,
+    mutated_args_kwargs,
+)
+from ..internals.pytree import tree_leaves
 from ..seams import runs_instead_of, stands_in
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -46,13 +52,13 @@ def has_kernel(operator: OpOverload | HigherOrderOperator) -> bool:
 
 def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
     # `torch.library` keeps a list of its own, which loses an operator that is defined again.
-    registered: list[str] = _PYTHON_KERNEL.findall(torch._C._dispatch_dump(operator.name()))
+    registered: list[str] = _PYTHON_KERNEL.findall(dispatch_dump(operator.name()))
     return (key for key in keys if key in registered)
 
 
 def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
     """What an operator on functions may run, in the order of PyTorch's dispatcher."""
-    keys = [getattr(torch._C.DispatchKey, key) for key in (*_ABOVE, *_BELOW) if key]
+    keys = [getattr(DispatchKey, key) for key in (*_ABOVE, *_BELOW) if key]
     return [operator.py_kernels[key] for key in keys if key in operator.py_kernels]
 
 
@@ -126,7 +132,7 @@ def _has_examples(args: tuple) -> bool:
 def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
     # Not through `operator._op_dk`, which asks again whether the call is overridden.
     runtime_key = _RUNTIME_KEYS.get(key, "CPU")
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, runtime_key))
+    keys = DispatchKeySet(getattr(DispatchKey, runtime_key))
     try:
         with current().inside():
             return operator._handle.redispatch_boxed(keys, *args, **kwargs)  # pyright: ignore

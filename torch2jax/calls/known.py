@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..internals.autocast import is_any_autocast_enabled
+from ..internals.guards import DisableAutocast, DisableTorchFunction
 from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.held import Held, Lazy
@@ -126,7 +128,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         return run_named(function, rule, args, kwargs)
     error = None
     by_rule = rule.has_own_values or call.settings.default_dtype is not None
-    may_wait = not by_rule and call.is_lazy and not torch._C._is_any_autocast_enabled()
+    may_wait = not by_rule and call.is_lazy and not is_any_autocast_enabled()
     may_wait = may_wait and not (operands.want_grad and torch.is_grad_enabled())
     if may_wait and operands.is_small(rule.elementwise):
         try:
@@ -157,7 +159,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
     call, target = current(), args[0] if args else None
     if type(target) is not Torchish or not is_free_number(target) or call.settings.default_dtype is not None:
         return False
-    if not call.is_lazy or torch._C._is_any_autocast_enabled():
+    if not call.is_lazy or is_any_autocast_enabled():
         return False
     try:
         operands = _Operands(args, kwargs)
@@ -190,7 +192,7 @@ def is_free_number(target: Torchish) -> bool:
 def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     """What PyTorch gives; or the rule, which takes dtypes that PyTorch's CPU does not."""
     try:
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             return in_pytorch(function, *args, **kwargs)
     except Exception:
         return _by_rule(function, rule, args, kwargs)
@@ -261,7 +263,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
     """
     call = current()
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         strides = strides or dense_strides(made)
         if call.is_lazy:
             return _waiting(made, strides, device)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import TracedValueError
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
@@ -41,7 +42,7 @@ class Lent:
 
     def on_its_memory(self, real: torch.Tensor) -> Torchish | None:
         """The view of a tensor that a real one stands for, which PyTorch has made on the memory of a lent array."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             address = real.data_ptr()
         found = (loan.view(address, real) for loan in self.loans)
         return next((view for view in found if view is not None), None)

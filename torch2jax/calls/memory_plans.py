@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from ..internals.gradients import is_fwd_grad_enabled
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.operators import jit_get_schemas_for_operator
 from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, plan_of, resolved
 from ..rules.tags import Tag
@@ -27,7 +30,7 @@ __all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "view_plan_of", 
 _Tensor = torch.Tensor
 _BY_MEMORY = frozenset(("as_strided",))  # they depend on what else there is in memory
 _FEW = 4096  # elements that a plan may keep
-_takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+_takes_tangents = is_fwd_grad_enabled
 
 
 @functools.cache
@@ -40,7 +43,7 @@ def is_view(function) -> bool:
         name = {"T": "numpy_T"}.get(function.__self__.__name__, function.__self__.__name__)
     if name in _BY_MEMORY or name.startswith("_"):
         return False
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    schemas = jit_get_schemas_for_operator(f"aten::{name}")
     return bool(schemas) and all(map(_gives_view, schemas))
 
 
@@ -105,7 +108,7 @@ def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
     Raises:
         Bypass: it is none, or more than that.
     """
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         dtype = base.dtype
         if view is base:
             return ViewPlan((), base.shape, dtype, base.stride(), 0, is_itself=True)
@@ -230,7 +233,7 @@ def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
     if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
         raise Bypass("a write with gradients")
     plan = view_plan_of(base, view)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if view._node.overlaps:
             raise Bypass("a write to what overlaps itself")
         if type(value) is Torchish:

@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import user_level
+from ..internals.guards import DisableTorchFunction
 from ..seams import runs_instead_of, stands_in
 from ..tensors.tensor import Torchish
 from ..tracebacks import is_call_of_module
@@ -56,7 +57,7 @@ class Skeleton:
         for name, tensor in names.tensors.items():
             if name not in self._state:
                 continue
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
             memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
         for name, tensor in names.tensors.items():

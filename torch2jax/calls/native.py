@@ -10,10 +10,27 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..errors import TracedValueError
+from ..internals.guards import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    EnableTorchFunction,
+    ForceDispatchKeyGuard,
+    dispatch_tls_local_include_set,
+)
+from ..internals.memory import FakeTensorMode
+from ..internals.modes import (
+    TorchDispatchModeKey,
+    get_dispatch_mode,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    pop_torch_dispatch_stack,
+    pop_torch_function_stack,
+    push_on_torch_dispatch_stack,
+    push_on_torch_function_stack,
+)
+from ..internals.operators import OpOverload, dispatch_has_computed_kernel_for_dispatch_key
 from ..seams import runs_instead_of
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.memory import Memory
@@ -24,12 +41,12 @@ from ..translation import CallMode, current, hidden
 __all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
 
 Values = Literal["none", "shapes", "all"]
-_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # pyright: ignore[reportAttributeAccessIssue]
+_FAKE: Any = TorchDispatchModeKey.FAKE
 
 
 def is_fake_mode_on() -> bool:
     """Whether code is within a ``FakeTensorMode``."""
-    return torch._C._get_dispatch_mode(_FAKE) is not None
+    return get_dispatch_mode(_FAKE) is not None
 
 
 def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None) -> Any:
@@ -110,10 +127,10 @@ class StandIns:
         Raises:
             TracedValueError: it is to have values, and these are traced.
         """
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # also within a fake mode
+        with DisableTorchFunction(), DisableTorchDispatch():  # also within a fake mode
             reserved = self._reserved(tensor)
         if id(tensor) not in self._made or self._made[id(tensor)][2] is not reserved:
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            with DisableTorchFunction(), DisableTorchDispatch():
                 made = self._make(tensor, reserved.flat)
             self._made[id(tensor)], self._tensors[id(made)] = (tensor, made, reserved), tensor
         return self._made[id(tensor)][1]
@@ -131,7 +148,7 @@ class StandIns:
         values = flat.real_values
         if values is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
             raise TracedValueError("what runs in PyTorch")
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             if values is None:
                 return torch.full(
                     (_elements(tensor),), 0 if is_integral(tensor.dtype) else torch.nan, dtype=tensor.dtype
@@ -164,21 +181,21 @@ def _elements(tensor: Torchish) -> int:
 def natively(call: Any):
     """A context in which nothing of a translated call is in force: not its modes, its seams and its dispatch keys."""
     with (
-        _without_calls(torch._C._len_torch_function_stack, _pop_function_mode, torch._C._push_on_torch_function_stack),
-        _without_calls(torch._C._len_torch_dispatch_stack, _pop_dispatch_mode, torch._C._push_on_torch_dispatch_stack),
-        torch._C._EnableTorchFunction(),
-        torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), call.keys),
+        _without_calls(len_torch_function_stack, _pop_function_mode, push_on_torch_function_stack),
+        _without_calls(len_torch_dispatch_stack, _pop_dispatch_mode, push_on_torch_dispatch_stack),
+        EnableTorchFunction(),
+        ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys),
         hidden(),
     ):
         yield
 
 
 def _pop_function_mode() -> Any:
-    return torch._C._pop_torch_function_stack()
+    return pop_torch_function_stack()
 
 
 def _pop_dispatch_mode() -> Any:
-    return torch._C._pop_torch_dispatch_stack(None)
+    return pop_torch_dispatch_stack(None)
 
 
 @contextlib.contextmanager
@@ -209,7 +226,7 @@ def expect_known_to_pytorch(call: Any, operator: OpOverload, args: tuple, kwargs
     """Raises what PyTorch does where it has no kernel for an operator either."""
     tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
     key = "CPU" if tensors else "Undefined"
-    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
+    if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
         run_natively(call, operator, args, kwargs, values="none")
 
 

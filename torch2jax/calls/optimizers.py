@@ -17,6 +17,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
+from ..internals.modules import adafactor
 from ..seams import exchange, stands_in
 from ..translation import current
 from .follow import Place, follow
@@ -124,9 +125,9 @@ def _expect_own_before_step(optimizer, args, kwargs):
 _torch_optimizer: Any = importlib.import_module("torch.optim.optimizer")
 exchange(_torch_optimizer, "_global_optimizer_pre_hooks", _StepHooks(_torch_optimizer._global_optimizer_pre_hooks))
 
-_adafactor, _asgd = (importlib.import_module(f"torch.optim.{name}") for name in ("_adafactor", "asgd"))
+_asgd = importlib.import_module("torch.optim.asgd")  # its parent has a function of that name
 
-for _module in (lr_scheduler, swa_utils, _adafactor, _asgd):
+for _module in (lr_scheduler, swa_utils, adafactor, _asgd):
     exchange(_module, "max", larger, may_lack=True)
     exchange(_module, "min", smaller, may_lack=True)
 exchange(lr_scheduler, "float", as_float, may_lack=True)

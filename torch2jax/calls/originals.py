@@ -4,8 +4,7 @@ import sys
 import types
 from typing import Any
 
-import torch
-from torch.jit._recursive import wrap_cpp_module
+from ..internals.torchscript import ScriptMethod, wrap_cpp_module
 
 __all__ = ["original"]
 
@@ -19,7 +18,7 @@ def original(thing: Any) -> Any:
     export = sys.modules.get("torch.export")
     if export is not None and isinstance(thing, export.ExportedProgram):
         return thing.module()
-    if isinstance(thing, torch._C.ScriptMethod):
+    if isinstance(thing, ScriptMethod):
         module = wrap_cpp_module(thing.owner)
         return types.MethodType(_Method(thing.name), module)
     return thing

@@ -9,8 +9,9 @@ import secrets
 from typing import Any
 
 import torch
-from torch import _utils, _weights_only_unpickler
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.pickling import rebuilding, weights_only_unpickler
 from ..seams import stands_in
 from ..tensors.tensor import Torchish, make_region
 from ..translation import current
@@ -19,7 +20,7 @@ __all__ = ["Kept", "as_real"]
 
 _reduce_tensor, _reduce_parameter = torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage
-_rebuild_real = _utils._rebuild_tensor
+_rebuild_real = rebuilding._rebuild_tensor
 
 
 class Kept:
@@ -107,7 +108,7 @@ class _as_pytorch:
     """Runs what is within as if no call were translated."""
 
     def __enter__(self):
-        self._contexts = (torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.enable_grad())
+        self._contexts = (DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad())
         for context in self._contexts:
             context.__enter__()
 
@@ -160,7 +161,7 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
     return tensor
 
 
-@stands_in(_utils, "_rebuild_tensor")
+@stands_in(rebuilding, "_rebuild_tensor")
 def _rebuild_own(storage, storage_offset, size, stride):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
@@ -189,9 +190,9 @@ def _typed_storage(tensor):
         return _storage_of(tensor)
 
 
-@stands_in(_weights_only_unpickler, "_get_user_allowed_globals")
+@stands_in(weights_only_unpickler, "_get_user_allowed_globals")
 def _allowed_globals():
     return {**_allowed_by_user(), **{f"{function.__module__}.{function.__name__}": function for function in _SAFE}}
 
 
-_SAFE, _allowed_by_user = (_take, _rebuild), _weights_only_unpickler._get_user_allowed_globals
+_SAFE, _allowed_by_user = (_take, _rebuild), weights_only_unpickler._get_user_allowed_globals

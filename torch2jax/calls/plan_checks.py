@@ -8,12 +8,14 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.guards import DisableTorchFunction
+from ..internals.jax_traces import eval_trace, trace_ctx
 from ..rules.inplace import InPlace, WithFlag
 from ..rules.plan import NOT_PLANNED
 from ..rules.tables import PROVIDED
 from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish, wrap
-from ..transforms.traces import AT_ONCE, Bookmark, tracing
+from ..transforms.traces import Bookmark
 from .dispatch import Translation
 from .plans import run_planned
 
@@ -41,7 +43,7 @@ def checking_plans() -> Iterator[None]:
 
 
 def _run_checked(call: Any, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
-    is_eager, writes = tracing.trace is AT_ONCE, _writes(function, args, kwargs or {})
+    is_eager, writes = trace_ctx.trace is eval_trace, _writes(function, args, kwargs or {})
     if writes and not is_eager:
         return run_planned(call, function, types, args, kwargs)
     copied = _copy(args) if writes else args
@@ -80,7 +82,7 @@ def _copy(args: tuple) -> tuple:
     first = args[0] if args else None
     if type(first) is not Torchish:
         return args
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         copied = wrap(first.held.array, first.dtype, layout=first.held.layout, strides=first.stride())
     return tuple([copied if x is first else x for x in args])
 
@@ -93,7 +95,7 @@ def _differences(got: Any, want: Any, is_eager: bool, writes: bool) -> list[str]
         return [] if type(got) is type(want) and (got is want or got == want) else [f"{got!r}, not {want!r}"]
     if got is want:
         return []
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         mine, other = ({"dtype": x.dtype, "shape": x.shape} if writes else _metadata(x) for x in (got, want))
         told = [f"{name} {mine[name]}, not {other[name]}" for name in mine if mine[name] != other[name]]
         if not told and is_eager and not _are_close(np.asarray(got.read()), np.asarray(want.read())):

@@ -26,6 +26,10 @@ from typing import Any
 import jax
 import torch
 
+from ..internals.autocast import is_any_autocast_enabled
+from ..internals.guards import DisableTorchFunction
+from ..internals.jax_traces import eval_trace, trace_ctx
+from ..internals.modes import len_torch_dispatch_stack
 from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, Bypass, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
@@ -33,7 +37,6 @@ from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.held import Held
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
-from ..transforms.traces import AT_ONCE, tracing
 from .dropped import DROPPED
 from .memory_plans import is_view, part_write_of, view_plan_of, write_plan_of
 from .refusals import name_rule, refuse_rule_as_pytorch
@@ -53,7 +56,7 @@ _CONSTANTS = frozenset((int, bool, str, type(None), torch.dtype, torch.memory_fo
 _NUMBERS_WITH_SIGNS = frozenset((float, complex))
 _default_dtype = torch.get_default_dtype  # PyTorch's own, while something stands in for it
 _has_gradients = torch.is_grad_enabled
-_is_cast, _has_modes = torch._C._is_any_autocast_enabled, torch._C._len_torch_dispatch_stack
+_is_cast, _has_modes = is_any_autocast_enabled, len_torch_dispatch_stack
 _plans: dict[tuple, Any] = {}
 _may_have: set = set()  # rules that may have plans
 _never: dict[tuple, str] = {}  # functions of which no call has a plan, with the reason
@@ -82,7 +85,7 @@ def run_planned(call: Any, function: Callable, types: Iterable[type], args: tupl
     declared = PROVIDED.declared
     if (function, declared) in _never:
         return _passed(_never[function, declared])
-    is_eager = tracing.trace is AT_ONCE
+    is_eager = trace_ctx.trace is eval_trace
     default = call.settings.default_dtype or _default_dtype()
     key: list = [function, declared, default, _has_gradients(), jax.config.jax_enable_x64, is_eager]  # pyright: ignore[reportAttributeAccessIssue]
     tensors: list[Torchish] = []
@@ -96,7 +99,7 @@ def run_planned(call: Any, function: Callable, types: Iterable[type], args: tupl
         reason = _unplanned(function, rule, args, kwargs or {})
         if reason is not None:
             return _passed(reason)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         reason = _describe(values, key, tensors, arrays, is_eager, reads)
         if reason is None and not tensors:
             reason = "no tensors"
@@ -228,7 +231,7 @@ def _first(
         _plans[key] = "a subscript with tensors"
         return _passed(_plans[key])
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if _is_in_place(rule, function, args, kwargs):
                 _plans[key] = write_plan_of(function, rule, args, kwargs)
             else:

@@ -11,6 +11,7 @@ import jax
 import torch
 
 from ..errors import TracedValueError
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..rules.registry import is_provided
 from ..rules.rule import ArrayRule, TensorRule
 from ..tensors.dtypes import is_integral
@@ -143,7 +144,7 @@ def _refusal(
 ) -> Exception | None:
     """What PyTorch raises for such tensors on a device, if it does."""
     try:
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             run = _asked(call, func, args, kwargs, device, whole)
         with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
             run()

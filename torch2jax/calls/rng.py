@@ -13,6 +13,7 @@ import torch
 from jax import lax
 
 from ..errors import user_level, user_location
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..seams import exchange, stands_in
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
@@ -152,7 +153,7 @@ class Stream:
     def _next_of(self, generator: torch.Generator):
         expect_no_repetition("a torch.Generator")
         # The generator is really drawn from, so that its own seeding and states mean what they do in PyTorch.
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
             drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
             return _key_of(int(drawn))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError, user_location
+from ..internals.memory import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..rules.rule import Reflected
 from ..rules.tags import Tag
@@ -81,7 +82,7 @@ def is_same_mask(one: Torchish, other: Torchish) -> bool:
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
     shape = (0, *rows.shape[mask.ndim :])
-    chosen = torch.Tensor._make_wrapper_subclass(Selected, shape, dtype=rows.dtype)  # pyright: ignore
+    chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
     chosen.rows, chosen.mask, chosen.is_safe = rows, mask, is_safe
     return chosen
 

@@ -16,13 +16,24 @@ from torch.cuda.amp import common
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
+from ..internals.autocast import (
+    autocast_decrement_nesting,
+    autocast_increment_nesting,
+    autocast_supported_devices,
+    set_autocast_cache_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
+from ..internals.modes import DEVICE_CONTEXT
+from ..internals.modules import import_dotted_name
+from ..internals.switches import C
 from ..seams import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from ..translation import current
 
 __all__ = ["Settings"]
 
-_DEVICES = torch._C._autocast_supported_devices()
+_DEVICES = autocast_supported_devices()
 
 
 class Settings:
@@ -69,14 +80,14 @@ class Settings:
         if self._autocast is not None:
             enabled, dtypes, caches, nesting = self._autocast
             for device, is_enabled in enabled:
-                torch._C.set_autocast_enabled(device, is_enabled)
+                set_autocast_enabled(device, is_enabled)
             for device, dtype in dtypes:
-                torch._C.set_autocast_dtype(device, dtype)
-            torch._C.set_autocast_cache_enabled(caches)
+                set_autocast_dtype(device, dtype)
+            set_autocast_cache_enabled(caches)
             for _ in range(_nesting() - nesting):
-                torch._C.autocast_decrement_nesting()
+                autocast_decrement_nesting()
             for _ in range(nesting - _nesting()):
-                torch._C.autocast_increment_nesting()
+                autocast_increment_nesting()
 
     def undo_changes(self) -> None:
         """Puts back what objects from outside were, the last change first."""
@@ -95,12 +106,12 @@ class Settings:
 
 
 def _nesting() -> int:
-    torch._C.autocast_increment_nesting()
-    return torch._C.autocast_decrement_nesting()
+    autocast_increment_nesting()
+    return autocast_decrement_nesting()
 
 
 def _default_device_context():
-    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return getattr(DEVICE_CONTEXT, "device_context", None)
 
 
 # Hooks.
@@ -199,8 +210,8 @@ def _set_default_tensor_type(t):
         "torch.set_default_device() as alternatives.",
         stacklevel=user_level(),
     )
-    torch.set_default_dtype((torch._import_dotted_name(t) if isinstance(t, str) else t).dtype)
+    torch.set_default_dtype((import_dotted_name(t) if isinstance(t, str) else t).dtype)
 
 
-for _owner in (torch, torch._C):
+for _owner in (torch, C):
     stands_in(_owner, "get_default_dtype")(default_dtype)

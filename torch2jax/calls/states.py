@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import torch
 
 from ..hints import nearest
+from ..internals.guards import DisableTorchFunction
+from ..internals.modules import load_from_state_dict
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
@@ -261,10 +263,10 @@ def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
     """Whether the part of a module that has a tensor of this name would load one of another shape."""
     path, _, own = path.rpartition(".")
     part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None
-    load = torch.nn.Module._load_from_state_dict
+    load = load_from_state_dict
     if part is None or type(part)._load_from_state_dict is load:
         return False
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with DisableTorchFunction(), torch.no_grad():
         part = copy.deepcopy(part).to("meta")
         state = {**part._parameters, **part._buffers}
         state = {key: torch.empty_like(each) for key, each in state.items() if each is not None}

@@ -9,45 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _tensor_str
 from torch.backends import ContextProp
 from torch.nn.utils import parametrize
 
+from ..internals.switches import PRINT_OPTS, C, deterministic, readers, tensor_str
 from ..seams import exchange, runs_instead_of
 from ..translation import current
 
 __all__ = ["SWITCHES"]
 
-_C: Any = torch._C
-_KINDS = (
-    *("_algorithms", "_memory", "_precision", "_tf32", "_reduction", "_accumulation", "_benchmark", "_deterministic"),
-    *("_enabled", "_kernel", "_backend", "_order", "_warn", "_warnAlways", "_threads", "_mode"),
-)
-# A thread's own state, which contexts put back; what can be set only once; and what has an option besides.
-_NOT = (
-    *("_set_fwd_grad_enabled", "_set_dispatch_mode", "set_num_interop_threads"),
-    "_set_deterministic_algorithms",
-)
-
-
-def _readers() -> dict[str, Callable[[], Any]]:
-    """What reads each switch, by the name of what sets it: PyTorch names both alike."""
-    found = {}
-    for name in dir(_C):
-        if not name.startswith(("_set_", "set_")) or not name.endswith(_KINDS) or name in _NOT or "autocast" in name:
-            continue
-        read = getattr(_C, name.replace("set_", "get_", 1), None)
-        if read is not None:
-            found[name] = read
-    for kind in ("cudnn", "flash", "math", "mem_efficient", "overrideable"):
-        if hasattr(_C, f"_set_sdp_use_{kind}"):
-            found[f"_set_sdp_use_{kind}"] = getattr(_C, f"_get_{kind}_sdp_enabled")
-    found["set_anomaly_enabled"] = lambda: (_C.is_anomaly_enabled(), _C.is_anomaly_check_nan_enabled())
-    found["_set_multithreading_enabled"] = _C._is_multithreading_enabled
-    return found
-
-
-SWITCHES = _readers()
+SWITCHES = readers()
 
 
 def _set_back(change: Callable, value: Any) -> None:
@@ -72,17 +43,17 @@ def _noticing(change: Callable, read: Callable[[], Any]) -> Callable:
 
 
 for _name, _read in SWITCHES.items():
-    for _owner in (torch, _C):
+    for _owner in (torch, C):
         if hasattr(_owner, _name):
             exchange(_owner, _name, _noticing(getattr(_owner, _name), _read))
 
-_set_deterministic, _set_property = _C._set_deterministic_algorithms, ContextProp.__set__
+_set_deterministic, _set_property = C._set_deterministic_algorithms, ContextProp.__set__
 
 
 def _deterministic(mode: bool, *, warn_only: bool = False) -> None:
     _note(
         lambda mode, warn_only: _set_deterministic(mode, warn_only=warn_only),
-        lambda: (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()),
+        deterministic,
     )
     _set_deterministic(mode, warn_only=warn_only)
 
@@ -93,13 +64,13 @@ def _set_backend(self, obj, value) -> None:
     _set_property(self, obj, value)
 
 
-exchange(_C, "_set_deterministic_algorithms", _deterministic)
+exchange(C, "_set_deterministic_algorithms", _deterministic)
 exchange(ContextProp, "__set__", _set_backend)
 
 
-@runs_instead_of(_tensor_str.set_printoptions, with_original=True)
+@runs_instead_of(tensor_str.set_printoptions, with_original=True)
 def _set_printoptions(original, *args, **kwargs):
-    options = _tensor_str.PRINT_OPTS
+    options = PRINT_OPTS
     before = dict(vars(options))
     current().settings.undo_later(lambda: vars(options).update(before))
     return original(*args, **kwargs)

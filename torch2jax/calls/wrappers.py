@@ -3,10 +3,9 @@
 from typing import Any
 
 import torch
-from torch._library.simple_registry import find_torch_dispatch_rule
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
+from ..internals.operators import OpOverload, find_torch_dispatch_rule
+from ..internals.pytree import tree_leaves
 from ..tensors.tensor import Torchish
 
 __all__ = ["run_by_wrappers"]

@@ -12,6 +12,7 @@ from torch.overrides import resolve_name
 
 from ..calls.dispatch import observing
 from ..convert import t2j
+from ..internals.operators import OpOverload
 from ..loops.report import noting_loops
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .levels import Level, level_of
@@ -291,7 +292,7 @@ def _recorder(operators: dict[Level, collections.Counter[str]]) -> Callable:
         level = level_of(function)
         if level is Level.METADATA:
             return
-        name = str(function) if isinstance(function, torch._ops.OpOverload) else resolve_name(function)
+        name = str(function) if isinstance(function, OpOverload) else resolve_name(function)
         name = name or getattr(function, "__name__", str(function))
         if not name.endswith((".__get__", ".__set__", "_set_grad_enabled")):
             operators.setdefault(level, collections.Counter())[name.removeprefix("torch.")] += 1

@@ -5,10 +5,10 @@ import types
 from collections.abc import Callable
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..calls.dispatch import decomposition_of, functional_of
 from ..calls.kernels import has_kernel
+from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel
 from ..rules import registry
 from ..rules.rule import MetadataRule
 
@@ -54,7 +54,7 @@ def operator_of(function: Callable) -> OpOverloadPacket | None:
 def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
     """Those that the dispatcher knows; others are TorchScript's alone."""
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    return [overload for overload in overloads if torch._C._dispatch_has_kernel(overload.name())]
+    return [overload for overload in overloads if dispatch_has_kernel(overload.name())]
 
 
 def _level_of_packet(packet: OpOverloadPacket) -> Level:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
+from ..internals.operators import dispatch_get_all_op_names
 from .levels import Level, level_of, operator_of
 
 __all__ = ["operators"]
@@ -46,7 +47,7 @@ def _functions() -> Iterator[tuple[str, Callable]]:
 
 
 def _aten() -> Iterator[tuple[str, Callable]]:
-    for name in {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}:
+    for name in {name.split(".")[0] for name in dispatch_get_all_op_names()}:
         namespace, _, operator = name.partition("::")
         packet = getattr(torch.ops.aten, operator, None) if namespace == "aten" else None
         if packet is not None:

@@ -8,8 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax._src import core, linear_util
-from jax.extend.core import ClosedJaxpr, Var
+from jax.core import Trace
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax.extend.linear_util import WrappedFun
+
+from ..internals.jax_programs import EqualStore, Store
 
 __all__ = ["Atom", "is_same", "is_same_step", "key_of"]
 
@@ -46,20 +49,20 @@ def is_same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, types.FunctionType):  # JAX makes the derivative of a function anew for each call
         return one.__code__ is other.__code__ and is_same(_closed_over(one), _closed_over(other))
-    if isinstance(one, linear_util.Store):  # what a call has left there: of the same functions the same
+    if isinstance(one, Store):  # what a call has left there: of the same functions the same
         return not one or not other or is_same(one._val, other._val)
-    if isinstance(one, linear_util.EqualStore):
+    if isinstance(one, EqualStore):
         return is_same(one._store, other._store)
-    if type(one) is object or isinstance(one, core.Trace):  # a mark, or where the derivative would be traced
+    if type(one) is object or isinstance(one, Trace):  # a mark, or where the derivative would be traced
         return True
     if isinstance(one, functools.partial):
         return is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-    if isinstance(one, linear_util.WrappedFun):
+    if isinstance(one, WrappedFun):
         return is_same((one.f, one.transforms, one.params), (other.f, other.transforms, other.params))
     if isinstance(one, ClosedJaxpr):
         consts = zip(one.consts, other.consts, strict=False)
         return _is_same_jaxpr(one.jaxpr, other.jaxpr) and all(x is y for x, y in consts)
-    if isinstance(one, core.Jaxpr):
+    if isinstance(one, Jaxpr):
         return _is_same_jaxpr(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())

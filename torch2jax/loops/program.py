@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax._src.core import join_effects
 from jax.core import eval_jaxpr
 from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
+from ..internals.jax_programs import join_effects
 from .alike import Atom
 from .windows import Table, Windows
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from torch._prims_common import canonicalize_dim, canonicalize_dims
+
+from ..internals.promotion import canonicalize_dim, canonicalize_dims
 
 __all__ = [
     "at_least_1d",

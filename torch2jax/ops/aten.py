@@ -3,6 +3,7 @@
 import torch
 from jax import lax
 
+from ..internals.prims import torch_block_diag
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.known import in_pytorch
@@ -29,4 +30,4 @@ def meshgrid(tensors):
 
 @implements_tensors(aten.block_diag.default)
 def block_diag(tensors):
-    return torch._refs.block_diag(*tensors) if tensors else torch.empty(1, 0)
+    return torch_block_diag(*tensors) if tensors else torch.empty(1, 0)

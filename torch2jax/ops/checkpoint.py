@@ -16,6 +16,7 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from ..calls.selection import Selected
 from ..errors import TracedValueError
+from ..internals.checkpoint import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..seams import applies, exchange, stands_in
 from ..tensors.held import Held
 from ..tensors.journal import Uncontained
@@ -51,9 +52,9 @@ if _impl is not None:
 
 @functools.cache
 def _in_torch() -> Callable:
-    import torch._dynamo
+    from ..internals.dynamo import disable
 
-    return torch._dynamo.disable(_body, True, wrapping=False)
+    return disable(_body, True, wrapping=False)
 
 
 if _body is not None:
@@ -141,15 +142,15 @@ def _without_history(value):
 def _without_reentrant(
     fn,
     context_fn=torch_checkpoint.noop_context_fn,
-    determinism_check=torch_checkpoint._DEFAULT_DETERMINISM_MODE,
+    determinism_check=DEFAULT_DETERMINISM_MODE,
     debug=False,
     **options,
 ):
     del options  # what concerns random numbers, and what is saved for a backward of PyTorch's
-    debug = _chosen(torch_checkpoint._checkpoint_debug_enabled, debug)
+    debug = _chosen(checkpoint_debug_enabled(), debug)
     if debug and context_fn is not torch_checkpoint.noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
-    allowed = list(torch_checkpoint._allowed_determinism_checks_to_fns)
+    allowed = list(ALLOWED_DETERMINISM_CHECKS)
     if determinism_check not in allowed:
         raise ValueError(f"determinism_check should be one of {allowed}, but got {determinism_check}")
     forward_context, _ = context_fn()

@@ -8,6 +8,8 @@ import torch
 from jax import lax
 
 from ..calls.known import lazily
+from ..internals.guards import DisableTorchFunction
+from ..internals.operators import parse_to
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -44,7 +46,7 @@ def convert(array, dtype: np.dtype):
 def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):
     """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
     input = current().lift(input)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return _converted(input, dtype, device, copy, memory_format)
 
 
@@ -89,8 +91,8 @@ def to(self, *args, **kwargs):
     place_of_copy = 2 if args and isinstance(args[0], torch.dtype) else 3
     if len(args) > place_of_copy:
         *args, copy = args
-    with torch._C.DisableTorchFunction():
-        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore
+    with DisableTorchFunction():
+        device, dtype, _, memory_format = parse_to(*args, **kwargs)
     return converted(self, dtype, device, copy, memory_format)
 
 

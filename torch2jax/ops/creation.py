@@ -16,11 +16,12 @@ import jax
 import numpy as np
 import torch
 from jax import lax
-from torch.utils._device import DeviceContext
 
 from ..calls.item import Item
 from ..calls.known import constant
 from ..errors import SparseLayoutError, user_level
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction, is_torch_function_enabled
+from ..internals.modes import DeviceContext, get_function_stack_at, len_torch_function_stack
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -65,7 +66,7 @@ def made_of(
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
             held = Lazy(functools.partial(_held, values), shape, canonical(dtype))
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 made = wrap_held(held, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
     return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label), requires_grad)
@@ -113,7 +114,7 @@ def label_of(device) -> torch.device:
     """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
-    lowest = torch._C._get_function_stack_at(0) if torch._C._len_torch_function_stack() else None
+    lowest = get_function_stack_at(0) if len_torch_function_stack() else None
     return lowest.device if isinstance(lowest, DeviceContext) else CPU  # that of torch.set_default_device
 
 
@@ -173,7 +174,7 @@ def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tens
                 f"result of rounding error. The out tensor will be resized to a tensor of shape ({result.numel()},).",
                 stacklevel=user_level(),
             )
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             check_cast(result, target)
             resize(target, result.shape, result.stride())
     return write_out(result, target)
@@ -240,7 +241,7 @@ def unwritten(dtype: torch.dtype) -> bool | int | float | complex:
 def _strides_in(memory_format, shape) -> tuple[int, ...] | None:
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return None
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
@@ -396,7 +397,7 @@ def _from_data(data, dtype) -> Tensor:
         for part in parts[1:]:
             wanted = torch.promote_types(wanted, part.dtype)
         return torch.stack([part.to(dtype or wanted) for part in parts])
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         made = torch.tensor(data, dtype=dtype)
         own = current().settings.default_dtype
         if own is not None and dtype is None and _holds_float(data):  # PyTorch's C++ does not know the call's own
@@ -443,7 +444,7 @@ def as_tensor(data, dtype=None, device=None):
 
 def on_memory(function: Callable[..., Tensor], *args, **kwargs) -> Torchish:
     """The tensor for the real one that a function of PyTorch's makes on memory that it is given."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         real = function(*args, **kwargs)
     found = current().lent.on_its_memory(real)
     return current().lift(real) if found is None else found
@@ -456,7 +457,7 @@ def _reads_memory(name: str) -> Callable[[Callable], Callable]:
     def register(body: Callable) -> Callable:
         @stands_in(torch, name)
         def stand_in(*args, **kwargs):
-            return (body if torch._C._is_torch_function_enabled() else original)(*args, **kwargs)
+            return (body if is_torch_function_enabled() else original)(*args, **kwargs)
 
         return body
 
@@ -527,7 +528,7 @@ def from_file(filename, shared=None, size=0, dtype=None, **options):
             f"torch.from_file got shared=True, by which what is written to the tensor is written to {filename!r}; "
             "arrays of JAX are not files. Read it with shared=False, and write the file when the tensor is ready"
         )
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return current().lift_own(torch.from_file(filename, False, size, dtype=dtype, **options))
 
 

@@ -3,6 +3,9 @@
 import jax
 import torch
 
+from ..internals.guards import DisableTorchFunction
+from ..internals.memory import to_dlpack
+from ..internals.switches import C
 from ..rules.registry import implements_tensors
 from ..seams import runs_instead_of, stands_in
 from ..tensors.capsules import tensor_of
@@ -13,8 +16,6 @@ from .creation import on_memory
 from .values import lent_values
 
 Tensor = torch.Tensor
-
-_to_dlpack = torch._C._to_dlpack
 
 
 @runs_instead_of(torch.utils.dlpack.from_dlpack, with_original=True)
@@ -42,18 +43,18 @@ def _alias(ext_tensor, *, device=None, copy=None):
 
 def _capsule(tensor, **kwargs):
     if not isinstance(tensor, Torchish):
-        return _to_dlpack(tensor, **kwargs)
+        return to_dlpack(tensor, **kwargs)
     array = lent_values(tensor, "tensor.__dlpack__()")
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         # bfloat16 and narrower types are not numpy's own, and shared with nobody.
-        return _to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin == 1 else array_to_tensor(array).clone())
+        return to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin == 1 else array_to_tensor(array).clone())
 
 
 for _owner, _name in (
     (torch, "to_dlpack"),
     (torch.utils.dlpack, "to_dlpack"),
-    (torch._C, "_to_dlpack"),
-    (torch._C, "_to_dlpack_versioned"),
+    (C, "_to_dlpack"),
+    (C, "_to_dlpack_versioned"),
 ):
     stands_in(_owner, _name)(_capsule)
 

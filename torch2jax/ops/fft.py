@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from jax import lax
 from jax.lax import FftType
-from torch._prims_common import corresponding_complex_dtype, corresponding_real_dtype
 
+from ..internals.promotion import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements
 from .arrays import like
 from .creation import factory, literal

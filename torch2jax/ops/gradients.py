@@ -9,6 +9,8 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from ..errors import user_level
+from ..internals.gradients import LegacyVariableBase, set_grad_enabled
+from ..internals.guards import DisableTorchFunction
 from ..rules.registry import implements_tensors, tag
 from ..rules.tags import Tag
 from ..seams import exchange, runs_instead_of, stands_in
@@ -238,8 +240,8 @@ def _retains_grad(self):
 def _set_grad_enabled(mode):
     levels = current().levels
     if not levels or not levels[-1].is_forward:
-        with torch._C.DisableTorchFunction():
-            torch._C._set_grad_enabled(mode)
+        with DisableTorchFunction():
+            set_grad_enabled(mode)
 
 
 @stands_in(torch._C._functions, "UndefinedGrad")
@@ -277,7 +279,7 @@ def _variable(cls, data=None, requires_grad=False, volatile=None):
     """``torch.autograd.Variable(data, requires_grad)``, as old code has it: another tensor on the same memory."""
     call = current()
     if call is None:
-        return torch._C._LegacyVariableBase.__new__(cls, data, requires_grad, volatile)
+        return LegacyVariableBase.__new__(cls, data, requires_grad, volatile)
     del volatile
     result = torch.empty(0) if data is None else call.lift(data).detach()
     return result.requires_grad_(requires_grad)

@@ -8,11 +8,11 @@ import contextlib
 import numpy as np
 import torch
 from jax import lax
-from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
 from torch.ao.quantization.fake_quantize import FakeQuantize
 from torch.ao.quantization.observer import MovingAverageMinMaxObserver, UniformQuantizationObserverBase
 from torch.ao.quantization.utils import check_min_max_valid
 
+from ..internals.quantization import LearnableFakeQuantize
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
 from ..seams import runs_instead_of
@@ -147,7 +147,7 @@ def _switched(module, tensors: dict[str, torch.Tensor], is_on):
         tensor.copy_(torch.where(is_on, tensor, before[name]))
 
 
-@implements_tensors(_LearnableFakeQuantize)
+@implements_tensors(LearnableFakeQuantize)
 def learnable_fake_quantize(self, X):
     observes, quantizes = switch(self.static_enabled[0] == 1), switch(self.fake_quant_enabled[0] == 1)
     if isinstance(observes, bool) and isinstance(quantizes, bool):

@@ -9,10 +9,9 @@ import threading
 
 import numpy as np
 import torch
-import torch._prims  # defines them
 from jax import lax
-from torch._ops import OpOverload
 
+from ..internals.operators import OpOverload
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..translation import current
@@ -37,7 +36,7 @@ def _stands_for_functions(prim: OpOverload) -> None:
     implements_tensors(prim.overloadpacket)(rule)
 
 
-for _prim in vars(torch._prims).values():
+for _prim in vars(prims).values():
     if isinstance(_prim, OpOverload):
         _stands_for_functions(_prim)
 

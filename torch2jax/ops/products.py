@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from torch.utils import _pytree as pytree
 
+from ..internals.guards import DisableTorchDispatch
+from ..internals.pytree import tree_leaves
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
@@ -313,13 +314,13 @@ def _dtype_of_einsum(*arguments, path=None):
     tensors = [value for item in bare for value in (item if isinstance(item, list) else [item])]
     if any(value.is_floating_point() or value.is_complex() for value in tensors if isinstance(value, torch.Tensor)):
         return None
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         return torch.functional.einsum(*bare).dtype
 
 
 def _dtypes_of_factors(*arguments, path=None):
     """One operand alone is not multiplied."""
-    operands = [x for x in pytree.tree_leaves(arguments) if hasattr(x, "dtype")]
+    operands = [x for x in tree_leaves(arguments) if hasattr(x, "dtype")]
     return NUMBERS if len(operands) > 1 else None
 
 

@@ -16,6 +16,7 @@ import torch
 from jax import lax
 
 from ..errors import user_level
+from ..internals.guards import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
@@ -498,7 +499,7 @@ def _expect_weights(weights: np.ndarray) -> None:
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
 def multinomial(input, num_samples, replacement=False, *, generator=None):
     lifted = current().lift(input)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         shape, dtype = tuple(lifted.shape), lifted.dtype
     if len(shape) not in (1, 2):
         raise RuntimeError(f"prob_dist must be 1 or 2 dim, got shape {shape}")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..internals.guards import DisableTorchFunction
 from ..tensors.dtypes import INTEGERS
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
     """That of a function with respect to its first argument."""
-    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+    with DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         x, *others = (torch.tensor(number, device="cpu", requires_grad=True) for number in numbers)
         return torch.autograd.grad(function(x, *others), x)[0].item()
 
@@ -35,7 +36,7 @@ IS_FMAX_SHARED = _derivative(torch.fmax, 0.0, 0.0) == 0.5
 
 def _takes(function: Callable[[], torch.Tensor]) -> bool:
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             function()
     except RuntimeError:
         return False
@@ -47,7 +48,7 @@ ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, 
 
 
 def _length_of_a_range() -> int:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return torch.arange(0, 10, 2.5, dtype=torch.int64, device="cpu").numel()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._prims_common import canonicalize_dim
 
 from ..calls.selection import Selected, is_same_mask, map_rows, select
 from ..errors import TracedValueError
+from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_integral
 from ..translation import current

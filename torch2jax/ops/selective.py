@@ -13,6 +13,8 @@ from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from ..calls.dispatch import AtenMode
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.operators import OpOverload
 from ..tensors.held import Held
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
@@ -72,18 +74,18 @@ class Selection:
             storage.replace(Held(checkpoint_name(array, name), layout), storage.known, is_written=False)
 
     def _name_of(self, func, args: tuple, kwargs: dict, result) -> str | None:
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, OpOverload):
             return self._ask(func, args, kwargs, result)
         if func is torch.nn.functional.scaled_dot_product_attention:
             names = [self._ask(attention, args, kwargs, result) for attention in _ATTENTION]
             return next((name for name in names if name is not None), None)
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             args, kwargs = map_arguments(_without_data, (args, kwargs))
         if not any(isinstance(x, torch.Tensor) for x in flatten((args, kwargs))[0]):
             return None
         steps = _Steps()
         try:
-            with torch._C.DisableTorchFunction(), AtenMode(steps):
+            with DisableTorchFunction(), AtenMode(steps):
                 given = func(*args, **kwargs)
         except Exception:  # it needs values: PyTorch's operators are not known
             return None

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from torch._prims_common import canonicalize_dim, canonicalize_dims
 
 from ..errors import TracedValueError
+from ..internals.promotion import canonicalize_dim, canonicalize_dims
 from ..rules.formats import as_joined
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion, promoted

@@ -5,6 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from ..internals.prims import torch_stft
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import COMPLEX
 from ..translation import current
@@ -23,12 +24,12 @@ def stft(input, n_fft, hop_length=None, win_length=None, window=None, *args, **o
             "which is known to cause spectral leakage. Other windows such as torch.hann_window or torch.hamming_window "
             "are recommended to reduce spectral leakage."
         )
-    return torch._refs.stft(input, n_fft, hop_length, win_length, window, *args, **options)
+    return torch_stft(input, n_fft, hop_length, win_length, window, *args, **options)
 
 
 @implements_tensors(aten.stft.default)
 def _stft_not_centered(input, n_fft, hop_length=None, win_length=None, window=None, *args, **options):
-    return stft(input, n_fft, hop_length, win_length, window, False, "reflect", *args, **options)
+    return torch_stft(input, n_fft, hop_length, win_length, window, False, "reflect", *args, **options)
 
 
 def _warn_of_no_window(advice: str) -> None:

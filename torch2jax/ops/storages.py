@@ -5,6 +5,8 @@ import weakref
 
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import StorageBase
 from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
 from ..seams import stands_in
@@ -191,7 +193,7 @@ def _refused(name: str):
 
 
 _ANSWERED_BY_PYTORCH = ("_free_weak_ref", "_expired", "element_size")
-for _name in vars(torch._C.StorageBase):
+for _name in vars(StorageBase):
     if not _name.startswith("__") and _name not in (*vars(TensorStorage), *_ANSWERED_BY_PYTORCH):
         setattr(TensorStorage, _name, _refused(_name))
 
@@ -214,7 +216,7 @@ def storage_of(source) -> TensorStorage:
         return source
     if source.device.type == "meta":
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         real = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source)
     return TensorStorage.of(current().lift_own(real))
 

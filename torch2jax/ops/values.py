@@ -15,6 +15,7 @@ from ..calls.follow import answered
 from ..calls.item import Item
 from ..calls.numbers import Number, is_unknown
 from ..errors import TracedValueError
+from ..internals.guards import DisableTorchFunction
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
 from ..tensors.dtypes import dtype_t2j
@@ -173,7 +174,7 @@ def __array__(self, dtype=None):
 def __array_wrap__(self, array):
     if array.dtype == bool:
         array = array.astype(np.uint8)  # as PyTorch does
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         made = torch.from_numpy(np.asarray(array))
     return current().lift_own(made)
 
@@ -185,7 +186,7 @@ def _repr(self, *, tensor_contents=None):
         array = values(self, "repr")
     except TracedValueError:
         return f"tensor(<traced>, shape={tuple(self.shape)}, dtype={self.dtype})"
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         text = repr(array_to_tensor(array, gathers=True).to(self.dtype))
     tangent = None if current().dual is None else current().dual.parts(self)[1]
     return text if tangent is None else f"{text[:-1]}, tangent={tangent!r})"
@@ -301,7 +302,7 @@ def pin_memory(self, device=None):
 def _device(self):
     if isinstance(self, Torchish):
         return self._label
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return self.device
 
 

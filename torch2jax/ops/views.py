@@ -14,6 +14,7 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..internals.guards import DisableTorchFunction
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
@@ -77,7 +78,7 @@ def _function(*functions):
 
 
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tuple(tensor.shape)
 
 

@@ -16,6 +16,9 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.autocast import is_any_autocast_enabled
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
 from ..rules.plan import NOT_PLANNED
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, is_integral
@@ -81,7 +84,7 @@ class Around:
 
     def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
         """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
-        if torch._C._len_torch_function_stack():
+        if len_torch_function_stack():
             return NOT_RUN
         kind = kind_of(function)
         is_metadata = kind is FunctionKind.METADATA or function == _DEVICE
@@ -112,7 +115,7 @@ class Around:
             return NOT_RUN
         if not has_tensors:
             return self._make(function, args, kwargs or {}) if kind is FunctionKind.FACTORY else NOT_RUN
-        if torch._C._is_any_autocast_enabled():
+        if is_any_autocast_enabled():
             return NOT_RUN
         if self.memories.shown and kind in WRITING:
             return NOT_RUN
@@ -139,7 +142,7 @@ class Around:
                 return NOT_RUN
         if not tensors:
             return self._make(function, args, kwargs) if kind is FunctionKind.FACTORY else NOT_RUN
-        if torch._C._is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
+        if is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
             return NOT_RUN
         states = [*map(state_of, tensors)]
         wants = WANTING in states and torch.is_grad_enabled()
@@ -160,7 +163,7 @@ class Around:
         return self._native(function, args, kwargs, wants and function not in _DETACHING)
 
     def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             result = function(*args, **kwargs)
             viewed = self._viewed_as_another(result, args)
             if not viewed:
@@ -170,7 +173,7 @@ class Around:
 
     def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
         """What a function gives on JAX, whose result shares memory there with these tensors."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self.memories.give_up_all(viewed)
         return self._on_jax(self._call, function, args, kwargs)
 
@@ -187,7 +190,7 @@ class Around:
     def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         if kwargs.get("requires_grad"):
             return NOT_RUN
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             made = function(*args, **kwargs)
         if made.ndim == 0:  # of one shape only, and often a part's own counter
             return NOT_RUN
@@ -216,7 +219,7 @@ class Around:
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may as well be PyTorch's own."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             dtype = tensor.dtype
             if tensor.numel() > _MOST or not self._has(dtype):
                 return False
@@ -236,7 +239,7 @@ class Around:
             value = self._call.standing_for(value)
             if isinstance(value, Torchish):
                 return self._constant(value) if self._may_recur(value) else copied_values(value)
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            with DisableTorchFunction(), DisableTorchDispatch():
                 return value.detach().clone()
         if isinstance(value, (tuple, list)):
             return type(value)([self._own(x) for x in value])
@@ -244,7 +247,7 @@ class Around:
 
     def _may_recur(self, tensor: Torchish) -> bool:
         """Whether a tensor may well be asked for again: one from outside, or of few elements, as the end token is."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return tensor._node.storage.memory.foreign or tensor.numel() <= _FEW
 
     def _constant(self, tensor: Torchish) -> torch.Tensor:
@@ -257,7 +260,7 @@ class Around:
                 self._constants.clear()
                 self._kept.clear()  # no other tensor has that memory
             entry = self._constants[id(tensor)] = tensor, state, copied_values(tensor)
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 self._kept.add(entry[2].untyped_storage()._cdata)
         return entry[2]
 
@@ -265,7 +268,7 @@ class Around:
         """A new tensor of integers that a function gave on JAX: as PyTorch's own, if it is small."""
         if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
             return result
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             ndim = result.ndim
         return result if not ndim or result._node.storage.memory.foreign else self._taken(self._own(result))
 
@@ -281,7 +284,7 @@ class Around:
         if id(value) not in lifted:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
-            with outside(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            with outside(), DisableTorchFunction(), DisableTorchDispatch():
                 tensor = in_place_of(value, tensor_to_array(value))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
@@ -312,13 +315,13 @@ class Around:
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
         """All memory that one of PyTorch's own shares with others, in one dimension."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             size = value.untyped_storage().nbytes() // value.element_size()
             return self._taken(value.as_strided((size,), (1,), 0), state_of(value) == WANTING)
 
     def view(self, value: torch.Tensor, shape, strides, offset: int, dtype: torch.dtype) -> torch.Tensor:
         """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             if state_of(value) != NO and self._has(dtype):
                 begin = int(value.storage_offset()) * value.itemsize // dtype.itemsize
                 view = torch.empty(0, dtype=dtype).set_(value.untyped_storage(), begin + offset, shape, strides)
@@ -337,7 +340,7 @@ class Around:
             or call.dual is not None
             or call.on_result is not None
             or journal() is not None
-            or torch._C._len_torch_dispatch_stack()
+            or len_torch_dispatch_stack()
             or is_transforming()
         )
 
@@ -367,7 +370,7 @@ class Around:
                     return self._native(function, args, kwargs, wants)
                 if type(value) is Torchish:
                     if kind is FunctionKind.METADATA:
-                        with torch._C.DisableTorchFunction():
+                        with DisableTorchFunction():
                             return function(value)
                     if function == _DEVICE:
                         return value._label
@@ -446,7 +449,7 @@ def _shares_memory(result: Any, tensor: Torchish) -> bool:
 
 def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
     """Whether a tensor has a dtype and device already."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         dtype = tensor.dtype
     for option in (*options, *named.values()):
         if isinstance(option, str):

@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import to_dlpack_versioned
 from ..tensors.held import Lazy
 from ..tensors.interop import dense_strides
 from ..tensors.known import in_pytorch, real
@@ -15,7 +17,7 @@ from .owned import WANTING, state_of
 
 __all__ = ["copied_values", "in_place_of", "write"]
 
-_to_dlpack = torch._C._to_dlpack_versioned  # which translated code has something else for
+_to_dlpack = to_dlpack_versioned  # which translated code has something else for
 
 
 def in_place_of(value: torch.Tensor, array) -> Torchish:
@@ -28,7 +30,7 @@ def in_place_of(value: torch.Tensor, array) -> Torchish:
 
 def copied_values(tensor: Torchish) -> torch.Tensor:
     """A new tensor of PyTorch's own with the values of a tensor of the call, for which nothing is compiled."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         node, dtype = tensor._node, tensor.dtype
         root = node.storage.root
         known: Any = root.known

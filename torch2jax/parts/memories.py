@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import storage_use_count
 from ..tensors.dtypes import is_integral
 from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.storage import Storage
@@ -41,7 +43,7 @@ class Memories:
         if wants and state_of(value) == YES and not is_integral(value.dtype):
             value._is_around = WANTING  # pyright: ignore[reportAttributeAccessIssue]
             self.is_blurred = True
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             if array.shape != value.shape:
                 value.resize_(array.shape)
             write(value, array)
@@ -73,7 +75,7 @@ class Memories:
 
         Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             if self._replace(value, lambda: at_the_place_of(tensor)):
                 return
             number = value.untyped_storage()._cdata
@@ -88,8 +90,8 @@ class Memories:
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
         """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            if torch._C._storage_Use_Count(value.untyped_storage()._cdata) > _ALONE:
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if storage_use_count(value.untyped_storage()._cdata) > _ALONE:
                 return False
             try:
                 swap_objects(value, make())
@@ -106,7 +108,7 @@ class Memories:
             NotImplementedError: a tensor's memory is to be written to, and is shared with a view on JAX.
         """
         if state_of(value) != NO:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if value.untyped_storage()._cdata in self.shown:
                     raise _shared_already()
 

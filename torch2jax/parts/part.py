@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 import torch
-from torch.overrides import _get_current_function_mode_stack
 
 from ..errors import TracedValueError, user_level
 from ..hints import nearest
+from ..internals.guards import DisableTorchFunction
+from ..internals.modes import get_current_function_mode_stack
 from ..rules import autocast
 from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
@@ -166,7 +167,7 @@ class _Running(Hidden):
         call = current()
         if not _may_compile(call):
             return self._function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             world = self._reached_before((*args, *kwargs.values()))
             for located in (False, True):
                 try:
@@ -238,7 +239,7 @@ def _may_compile(call: Any) -> bool:
     around = call.constants.around
     if around is None or not around.is_active:
         return False
-    return all(isinstance(mode, Call) for mode in _get_current_function_mode_stack())
+    return all(isinstance(mode, Call) for mode in get_current_function_mode_stack())
 
 
 def _settings(call: Any) -> tuple:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..rules import registry
 from ..rules.inline import call_inlined
 from ..tensors.dtypes import canonical
@@ -103,7 +104,7 @@ class Orders:
         node, label = tensor._node, tensor._label
         if type(node) is not Storage or node.history is not None or node.memory.foreign or node.is_outgrown:
             return None
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             held, shape, dtype = node.lazy(None, None), tensor.shape, tensor.dtype
             if not isinstance(held, Held) or held.layout is not None or not self._is_written(held.array):
                 return None

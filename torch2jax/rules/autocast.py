@@ -12,8 +12,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
+from ..internals.autocast import autocast_supported_devices, is_any_autocast_enabled
+from ..internals.guards import DisableTorchFunction
+from ..internals.operators import OpOverload, dispatch_has_kernel, dispatch_has_kernel_for_dispatch_key
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
@@ -59,7 +61,7 @@ _RECURRENT = _names("gru lstm rnn_relu rnn_tanh")
 # Devices whose lists come with an extension of PyTorch's are taken for CUDA.
 _KEYS = {"cpu": "AutocastCPU", "maia": "AutocastMAIA", "mps": "AutocastMPS", "mtia": "AutocastMTIA"}
 _KEYS |= {"xpu": "AutocastXPU"}
-_DEVICES = torch._C._autocast_supported_devices()
+_DEVICES = autocast_supported_devices()
 
 
 class Treatment(NamedTuple):
@@ -80,7 +82,7 @@ class Treatment(NamedTuple):
         """
         if self.policy is None or kwargs.get("out") is not None:
             return args, kwargs
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return self._cast(args, kwargs)
 
     def _cast(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -106,7 +108,7 @@ class Treatment(NamedTuple):
 
 def region() -> str | None:
     """The device that names the region in which this thread is, None outside of any."""
-    if not torch._C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return None
     return next(device for device in _DEVICES if torch.is_autocast_enabled(device))
 
@@ -161,13 +163,13 @@ def _policy(name: str, overload: str | None, device: str) -> Policy | None:
 
 def _registers(name: str, overload: str | None, key: str) -> bool:
     """Whether an operator (any overload of it if None) has a kernel of autocast's."""
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
+    return any(dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
 
 
 def _is_composite(name: str, overload: str | None) -> bool:
     """Whether PyTorch knows an operator only as a composition of others."""
     key = "CompositeImplicitAutograd"
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
+    return any(dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
 
 
 def _overloads(name: str, overload: str | None) -> list[str]:
@@ -175,7 +177,7 @@ def _overloads(name: str, overload: str | None) -> list[str]:
     packet = getattr(torch.ops.aten, name, None)
     names = [] if packet is None else packet.overloads() if overload is None else [overload]
     found = [f"aten::{name}" if x == "default" else f"aten::{name}.{x}" for x in names]
-    return [x for x in found if torch._C._dispatch_has_kernel(x)]
+    return [x for x in found if dispatch_has_kernel(x)]
 
 
 def _is_eligible(value) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import user_level, user_location
+from ..internals.gradients import is_fwd_grad_enabled
+from ..internals.guards import DisableTorchFunction
 from ..tensors.derivatives import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.held import Held, Lazy
@@ -54,7 +56,7 @@ class InPlace:
         dims = []
         if Tag.INTO_EXPANDED in self.tags and not _accumulates(self.names, args, kwargs):
             dims = _expanded_dims(target)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if not dims:
                 _expect_no_overlap(target)
             fully = Tag.WRITES_BY_INDEX in self.tags and not _is_mask(operands[:1])
@@ -81,7 +83,7 @@ def _expanded_dims(tensor: Torchish) -> list[int]:
     """The dimensions along which all elements are at one place."""
     if not tensor._node.overlaps:
         return []
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         sizes, strides = tuple(tensor.shape), tensor.stride()
     if 0 in sizes:
         return []
@@ -150,7 +152,7 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
     Raises:
         RuntimeError: `target` overlaps itself or an operand, has another shape, or cannot hold the values' dtype.
     """
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         tensor = lift(target)
         if not fills:
             _expect_no_overlap(tensor)
@@ -159,7 +161,7 @@ def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = F
 
 
 def _write(target: Any, value: Torchish) -> Any:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         tensor = lift(target)
         if value.shape != tensor.shape:
             raise RuntimeError(
@@ -194,7 +196,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
         tensor.write(held, known, in_place_of_itself=not torch.is_grad_enabled())
         return
     array, layout = held.held
-    if not torch._C._is_fwd_grad_enabled() and array.dtype.kind in "fcV":  # pyright: ignore
+    if not is_fwd_grad_enabled() and array.dtype.kind in "fcV":
         array = with_tangents_of(tensor.held.arranged(layout), array)
     dual = current().dual
     if dual is not None and dual.has_tangent(tensor) and not dual.has(array) and array.dtype.kind in "fcV":

@@ -6,8 +6,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import torch
-from torch._ops import OpOverload, OpOverloadPacket
+from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
 __all__ = ["Names", "by_schema", "run_named"]
 
@@ -118,7 +117,7 @@ def _schemas(function) -> list:
         return [function._schema]
     if isinstance(function, OpOverloadPacket):
         return [getattr(function, name)._schema for name in function.overloads()]
-    return torch._C._jit_get_schemas_for_operator(f"aten::{_name(function)}")
+    return jit_get_schemas_for_operator(f"aten::{_name(function)}")
 
 
 def _name(function) -> str:

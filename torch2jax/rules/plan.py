@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.memory import make_wrapper_subclass
 from ..tensors.held import Held
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, at_the_place_of, memory_order, wrap_new
@@ -28,7 +29,7 @@ NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
 
 _Array = type(jax.numpy.zeros(()))
-_make = torch.Tensor._make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
+_make = make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Bypass(Exception):

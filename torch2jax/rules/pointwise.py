@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import torch
 from jax import lax
-from torch._prims_common import compute_elementwise_output_strides
 
+from ..internals.guards import DisableTorchDispatch
+from ..internals.promotion import compute_elementwise_output_strides
 from ..tensors.dtypes import canonical, default_dtype
 from ..tensors.scalars import held_number, wrapped
 from ..translation import current
@@ -108,7 +109,7 @@ def _common_strides(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
     """The strides PyTorch gives a result: those of the operands where they agree; None if it is contiguous."""
     if 0 not in shape and all(tensor.strides is None for tensor in tensors):
         return None
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         examples = [_example(tensor) for tensor in tensors]
         plain = torch.empty(shape, device="meta").stride()
         if all(example.shape == shape and example.is_contiguous() for example in examples):

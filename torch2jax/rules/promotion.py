@@ -5,8 +5,9 @@ import functools
 import math
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
+from ..internals.guards import DisableTorchFunction
+from ..internals.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 from ..tensors.dtypes import default_dtype
 from ..tensors.scalars import expect_integer
 from ..tensors.tensor import Torchish
@@ -78,7 +79,7 @@ def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]
 @functools.cache
 def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     del default  # part of the key: the answer depends on it
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         examples = [
             of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
             for of, is_scalar in kinds

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch._ops import OpOverload
-
+from ..internals.operators import OpOverload
 from ..tensors.dtypes import Takes, expect
 from .rule import MetadataRule, OverloadedRule
 from .tables import PROVIDED, TAGS_WITHOUT_RULE, Rules, cached, lookup, lookup_aten, name_of, tags_of

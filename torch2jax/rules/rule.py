@@ -16,6 +16,7 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..internals.guards import DisableTorchFunction
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.held import Held
@@ -171,7 +172,7 @@ class ArrayRule:
         self.result_type = getattr(torch.return_types, name, None)
 
     def __call__(self, args: tuple, kwargs: dict):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             kwargs, out, device = self.without_placement(kwargs)
             for place, name in self._integers:
                 if place < len(args):
@@ -199,7 +200,7 @@ class ArrayRule:
 
     def write_out(self, result, out, args: tuple, kwargs: dict):
         """Writes the result of a call with these arguments into its ``out`` argument."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._expect_no_gradients(result, out)
             by_index = Tag.READS_BY_INDEX in self.tags
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)

@@ -13,9 +13,9 @@ from types import FunctionType
 from typing import Any, TypeVar, Unpack
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..hints import nearest
+from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .forward import replace_forward
@@ -349,7 +349,7 @@ def _expect_operator(name: str) -> None:
     namespace, colons, _ = name.partition("::")
     if not colons:
         raise ValueError(f"implements got the name {name!r}; wanted that of an operator, as 'torchvision::nms'")
-    names = {x.partition(".")[0] for x in torch._C._dispatch_get_all_op_names() if x.startswith(namespace + "::")}
+    names = {x.partition(".")[0] for x in dispatch_get_all_op_names() if x.startswith(namespace + "::")}
     if names and name not in names:
         raise ValueError(f"implements got the name {name!r}, which no operator bears{nearest(name, sorted(names))}")
 

@@ -8,7 +8,13 @@ import functools
 from enum import Enum
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+
+from ..internals.operators import (
+    OpOverload,
+    OpOverloadPacket,
+    dispatch_has_kernel,
+    dispatch_has_kernel_for_dispatch_key,
+)
 
 __all__ = ["NO_TAGS", "Tag", "Tags", "operators_of", "tags_of_operators"]
 
@@ -50,7 +56,7 @@ def operators_of(function) -> tuple[OpOverload, ...]:
     if not isinstance(packet, OpOverloadPacket):
         return ()
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    return tuple([x for x in overloads if torch._C._dispatch_has_kernel(x.name())])
+    return tuple([x for x in overloads if dispatch_has_kernel(x.name())])
 
 
 @functools.cache
@@ -84,7 +90,7 @@ def _written(operator: OpOverload) -> list[tuple[int, str]]:
 
 def _gives_new(operator: OpOverload) -> bool:
     # A composition need not say that it gives what it got, as `type_as` does.
-    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
+    if dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
         return False
     results = operator._schema.returns
     return any("Tensor" in str(x.type) for x in results) and all(x.alias_info is None for x in results)

@@ -6,12 +6,14 @@ import gc
 
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import to_dlpack, to_dlpack_versioned
 from .tensor import Torchish
 
 __all__ = ["tensor_of"]
 
 _PLACES = {b"dltensor": (48, 56), b"dltensor_versioned": (8, 16)}  # of the owner and of what frees it, in bytes
-_MAKE = {b"dltensor": torch._C._to_dlpack, b"dltensor_versioned": torch._C._to_dlpack_versioned}
+_MAKE = {b"dltensor": to_dlpack, b"dltensor_versioned": to_dlpack_versioned}
 
 _name_of = ctypes.pythonapi.PyCapsule_GetName
 _name_of.argtypes, _name_of.restype = [ctypes.py_object], ctypes.c_char_p
@@ -38,7 +40,7 @@ def _owner(capsule, name: bytes) -> int | None:
 @functools.cache
 def _free(name: bytes) -> int | None:
     """What PyTorch's own capsules are freed with, if they begin with the address of their tensor."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         tensor = torch.empty(1, device="cpu")
         capsule = _MAKE[name](tensor)
         owner, free = (_word(_pointer_of(capsule, name) + place) for place in _PLACES[name])

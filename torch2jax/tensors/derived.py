@@ -6,10 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._tensor import _convert  # pyright: ignore[reportAttributeAccessIssue]
 from torch.overrides import get_default_nowrap_functions
 
 from ..abandoning import Abandoned
+from ..internals.guards import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    disabled_torch_function_impl,
+)
+from ..internals.memory import convert, make_wrapper_subclass
 from .tensor import Torchish, make_view
 
 __all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
@@ -19,7 +25,7 @@ _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
 )
 
 
-_NOTHING_TO_SAY: Any = torch._C._disabled_torch_function_impl
+_NOTHING_TO_SAY: Any = disabled_torch_function_impl
 _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -37,9 +43,9 @@ class Derived(Torchish):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         if not all(issubclass(cls, kind) for kind in types):
             return NotImplemented
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-            return result if func in get_default_nowrap_functions() else _convert(result, cls)
+            return result if func in get_default_nowrap_functions() else convert(result, cls)
 
 
 def as_class(tensor: Torchish, cls: type) -> Torchish:
@@ -53,8 +59,8 @@ def as_class(tensor: Torchish, cls: type) -> Torchish:
     view = make_view(tensor, tensor._node, tensor)
     if cls is torch.Tensor:
         return view
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        result = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+    with DisableTorchFunction(), DisableTorchDispatch():
+        result = make_wrapper_subclass(
             cls if issubclass(cls, Torchish) else _joined(cls),
             *(view.shape, view.stride(), view.storage_offset()),
             dtype=view.dtype,

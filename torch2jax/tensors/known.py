@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.guards import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
 from ..translation import current
 from .dtypes import canonical
 from .held import Held, Lazy
@@ -96,7 +97,7 @@ def defer(function: Callable, *args, **kwargs) -> Deferred:
 
 
 def _later(function: Callable, *args, **kwargs) -> Any:
-    with torch._C._DisableAutocast():
+    with DisableAutocast():
         return in_pytorch(function, *args, **kwargs)
 
 
@@ -136,7 +137,7 @@ def map_values(function: Callable, value) -> Any:
 
 def in_pytorch(function: Callable, *args, **kwargs) -> Any:
     """What PyTorch itself gives, whatever code around it intercepts."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         return function(*args, **kwargs)
 
 
@@ -146,7 +147,7 @@ def real(known) -> torch.Tensor:
         return known
     if isinstance(known, Deferred):
         return known.force()
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         if isinstance(known, jax.Array) and next(iter(known.devices())).platform != "cpu":
             with evaluating():
                 known = jax.device_put(known, jax.local_devices(backend="cpu")[0])
@@ -157,7 +158,7 @@ def evaluate(known) -> jax.Array:
     """The jax array of a known value, narrower than its dtype while ``jax_enable_x64`` is off."""
     if isinstance(known, jax.Array):
         return known
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         found = real(known)
         if found.ndim == 0 and found.dtype in _PLAIN:
             with evaluating():

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import EndedCallError, OnMetaError
+from ..internals.gradients import is_fwd_grad_enabled
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import make_wrapper_subclass, swap_tensor_impl
 from ..translation import current
 from .derivatives import without_gradient
 from .dtypes import canonical
@@ -48,7 +51,7 @@ __all__ = [
 ]
 
 CPU = torch.device("cpu")
-_takes_tangents = torch._C._is_fwd_grad_enabled  # pyright: ignore[reportAttributeAccessIssue]
+_takes_tangents = is_fwd_grad_enabled
 _as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes", "_ended"))
 
@@ -149,7 +152,7 @@ class Torchish(torch.Tensor):
         found = real(known)
         if found.dtype == self.dtype:
             return found
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             return found.to(self.dtype)
 
     @property
@@ -158,7 +161,7 @@ class Torchish(torch.Tensor):
         node = self._node
         if type(node) is Storage:
             return node.lazy(None, None)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
@@ -251,7 +254,7 @@ class Torchish(torch.Tensor):
         """The node; as a region of memory where elements of it are the same memory."""
         if not self._node.overlaps:
             return self._node
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return region(self._node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
 
     def write(self, held: Held | Lazy, known=None, *, in_place_of_itself: bool = False) -> None:
@@ -267,7 +270,7 @@ class Torchish(torch.Tensor):
                 level.check_write(self, held.array)
         node = self._node
         if known is not None and (isinstance(node, View) or node.has_grown):
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 place = Place(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
             known = node.known_after(known, place)
         node = self._writable()
@@ -395,9 +398,7 @@ def memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def make_tensor(node, shape, dtype: torch.dtype, strides, offset, device: torch.device) -> Torchish:
     """The tensor that reads `node`, with this geometry."""
-    tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-        Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype
-    )
+    tensor = make_wrapper_subclass(Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype)
     tensor._node = node
     tensor._label = device
     tensor._writes = [0]
@@ -409,13 +410,13 @@ def geometry(view, base: torch.Tensor, *args, **kwargs) -> torch.Tensor:
 
     PyTorch's view kernels compute nothing but these, and check the arguments. `view` must be one of them.
     """
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         return view(base, *args, **kwargs)
 
 
 def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torchish:
     """The tensor that reads `node`, as a view of `base`, with the geometry and dtype of `like`."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         shape, dtype, strides, offset = like.shape, like.dtype, like.stride(), like.storage_offset()
     return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
@@ -427,7 +428,7 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
         RuntimeError: the region is not within the memory.
     """
     dtype = dtype or base.dtype
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         is_all = (base.shape, base.stride(), base.storage_offset(), base.dtype) == (shape, strides, offset, dtype)
     node = base._node if is_all else region(base._node, shape, strides, offset, canonical(dtype))
     return make_view_of_shape(base, node, shape, dtype, strides, offset)
@@ -508,10 +509,10 @@ def swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
     Raises:
         RuntimeError: PyTorch has one in use elsewhere.
     """
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         _swap_kinds(a, b)
         try:
-            torch._C._swap_tensor_impl(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+            swap_tensor_impl(a, b)
         except RuntimeError:
             _swap_kinds(a, b)
             raise
@@ -537,14 +538,14 @@ def keep_geometry(tensor: Torchish) -> None:
 
 def at_the_place_of(tensor: Torchish) -> Torchish:
     """Another tensor with the geometry and the values of `tensor`."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         return make_tensor(tensor._node, shape, tensor.dtype, strides, offset, tensor._label)
 
 
 def set_geometry(tensor: Torchish, other: Torchish) -> None:
     """Lets `tensor` itself have the dtype, shape and strides of another."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -563,13 +564,13 @@ def resize(tensor: Torchish, shape, strides) -> None:
 
 def strides_of_shape(shape, memory_format=torch.contiguous_format) -> tuple[int, ...]:
     """The strides of a new tensor."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
 def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -> tuple[int, ...]:
     """The strides that ``clone`` or ``empty_like`` gives a copy of `tensor`."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if memory_format is torch.preserve_format and tensor.is_contiguous():
             return tensor.stride()
         return geometry(torch.empty_like, tensor, memory_format=memory_format, device="meta").stride()

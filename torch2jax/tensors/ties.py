@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import optree
 import torch
 
+from ..internals.guards import DisableTorchFunction
 from .interop import is_dense
 
 __all__ = ["Tie", "distinct", "region_of", "ties", "untied"]
@@ -25,7 +26,7 @@ def ties(tensors: Mapping[str, Any]) -> dict[str, Tie]:
     Such a tensor is another as a whole (the same object, or another object of the same memory), or lies within one that
     has no gaps. Of several that are the same the first stands for all. What is no tensor has no tie.
     """
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         memories = {name: _memory(tensor) for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         if len(set(memories.values())) == len(memories):
             return {}  # as almost always

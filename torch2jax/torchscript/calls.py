@@ -2,6 +2,7 @@
 
 import torch
 
+from ..internals.torchscript import ScriptMethod
 from ..seams import stands_in
 from .interpreter import is_native, run_function, run_method, run_native
 
@@ -11,7 +12,7 @@ def _call_function(function, *args, **kwargs):
     return run_function(function, args, kwargs)
 
 
-_call_original = vars(torch._C.ScriptMethod)["__call__"]
+_call_original = vars(ScriptMethod)["__call__"]
 
 
 @stands_in(torch._C.ScriptMethod, "__call__")

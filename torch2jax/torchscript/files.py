@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.jit._recursive import wrap_cpp_module
 
 from ..calls.pickled import as_real
+from ..internals.torchscript import ScriptModule, wrap_cpp_module
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -22,7 +22,7 @@ _save, _load = torch.jit.save, torch.jit.load
 @stands_in(torch.jit, "save")
 def _save_module(m, f, _extra_files=None):
     """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file has a token."""
-    if isinstance(m, torch._C.ScriptModule):
+    if isinstance(m, ScriptModule):
         m = wrap_cpp_module(m)
     elif not isinstance(m, torch.nn.Module):
         return _save(m, f, _extra_files)

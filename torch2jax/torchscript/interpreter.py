@@ -13,6 +13,7 @@ import jax
 import torch
 
 from ..errors import NoRuleError
+from ..internals.torchscript import ScriptObject, create_object_with_type
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from .operators import operator
@@ -172,7 +173,7 @@ class Attributes:
 
 
 def _is_torchscripts(value: Any) -> bool:
-    return isinstance(value, torch._C.ScriptObject)
+    return isinstance(value, ScriptObject)
 
 
 def _is_copied(value) -> bool:
@@ -291,13 +292,13 @@ def _call_method(node) -> Body:
 def _method(owner, name: str):
     if _is_torchscripts(owner):
         return owner._get_method(name)
-    return torch._C._create_object_with_type(class_of(owner))._get_method(name)
+    return create_object_with_type(class_of(owner))._get_method(name)
 
 
 def _create_object(node) -> Body:
     kind = node.output().type()
     if kind.annotation_str.startswith(_NATIVE):
-        return lambda frame: torch._C._create_object_with_type(kind)
+        return lambda frame: create_object_with_type(kind)
     return lambda frame: new_instance(kind)
 
 

@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.jit._recursive import wrap_cpp_module
 
 from ..calls.states import named_tensors
+from ..internals.torchscript import (
+    BufferDict,
+    ConcreteModuleType,
+    ModuleDict,
+    ParameterDict,
+    ScriptMethod,
+    wrap_cpp_module,
+)
 from ..seams import stands_in
 from ..tensors.trees import flatten
 
@@ -33,7 +40,7 @@ def _copy_python(module, copied) -> None:
     for name, value in vars(module).items():
         if isinstance(value, types.MethodType) and value.__self__ is module:
             vars(copied)[name] = types.MethodType(value.__func__, copied)
-        elif name not in vars(copied) and not isinstance(value, torch._C.ScriptMethod):
+        elif name not in vars(copied) and not isinstance(value, ScriptMethod):
             vars(copied)[name] = value
 
 
@@ -44,13 +51,13 @@ def _copied(module: Any, memo: dict[Any, Any]) -> Any:
         return memo[key][1]
     result = copy.copy(module)
     memo[key] = (module, result)
-    for name, part in torch._C.ModuleDict(module).items():
+    for name, part in ModuleDict(module).items():
         result.setattr(name, _copied(part, memo))
-    parameters: Any = torch._C.ParameterDict(module)
-    buffers: Any = torch._C.BufferDict(module)
+    parameters: Any = ParameterDict(module)
+    buffers: Any = BufferDict(module)
     for name, _ in (*parameters.items(), *buffers.items()):
         result.setattr(name, copy.deepcopy(module.getattr(name), memo))
-    declared: Any = torch._C.ConcreteModuleType.from_jit_type(module._type())
+    declared: Any = ConcreteModuleType.from_jit_type(module._type())
     for name, (kind, _) in declared.get_attributes().items():
         if kind.kind() in _HOLDERS:
             result.setattr(name, copy.deepcopy(module.getattr(name), memo))
@@ -66,7 +73,7 @@ def tensors_in(module: torch.nn.Module) -> list[torch.Tensor]:
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
             held: Any = part._c
-            declared: Any = torch._C.ConcreteModuleType.from_jit_type(held._type())
+            declared: Any = ConcreteModuleType.from_jit_type(held._type())
             kinds = declared.get_attributes().items()
             values = [held.getattr(name) for name, (kind, _) in kinds if kind.kind() in _HOLDERS]
             found.extend(leaf for leaf in flatten(values)[0] if isinstance(leaf, torch.Tensor))

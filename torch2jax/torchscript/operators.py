@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 
+from ..internals.gradients import set_grad_enabled
+from ..internals.guards import DisableTorchFunction
+from ..internals.operators import dispatch_has_kernel
+from ..internals.torchscript import ScriptObject
 from ..translation import current
 from .containers import CONTAINERS
 from .values import members, number_of
@@ -43,7 +47,7 @@ def _of_numbers(overload) -> Body:
     run = overload._op
 
     def body(*args):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return run(*args)
 
     return body
@@ -54,7 +58,7 @@ def _of_tensors(overload, qualified: str) -> Body:
     meanings = [members(str(argument.real_type)) for argument in arguments]
     positional = sum(not argument.kwarg_only for argument in arguments)
     names = [argument.name for argument in arguments]
-    is_known = torch._C._dispatch_has_kernel(qualified)
+    is_known = dispatch_has_kernel(qualified)
 
     def body(*args):
         args = [
@@ -128,13 +132,13 @@ def _percent(text: str, *args) -> str:
 
 
 def _is_same(left, right) -> bool:
-    if isinstance(left, torch._C.ScriptObject):
+    if isinstance(left, ScriptObject):
         return left == right  # each question for an attribute gives another wrapper
     return left is right
 
 
 def _set_grad_enabled(enabled: bool) -> None:
-    torch._C._set_grad_enabled(enabled)
+    set_grad_enabled(enabled)
 
 
 _OWN: dict[str, Body] = {

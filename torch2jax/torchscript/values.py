@@ -9,8 +9,16 @@ import re
 from typing import Any
 
 import torch
-from torch.jit import _state
-from torch.jit._recursive import wrap_cpp_module
+
+from ..internals.torchscript import (
+    ScriptDict,
+    ScriptList,
+    ScriptModule,
+    ScriptObject,
+    get_python_class,
+    get_script_class,
+    wrap_cpp_module,
+)
 
 __all__ = ["class_of", "enter", "is_of", "leave", "members", "new_instance", "number_of", "unwrapped"]
 
@@ -53,13 +61,13 @@ class Instance:
 
 def new_instance(kind) -> Any:
     """An instance of a scripted class, before its ``__init__``: one of Python's class if there is one."""
-    python_class = _state._get_python_class(kind.qualified_name())
+    python_class = get_python_class(kind.qualified_name())
     return Instance(kind) if python_class is None else object.__new__(python_class)
 
 
 def class_of(value) -> Any:
     """The type of TorchScript's that a value is an instance of, None if it is of no scripted class."""
-    return value._kind if isinstance(value, Instance) else _state._get_script_class(type(value))
+    return value._kind if isinstance(value, Instance) else get_script_class(type(value))
 
 
 def enter(value, kind: Any = None) -> Any:
@@ -76,9 +84,9 @@ def enter(value, kind: Any = None) -> Any:
         return complex(value)
     if name == "DeviceObjType" and isinstance(value, str):
         return torch.device(value)
-    if isinstance(value, torch._C.ScriptList):
+    if isinstance(value, ScriptList):
         value = list(value)
-    elif isinstance(value, torch._C.ScriptDict):
+    elif isinstance(value, ScriptDict):
         value = dict(value.items())
     if isinstance(value, dict):
         of_values = kind.getValueType() if name == "DictType" else None
@@ -113,7 +121,7 @@ def leave(value, kind) -> Any:
         return {key: leave(item, kind.getValueType()) for key, item in value.items()}
     if kind.kind() == "OptionalType" and value is not None:
         return leave(value, kind.getElementType())
-    if isinstance(value, torch._C.ScriptModule):
+    if isinstance(value, ScriptModule):
         return wrap_cpp_module(value)
     return value
 
@@ -171,7 +179,7 @@ def is_of(value, kind) -> bool:
             return isinstance(value, tuple)
         kinds = kind.elements()
         return len(kinds) == len(value) and all(is_of(x, each) for x, each in zip(value, kinds, strict=True))
-    if isinstance(value, torch._C.ScriptObject):
+    if isinstance(value, ScriptObject):
         return f"<{kind.annotation_str}>" in repr(value)
     found = class_of(value)
     return found is not None and found.isSubtypeOf(kind)

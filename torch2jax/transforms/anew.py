@@ -12,12 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import jax
-from jax._src import core
-from jax._src.interpreters import ad, batching, partial_eval as pe
-from jax.extend.core import ClosedJaxpr, Primitive
-from jax.interpreters import mlir
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_trace
+from jax.interpreters import ad, mlir, partial_eval as pe
 
 from ..abandoning import Abandoned
+from ..internals.jax_programs import convert_constvars_jaxpr
+from ..internals.jax_traces import (
+    BatchTrace,
+    BatchTracer,
+    DynamicJaxprTrace,
+    LinearizeTrace,
+    extend_axis_env_nd,
+    matchaxis,
+)
 from .linear_call import linear_call
 from .traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
@@ -75,18 +83,18 @@ class _RunAnew(Primitive):
 
     def bind_with_trace(self, trace, args, avals, params, /):
         code, count = params["code"], params.get("count", 0)
-        if isinstance(trace, (ad.JVPTrace, ad.LinearizeTrace)):
+        if isinstance(trace, (ad.JVPTrace, LinearizeTrace)):
             pairs = [trace.to_primal_tangent_pair(x) for x in args]
             if all(is_zero(tangent) for _, tangent in pairs):
                 values = [value for value, _ in pairs]
-                return self.bind_with_trace(trace.parent_trace, values, [*map(core.typeof, values)], params)
+                return self.bind_with_trace(trace.parent_trace, values, [*map(jax.typeof, values)], params)
             return _differentiated(trace, code, list(args[count:]))
-        if isinstance(trace, batching.BatchTrace):
+        if isinstance(trace, BatchTrace):
             return self._bind_batched(trace, args, params)
-        if isinstance(trace, pe.DynamicJaxprTrace):
+        if isinstance(trace, DynamicJaxprTrace):
             if "program" not in params:
                 args, params = _traced(trace, code, args)
-            return super().bind_with_trace(trace, args, [*map(core.typeof, args)], params)
+            return super().bind_with_trace(trace, args, [*map(jax.typeof, args)], params)
         if "program" in params and not any(isinstance(x, pe.JaxprTracer) for x in args):
             return super().bind_with_trace(trace, args, avals, params)
         with running(trace):
@@ -96,12 +104,12 @@ class _RunAnew(Primitive):
         infos = [trace.to_batch_info(x) for x in args]
         arrays, dims = [array for array, _ in infos], [dim for _, dim in infos]
         if all(dim is None for dim in dims):
-            return self.bind_with_trace(trace.parent_trace, arrays, [*map(core.typeof, arrays)], params)
+            return self.bind_with_trace(trace.parent_trace, arrays, [*map(jax.typeof, arrays)], params)
         count = params.get("count", 0)
         code = _Batched(params["code"], trace, dims[count:])
         with running(trace.parent_trace):
             results = self.bind(*arrays[count:], code=code)
-        return [batching.BatchTracer(trace, x, 0) for x in results]
+        return [BatchTracer(trace, x, 0) for x in results]
 
 
 def _differentiated(trace, code: Code, args: list) -> list:
@@ -175,23 +183,22 @@ class _Batched(Code):
         return _Batched(self._code.back(places, has_cotangent), self._trace, dims, of_results)
 
     def __call__(self, *arrays, is_last: bool) -> list:
-        with core.take_current_trace() as parent:
-            trace = batching.BatchTrace(parent, self._tag, self._axis)
+        with take_current_trace() as parent:
+            trace = BatchTrace(parent, self._tag, self._axis)
             given = [
-                x if dim is None else batching.BatchTracer(trace, x, dim)
-                for x, dim in zip(arrays, self._dims, strict=True)
+                x if dim is None else BatchTracer(trace, x, dim) for x, dim in zip(arrays, self._dims, strict=True)
             ]
-            with running(trace), core.extend_axis_env_nd([(self._axis.name, self._axis.size)]):
+            with running(trace), extend_axis_env_nd([(self._axis.name, self._axis.size)]):
                 results = self._code(*given, is_last=is_last)
         infos = [trace.to_batch_info(x) for x in results]
         if self._of_results is None:
-            return [batching.matchaxis(self._axis, dim, 0, x) for x, dim in infos]
+            return [matchaxis(self._axis, dim, 0, x) for x, dim in infos]
         return [self._gathered(x, dim, to) for (x, dim), to in zip(infos, self._of_results, strict=True)]
 
     def _gathered(self, array, dim: int | None, to: int | None):
         if to is not None:
-            return batching.matchaxis(self._axis, dim, to, array)
-        return batching.matchaxis(self._axis, dim, 0, array).sum(axis=0, dtype=array.dtype)
+            return matchaxis(self._axis, dim, to, array)
+        return matchaxis(self._axis, dim, 0, array).sum(axis=0, dtype=array.dtype)
 
 
 def _traced(trace, code: Code, args: Sequence) -> tuple[list, dict]:
@@ -199,9 +206,9 @@ def _traced(trace, code: Code, args: Sequence) -> tuple[list, dict]:
     with running(trace):
         program, refusal = _program_of(code, args)
     consts = program.consts
-    closed = ClosedJaxpr(pe.convert_constvars_jaxpr(program.jaxpr), ())
+    closed = ClosedJaxpr(convert_constvars_jaxpr(program.jaxpr), ())
     with running(trace):
-        args = [x if isinstance(x, core.Tracer) else jax.numpy.asarray(x) for x in (*consts, *args)]
+        args = [x if isinstance(x, Tracer) else jax.numpy.asarray(x) for x in (*consts, *args)]
     return args, {"code": code, "program": closed, "count": len(consts), "refusal": refusal}
 
 
@@ -240,7 +247,7 @@ _run_anew_p = _RunAnew("run_anew")
 def _run_program(*args, program, refusal, **_):
     if refusal is not None:
         raise refusal
-    return core.jaxpr_as_fun(program)(*args)
+    return jaxpr_as_fun(program)(*args)
 
 
 @_run_anew_p.def_effectful_abstract_eval

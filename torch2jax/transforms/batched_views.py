@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 import jax
-import torch
 
+from ..internals.guards import DisableTorchFunction
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.view_kind import ViewKind
@@ -19,7 +19,7 @@ Geometry = tuple[tuple[int, ...], int]
 
 def example_among(outer: Torchish, form: Form, dim: int, array) -> Torchish:
     """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         strides, offset = outer.stride(), int(outer.storage_offset())
     return form.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch._functorch.autograd_function import (
+from ..internals.functorch import (
     VmapInfo,
     has_overridden_vmap_rule,
     validate_vmap_returns_tuple_of_two_elements,
     wrap_outputs_maintaining_identity,
 )
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-
+from ..internals.pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..rules.inplace import write_in_place
 from ..tensors.tensor import Torchish
 from ..translation import current

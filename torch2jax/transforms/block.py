@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from ..abandoning import Abandoned
+from ..internals.pytree import tree_flatten
 from ..tensors.held import Held
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage
@@ -287,6 +287,6 @@ def trace_blocks(trace: Callable[[Effects], Any], operator: str) -> Any:
 
 def uncaptured(operator: str, why: str) -> Exception:
     """The error that PyTorch raises for code that is no branch and no body of a loop."""
-    from torch._dynamo.exc import UncapturedHigherOrderOpError
+    from ..internals.dynamo import UncapturedHigherOrderOpError
 
     return UncapturedHigherOrderOpError(f"{operator}: {why}")

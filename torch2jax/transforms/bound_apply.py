@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import FunctionMeta
 
+from ..internals.gradients import is_fwd_grad_enabled, set_fwd_grad_enabled
 from ..seams import exchange, runs_instead_of
 from ..translation import current
 
@@ -59,7 +59,7 @@ def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
         value = type.__getattribute__(cls, name)
         if name == "_backward_cls" and current() is not None:
             _series.cls, _series.has_run = cls, False
-            _series.modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+            _series.modes = torch.is_grad_enabled(), is_fwd_grad_enabled()
         elif name == "forward" and _series.cls is cls and not _series.has_run:
             _series.cls = None
             return _Forward(cls, apply, value, _series.modes)
@@ -85,7 +85,7 @@ class _Forward:
                 return self._forward(*args, **kwargs)
             context, *args = args
         backward, forward = self._modes
-        with torch.set_grad_enabled(backward), _set_fwd_grad_enabled(forward):
+        with torch.set_grad_enabled(backward), set_fwd_grad_enabled(forward):
             output = self._apply(cls, *args, **kwargs)
         if has_context_of_its_own:
             _series.cls, _series.has_run = cls, True

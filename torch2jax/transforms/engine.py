@@ -11,6 +11,7 @@ import torch
 from torch.autograd import graph
 
 from ..errors import user_level
+from ..internals.gradients import autograd_module
 from ..rules.operands import lift
 from ..seams import exchange, stands_in
 from ..tensors.dtypes import canonical
@@ -490,7 +491,7 @@ def _current_pass() -> int:
     return _passes()[-1].number if _passes() else -1
 
 
-@stands_in(cast(Any, torch._C)._autograd, "_get_current_graph_task_keep_graph")
+@stands_in(autograd_module, "_get_current_graph_task_keep_graph")
 def _keeps_graph() -> bool:
     """Whether the graph may be used again after the backward pass under way; true without one."""
     return _passes()[-1].keeps if _passes() else True

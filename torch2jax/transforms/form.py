@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from jax import lax
 
+from ..internals.guards import DisableTorchFunction
 from ..tensors.held import Held
 from ..tensors.interop import fills_memory, is_dense
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
@@ -24,7 +25,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Torchish) -> "Form":
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             strides = tensor.stride() if is_dense(tensor) else strides_of_copy(tensor)
         return cls(tensor.dtype, tensor.held.layout, strides, tensor._label, tensor.history is not None)
 

@@ -1,15 +1,16 @@
 """`torch.autograd.forward_ad`: tangents are JAX's, from the beginning of a dual level to its end."""
 
 import contextlib
-import types
 import weakref
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 from jax import lax
-from torch._functorch import predispatch
 
+from ..internals.functorch import forward_mode_module
+from ..internals.gradients import is_fwd_grad_enabled
+from ..internals.guards import DisableTorchFunction
 from ..rules.inplace import write_in_place
 from ..seams import stands_in
 from ..tensors.held import Held
@@ -146,7 +147,7 @@ class DualLevel:
 
     def complete(self, tensor: Torchish, operands) -> None:
         """Gives what was computed from dual tensors a tangent of zero, if it has none."""
-        if not torch._C._is_fwd_grad_enabled():
+        if not is_fwd_grad_enabled():
             return
         if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
             array, layout = tensor.held
@@ -209,7 +210,7 @@ def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
     if tangent.shape != tensor.shape or not tensor.numel():
         return True  # an error that others tell of, or nothing to view
     node, other = tensor._node, tangent._node
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         if (tensor.stride(), tensor.storage_offset()) != (tangent.stride(), tangent.storage_offset()):
             return False
     memories = node.storage.memory, other.storage.memory
@@ -235,12 +236,7 @@ def _alias(tensor: Torchish, array) -> Torchish:
         return make_view(tensor, node, tensor)
 
 
-def _owner(name: str) -> types.ModuleType:
-    """Where `torch.autograd.forward_ad` has a function from: of Python since 2.13, of C before."""
-    return next(module for module in (predispatch, torch._C, torch._VF) if hasattr(module, name))
-
-
-@stands_in(_owner("_enter_dual_level"), "_enter_dual_level")
+@stands_in(forward_mode_module("_enter_dual_level"), "_enter_dual_level")
 def _enter() -> int:
     call: Any = current()
     if call.dual is not None:
@@ -252,7 +248,7 @@ def _enter() -> int:
     return 0
 
 
-@stands_in(_owner("_exit_dual_level"), "_exit_dual_level")
+@stands_in(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
 def _exit(level) -> None:
     del level
     call: Any = current()
@@ -261,14 +257,14 @@ def _exit(level) -> None:
     call.dual.leave()
 
 
-@stands_in(_owner("_make_dual"), "_make_dual")
+@stands_in(forward_mode_module("_make_dual"), "_make_dual")
 def _make_dual(tensor, tangent, *, level):
     del level
     call: Any = current()
     return call.dual.dual(call.lift(tensor), tangent)
 
 
-@stands_in(_owner("_unpack_dual"), "_unpack_dual")
+@stands_in(forward_mode_module("_unpack_dual"), "_unpack_dual")
 def _unpack_dual(tensor, *, level):
     del level
     call: Any = current()

@@ -11,17 +11,20 @@ import jax
 import numpy as np
 import torch
 from jax import lax
-from torch._functorch import eager_transforms
-from torch._functorch.eager_transforms import (
-    _slice_argnums,
+
+from ..internals.functorch import (
     assert_non_empty_list_of_tensors,
     assert_non_empty_tensor_output,
+    doesnt_support_saved_tensors_hooks,
+    eager_transforms,
     jvp_str,
+    make_fx,
+    slice_argnums,
+    split_const_subgraphs,
 )
-from torch._functorch.vmap import doesnt_support_saved_tensors_hooks
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
-from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_pprint
-
+from ..internals.gradients import set_fwd_grad_enabled
+from ..internals.guards import DisableTorchFunction
+from ..internals.pytree import tree_flatten, tree_unflatten, treespec_pprint
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -40,7 +43,7 @@ class _Derivative(Level):
         super().__init__(current())
         self._leaves, self._spec = tree_flatten((args, kwargs))
         numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
-        chosen = numbers if argnums is None else _slice_argnums(numbers, argnums, as_tuple=False)
+        chosen = numbers if argnums is None else slice_argnums(numbers, argnums, as_tuple=False)
         self._places, self.spec = tree_flatten(chosen)
         self.inputs = [self._input(self._leaves[place]) for place in self._places]
         self.forms = [Form.of(tensor) for tensor in self.inputs]
@@ -88,7 +91,7 @@ class _Derivative(Level):
 
 
 def _geometry(tensor: Torchish) -> tuple[tuple[int, ...], int]:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tensor.stride(), int(tensor.storage_offset())
 
 
@@ -208,7 +211,7 @@ class _Forward(_Derivative):
 def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
     if not isinstance(primals, tuple):
         raise RuntimeError(f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
-    chosen = primals if argnums is None else _slice_argnums(primals, argnums)
+    chosen = primals if argnums is None else slice_argnums(primals, argnums)
     flat_primals, spec = tree_flatten(chosen)
     flat_tangents, tangents_spec = tree_flatten(tangents)
     if spec != tangents_spec:
@@ -227,7 +230,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
 
     def run(*arrays):
         nonlocal found, spec
-        with torch.enable_grad(), _set_fwd_grad_enabled(True), level.running(arrays):
+        with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
             found = level.take_all(aux)
@@ -314,8 +317,8 @@ def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.T
 def _tool_of_linearize(tool):
     """What `linearize` traces its function with, and then leaves of that what is linear."""
     tools = {
-        eager_transforms.make_fx: _traced_by_linearize,
-        eager_transforms.const_fold.split_const_subgraphs: lambda graph: graph,
+        make_fx: _traced_by_linearize,
+        split_const_subgraphs: lambda graph: graph,
     }
     return tools.get(tool, tool)
 
@@ -328,7 +331,7 @@ def _traced_by_linearize(trace):
     forms: list[Form | Torchish] = []
 
     def run(*arrays):
-        with torch.enable_grad(), _set_fwd_grad_enabled(True), level.running(arrays):
+        with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             flat, _ = tree_flatten(func(*args))
             return _moved(level, flat, forms, strict=False), level.written()

@@ -15,6 +15,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
+from ..internals.guards import DisableTorchFunctionSubclass
 from ..tensors.dtypes import is_integral
 from ..tensors.held import Held
 from ..tensors.history import Node, added
@@ -114,7 +115,7 @@ class _Application:
         start = Start.of(call, self.args)
         ctx = Context(self.function, functools.partial(self._needed, call))
         output = run_forward(self.function, ctx, self.args, batch)
-        with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
+        with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             return self._recorded(call, ctx, start, arrays, output)
 
     def _needed(self, call: Call) -> tuple[bool, ...]:

@@ -15,6 +15,7 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ..internals.guards import DisableTorchFunctionSubclass
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.history import Node
 from ..tensors.interop import is_dense
@@ -267,7 +268,7 @@ class Derivative:
         gradients may be left at, by their numbers.
         """
         count = len(self._origins)
-        with torch._C.DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
+        with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             tensors = self._tensors(held[:count], wanted)
             leaves = {number: tensors[place] for place, number in self._leaves.items() if wanted[number]}
             ctx, args, pairs = self._context_and_originals(tensors, wanted, saved)

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.core
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..internals.pytree import tree_flatten, tree_unflatten
 from ..rules.inplace import write_in_place
 from ..tensors.memory import next_number
 from ..tensors.tensor import Torchish, at_the_place_of, wrap

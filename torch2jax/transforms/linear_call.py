@@ -4,10 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax._src import core
-from jax._src.interpreters import ad
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.extend.core import Primitive, unmapped_aval
+from jax.interpreters import ad, batching, mlir
 
 from .traces import is_zero
 
@@ -24,7 +22,7 @@ def linear_call(push: _Function, pull: _Function, residuals: list, arrays: list,
         pull: gives the cotangents of `arrays` for residuals and the cotangents of the results, None for zero.
         like: arrays of the shapes and dtypes of the results.
     """
-    avals = tuple(core.typeof(x).to_tangent_aval() for x in like)
+    avals = tuple(jax.typeof(x).to_tangent_aval() for x in like)
     return _call_p.bind(*residuals, *arrays, push=push, pull=pull, count=len(residuals), avals=avals)
 
 
@@ -66,7 +64,7 @@ def _batch(axis, arrays, dims, *, push: _Function, pull: _Function, count: int, 
     def over(function: _Function) -> _Function:
         return jax.vmap(function, (residual_dims, 0), 0, axis_size=axis.size, axis_name=axis.name)
 
-    wider = tuple(core.unmapped_aval(axis.size, 0, aval) for aval in avals)
+    wider = tuple(unmapped_aval(axis.size, 0, aval) for aval in avals)
     found = _call_p.bind(*arrays[:count], *moved, push=over(push), pull=over(pull), count=count, avals=wider)
     return found, [0] * len(found)
 

@@ -12,10 +12,22 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jax._src import core, source_info_util
-from jax._src.interpreters import ad, partial_eval as pe
-from jax.extend.core import ClosedJaxpr, Primitive
+import jax
+from jax.extend import source_info_util
+from jax.extend.core import (
+    ClosedJaxpr,
+    DebugInfo,
+    Jaxpr,
+    JaxprEqn,
+    Primitive,
+    TraceTag,
+    Var as JaxprVar,
+    set_current_trace,
+)
+from jax.interpreters import ad, partial_eval as pe
 
+from ..internals.jax_programs import NullAccum, ValAccum, VJPNode, backward_pass3, join_effects
+from ..internals.jax_traces import DynamicJaxprTrace, LinearizeTrace, LinearizeTracer
 from .marks import Sealed, is_sealed
 from .traces import is_zero
 
@@ -77,11 +89,7 @@ class _PackedConstant(pe.DynamicJaxprTracer):
     """The program's own tracer of it."""
 
 
-# What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted.
-_NODE: Any = getattr(ad, "VJPNode", ())
-
-
-class _LinearTrace(pe.DynamicJaxprTrace):
+class _LinearTrace(DynamicJaxprTrace):
     """Records a linear program, and has what it keeps of the way forward packed."""
 
     def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
@@ -91,7 +99,9 @@ class _LinearTrace(pe.DynamicJaxprTrace):
 
     def process_primitive(self, primitive, tracers, params, /):
         """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
-        return super().process_primitive(primitive.prim if isinstance(primitive, _NODE) else primitive, tracers, params)
+        return super().process_primitive(
+            primitive.prim if isinstance(primitive, VJPNode) else primitive, tracers, params
+        )
 
     def make_eqn(self, *args, **kwargs):
         step, tracers = super().make_eqn(*args, **kwargs)
@@ -100,7 +110,7 @@ class _LinearTrace(pe.DynamicJaxprTrace):
         return step, tracers
 
     def new_const(self, c, source_info, aval=None):
-        with core.set_current_trace(self._below):
+        with set_current_trace(self._below):
             unpacked = self._pack(c)
         if unpacked is None:
             return super().new_const(c, source_info, aval)
@@ -110,7 +120,7 @@ class _LinearTrace(pe.DynamicJaxprTrace):
         known.pop(id(c), None)
         if before is not None:
             known[id(c)] = before
-        if not isinstance(tracer.val, core.Var):
+        if not isinstance(tracer.val, JaxprVar):
             return tracer
         packed = _PackedConstant(self, tracer.aval, tracer.val, source_info)
         packed.unpacked, packed.kept = unpacked, tracer
@@ -130,26 +140,26 @@ class Level:
     def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
         self.below = below
         tangents: Any = _LinearTrace(below, pack)
-        tangents.tag = self.tag = core.TraceTag()
+        tangents.tag = self.tag = TraceTag()
         self._tangents = tangents
-        self.trace = ad.LinearizeTrace(below, tangents, True)
+        self.trace = LinearizeTrace(below, tangents, True)
 
     def leaf(self, array):
         """An array of the same values that derivatives may be asked for with respect to."""
-        aval = core.typeof(array).to_tangent_aval()
-        return ad.LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
+        aval = jax.typeof(array).to_tangent_aval()
+        return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
     def without_derivative(self, array, origins: Iterable):
         """An array of the same values that leads back to what it came from, though its derivative there is zero."""
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
             return self.leaf(array)
-        aval = core.typeof(array).to_tangent_aval()
-        with core.set_current_trace(self._tangents):
+        aval = jax.typeof(array).to_tangent_aval()
+        with set_current_trace(self._tangents):
             return self.with_tangent(array, _none_p.bind(*tangents, aval=aval))
 
     def has(self, array) -> bool:
-        return isinstance(array, ad.LinearizeTracer) and array._trace.tag is self.tag
+        return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
 
     def gave(self, tangent) -> bool:
         """Whether a tangent is of this linearization."""
@@ -161,18 +171,18 @@ class Level:
 
     def with_values(self, array, values):
         """Other values with the derivatives of `array`."""
-        return ad.LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
+        return LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
 
     def with_tangent(self, values, tangent):
         """Values with a place in this linearization."""
-        return ad.LinearizeTracer(self.trace, values, tangent)
+        return LinearizeTracer(self.trace, values, tangent)
 
     def renewed(self, array, values):
         """As `with_values`, with a variable of its own."""
         if not self.has(array):
             return values
-        with core.set_current_trace(self._tangents):
-            return ad.LinearizeTracer(self.trace, values, _same_p.bind(array.tangent))
+        with set_current_trace(self._tangents):
+            return LinearizeTracer(self.trace, values, _same_p.bind(array.tangent))
 
     def variable(self, array) -> Var | None:
         """The variable of an array, None if it has no derivative here."""
@@ -193,7 +203,7 @@ class Level:
             tracer = pending.pop()
             step = tracer.parent
             if step is None or _variable(tracer) in ends:
-                if isinstance(tracer.val, core.Var) and not self._is_constant(tracer):
+                if isinstance(tracer.val, JaxprVar) and not self._is_constant(tracer):
                     leaves[tracer.val] = math.inf
             elif id(step) not in seen:
                 seen.add(id(step))
@@ -202,7 +212,7 @@ class Level:
         steps = _in_order(steps)
         linear.update(leaves)
         for place, step in enumerate(steps):
-            uses = [x.val for x in step.in_tracers if isinstance(x.val, core.Var) and x.val in linear]
+            uses = [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar) and x.val in linear]
             if uses:
                 linear.update(step.outvars)
             for var in leaves.keys() & uses:
@@ -244,7 +254,7 @@ class Level:
         """The value that the linear program keeps at a place."""
         if not isinstance(tracer, _PackedConstant):
             return self._tangents.get_const(tracer)
-        with core.set_current_trace(self.below):
+        with set_current_trace(self.below):
             return tracer.unpacked()
 
 
@@ -322,19 +332,19 @@ class _Backward:
                 if var not in linear:
                     self._find_constant(x, constants, beside)
                 elif var not in inputs:
-                    inputs[var] = _accumulator(var, cotangents.get(var)) if var in leads else ad.NullAccum(var.aval)
+                    inputs[var] = _accumulator(var, cotangents.get(var)) if var in leads else NullAccum(var.aval)
         equations = [_equation(step) for step in (*beside, *chosen)]
-        effects = core.join_effects(*(equation.effects for equation in equations))
-        program = core.Jaxpr(list(constants), list(inputs), outputs, equations, effects, _no_names(inputs, outputs))
+        effects = join_effects(*(equation.effects for equation in equations))
+        program = Jaxpr(list(constants), list(inputs), outputs, equations, effects, _no_names(inputs, outputs))
         if any(equation.primitive in pe.dce_rules for equation in equations):
             # Of what has programs within, JAX transposes only what cotangents come to.
             program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
         with source_info_util.reset_name_stack():  # the steps have theirs, from what is around this too
-            ad.backward_pass3(
+            backward_pass3(
                 program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
             )
         for var, accumulator in inputs.items():
-            if isinstance(accumulator, ad.ValAccum) and not is_zero(accumulator.freeze()):
+            if isinstance(accumulator, ValAccum) and not is_zero(accumulator.freeze()):
                 cotangents[var] = accumulator.freeze()
 
     def _find_constant(self, tracer, constants: dict, beside: list) -> None:
@@ -375,27 +385,27 @@ def _needed_by(step) -> list:
 
 
 def _variable(tracer) -> Var | None:
-    return tracer.val if isinstance(tracer.val, core.Var) else None
+    return tracer.val if isinstance(tracer.val, JaxprVar) else None
 
 
 def _has_code(step) -> bool:
     """Whether a step runs code of its own, which may hold values too."""
-    return any(isinstance(x, (core.Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
+    return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
 def _variables_of(step) -> list[Var]:
     """The variables among the inputs of a step; the others are literals."""
-    return [x.val for x in step.in_tracers if isinstance(x.val, core.Var)]
+    return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
 
 
 def _accumulator(var: Var, cotangent):
-    return ad.ValAccum(var.aval.to_ct_aval(), cotangent)
+    return ValAccum(var.aval.to_ct_aval(), cotangent)
 
 
 def _equation(step):
     inputs = [x.val for x in step.in_tracers]
-    return core.JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
+    return JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
 
 
 def _no_names(inputs, outputs):
-    return core.DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))
+    return DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))

@@ -2,11 +2,11 @@
 
 import functools
 
-from jax._src import core
-from jax._src.interpreters import ad
+import jax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
+from ..internals.jax_programs import fallback_linearize_rule, primitive_linearizations
 from .traces import is_zero
 
 __all__ = ["Sealed", "Undecided", "is_sealed", "once", "sealed", "undecided"]
@@ -52,7 +52,7 @@ def _jvp_of_seal(primals, tangents, *, count):
 
 def _jvp_for_linearization(primals, tangents, *, count):
     array, *dependencies = primals
-    aval = core.typeof(array).to_tangent_aval()
+    aval = jax.typeof(array).to_tangent_aval()
     tangent = _sealed_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
     return array if count == 1 else sealed(array, dependencies, count - 1), tangent
 
@@ -66,7 +66,7 @@ ad.primitive_jvps[_seal_p] = _jvp_of_seal
 # JAX makes a rule for linearization of one for forward mode; what such a rule returns depends on JAX's version.
 _linearized_seal_p = Primitive("linearized_seal")
 ad.primitive_jvps[_linearized_seal_p] = _jvp_for_linearization
-ad.primitive_linearizations[_seal_p] = functools.partial(ad.fallback_linearize_rule, _linearized_seal_p)
+primitive_linearizations[_seal_p] = functools.partial(fallback_linearize_rule, _linearized_seal_p)
 ad.primitive_transposes[_sealed_p] = _led_back
 
 
@@ -93,7 +93,7 @@ def _batch_once(arrays, dims, *, message):
 
 def _jvp_of_once(primals, tangents, *, message):
     given = [x for x in tangents if not is_zero(x)]
-    aval = core.typeof(primals[0]).to_tangent_aval()
+    aval = jax.typeof(primals[0]).to_tangent_aval()
     return once(primals[0], primals[1:], message), _of_once_p.bind(*given, aval=aval, message=message)
 
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
-from jax._src import core
-from jax._src.interpreters import batching, partial_eval as pe
-from jax.extend.core import Literal, Var
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import JaxprEqn, Literal, Var
+from jax.interpreters import partial_eval as pe
 
+from ..internals.jax_traces import BatchTracer
 from ..loops.alike import Atom, is_same, is_same_step, key_of
 from ..loops.program import run_steps
 from .traces import without_derivatives
@@ -67,7 +68,7 @@ def new_var(aval) -> Var:
 def constant(value, dtype) -> Literal:
     """A number as an operand."""
     array = np.asarray(value, dtype)
-    return Literal(array, core.ShapedArray(array.shape, array.dtype))
+    return Literal(array, ShapedArray(array.shape, array.dtype))
 
 
 def evaluated(program: Program, values: dict[Var, Any]) -> list:
@@ -77,7 +78,7 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
         values: of the variables that it does not set.
     """
     values = dict(values)
-    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, core.JaxprEqn)):
+    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, JaxprEqn)):
         if is_step:
             run_steps(list(group), values)
             continue
@@ -127,7 +128,7 @@ def _has_effects(statement) -> bool:
 
 
 def _operands(statement) -> set[Var]:
-    if isinstance(statement, core.JaxprEqn):
+    if isinstance(statement, JaxprEqn):
         return {x for x in statement.invars if isinstance(x, Var)}
     found = {statement.predicate} if isinstance(statement.predicate, Var) else set()
     return found if isinstance(statement, Check) else found | _free(statement.yes) | _free(statement.no)
@@ -199,8 +200,8 @@ def _common_end(yes: Program, no: Program) -> int:
 
 def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
     """The operands of two statements that are the same but for these; None if they are not."""
-    if isinstance(one, core.JaxprEqn):
-        if not isinstance(other, core.JaxprEqn) or not is_same_step(one, other):
+    if isinstance(one, JaxprEqn):
+        if not isinstance(other, JaxprEqn) or not is_same_step(one, other):
             return None
         pairs = list(zip(one.invars, other.invars, strict=True))
         return pairs if all(_is_replaceable(*pair) for pair in pairs) else None
@@ -252,7 +253,7 @@ def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] 
 
 def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     """A statement with operands chosen from those of two."""
-    if isinstance(one, core.JaxprEqn):
+    if isinstance(one, JaxprEqn):
         return one.replace(invars=[either(x, y) for x, y in zip(one.invars, other.invars, strict=True)])
     predicate = either(one.predicate, other.predicate)
     if isinstance(one, Check):
@@ -276,10 +277,10 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
     one, other = without_derivatives(one), without_derivatives(other)
     if one is other:
         return True
-    if isinstance(one, batching.BatchTracer) and isinstance(other, batching.BatchTracer):
+    if isinstance(one, BatchTracer) and isinstance(other, BatchTracer):
         is_one_batch = one._trace.tag is other._trace.tag and one.batch_dim == other.batch_dim
         return is_one_batch and is_same_value(one.val, other.val, depth)
-    if not isinstance(one, core.Tracer) and not isinstance(other, core.Tracer):
+    if not isinstance(one, Tracer) and not isinstance(other, Tracer):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if not isinstance(one, pe.DynamicJaxprTracer) or not isinstance(other, pe.DynamicJaxprTracer):
         return False
@@ -305,9 +306,9 @@ def values_alike(array: Any, depth: int = 8) -> Any:
 
 def _likeness(array: Any, depth: int, found: dict) -> Any:
     array = without_derivatives(array)
-    if isinstance(array, batching.BatchTracer):
+    if isinstance(array, BatchTracer):
         return "batch", array.batch_dim, _likeness(array.val, depth, found)
-    if not isinstance(array, core.Tracer):
+    if not isinstance(array, Tracer):
         return "values"
     if not isinstance(array, pe.DynamicJaxprTracer):
         return id(array)

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import core
-from jax._src.interpreters import batching, partial_eval as pe
+from jax.core import Tracer
 from jax.extend.core import Literal
+from jax.interpreters import partial_eval as pe
 
+from ..internals.jax_traces import BatchTracer
 from .traces import without_derivatives
 
 __all__ = ["range_of"]
@@ -32,9 +33,9 @@ def range_of(array) -> Range:
 
 
 def _range(value: Any, assumed: Mapping[int, Range], depth: int) -> Range:
-    if isinstance(value, batching.BatchTracer):
+    if isinstance(value, BatchTracer):
         return _range(value.val, assumed, depth)
-    if not isinstance(value, core.Tracer):
+    if not isinstance(value, Tracer):
         return _of_values(np.asarray(value))
     dtype: Any = value.dtype
     if not isinstance(value, pe.DynamicJaxprTracer):

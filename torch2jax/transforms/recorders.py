@@ -1,10 +1,10 @@
 """PyTorch's recorders of operators, as `make_fx`: they do not see what JAX transforms."""
 
-import torch
+from ..internals.modes import TorchDispatchModeKey, get_dispatch_mode
 
 __all__ = ["expect_unrecorded"]
 
-_KEY = torch._C._TorchDispatchModeKey.PROXY  # pyright: ignore[reportAttributeAccessIssue]
+_KEY = TorchDispatchModeKey.PROXY
 
 
 def expect_unrecorded(what: str) -> None:
@@ -13,7 +13,7 @@ def expect_unrecorded(what: str) -> None:
     Raises:
         NotImplementedError: one is at work.
     """
-    if torch._C._get_dispatch_mode(_KEY) is not None:
+    if get_dispatch_mode(_KEY) is not None:
         raise NotImplementedError(
             f"got {what} within make_fx, which would record its result as a constant; wanted operators alone. Call "
             "make_fx in PyTorch, outside of the translated call, and translate the module that it gives"

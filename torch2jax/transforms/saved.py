@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..internals.gradients import autograd_module, top_saved_tensors_default_hooks
 from ..seams import stands_in
 from ..tensors.derivatives import values_only
 from ..tensors.dtypes import logical
@@ -18,9 +19,7 @@ from ..translation import current
 
 __all__ = ["Packing", "set_within"]
 
-_autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
-_hooks = _autograd._top_saved_tensors_default_hooks
-_push, _pop = _autograd._push_saved_tensors_default_hooks, _autograd._pop_saved_tensors_default_hooks
+_push, _pop = autograd_module._push_saved_tensors_default_hooks, autograd_module._pop_saved_tensors_default_hooks
 
 
 class _Set:
@@ -35,7 +34,7 @@ class _Set:
         _pop()
 
 
-@stands_in(_autograd, "_push_saved_tensors_default_hooks")
+@stands_in(autograd_module, "_push_saved_tensors_default_hooks")
 def _push_hooks(pack_hook, unpack_hook) -> None:
     if current().attempt.depth == 0:
         raise NeedsTape(1)
@@ -43,7 +42,7 @@ def _push_hooks(pack_hook, unpack_hook) -> None:
     _Set(current().settings.changes)
 
 
-@stands_in(_autograd, "_pop_saved_tensors_default_hooks")
+@stands_in(autograd_module, "_pop_saved_tensors_default_hooks")
 def _pop_hooks() -> None:
     found = _set_ones()
     (found[-1] if found else _pop)()
@@ -79,7 +78,7 @@ class Packing:
         Raises:
             RuntimeError: the hook wrote to its argument.
         """
-        hooks = None if self._is_suspended else _hooks(False)
+        hooks = None if self._is_suspended else top_saved_tensors_default_hooks(False)
         if hooks is None:
             return None
         pack, unpack = hooks

@@ -7,8 +7,8 @@ differentiate. That history ends with the call. A backward that runs later lets 
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
+from ..internals.gradients import set_fwd_grad_enabled
 from ..tensors.history import UNRECORDED, next_node
 from ..tensors.memory import next_number
 from ..tensors.tensor import Torchish
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 def run_forward(function, ctx, args: tuple, batch: Batch | None = None) -> Any:
     """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
-    with torch.no_grad(), _set_fwd_grad_enabled(False):
+    with torch.no_grad(), set_fwd_grad_enabled(False):
         if function.setup_context is torch.autograd.Function.setup_context:
             return function.forward(ctx, *args)
         output = function.forward(*args) if batch is None else run_rule(function.vmap, args, batch)

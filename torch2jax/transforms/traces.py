@@ -7,11 +7,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core
-from jax._src.interpreters import ad, batching, partial_eval as pe
+from jax.core import Tracer
+from jax.extend.core import TraceTag, set_current_trace
+from jax.interpreters import ad
+
+from ..internals.jax_traces import BatchTrace, BatchTracer, DynamicJaxprTrace, EvalTrace, LinearizeTracer, trace_ctx
 
 __all__ = [
-    "AT_ONCE",
     "Bookmark",
     "Tangents",
     "current_trace",
@@ -27,17 +29,10 @@ __all__ = [
     "may_differentiate",
     "program_of",
     "running",
-    "tracing",
     "values_of_examples",
     "without_derivatives",
     "without_tangents",
 ]
-
-
-tracing = core.trace_ctx
-"""What this thread's JAX computes with now is its attribute `trace`."""
-AT_ONCE = core.eval_trace
-"""The trace of what is computed at once."""
 
 
 def is_float(array) -> bool:
@@ -46,17 +41,17 @@ def is_float(array) -> bool:
 
 
 def current_trace():
-    return core.trace_ctx.trace
+    return trace_ctx.trace
 
 
 def is_transforming() -> bool:
     """Whether a transformation of JAX is going on."""
-    return not core.trace_ctx.is_top_level()
+    return not trace_ctx.is_top_level()
 
 
 def running(trace):
     """A context in which JAX computes with `trace`."""
-    return core.set_current_trace(trace)
+    return set_current_trace(trace)
 
 
 @contextlib.contextmanager
@@ -86,16 +81,16 @@ def examples_in(array, tag) -> tuple[Any, int | None]:
 
     That is None if the array is no example.
     """
-    while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+    while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
         array = array.primal
-    if isinstance(array, batching.BatchTracer) and array._trace.tag is tag:
+    if isinstance(array, BatchTracer) and array._trace.tag is tag:
         return array.val, array.batch_dim
     return array, None
 
 
 def without_derivatives(array):
     """The values of an array, whatever derivatives are taken of it."""
-    while isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+    while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
         array = array.primal
     return array
 
@@ -106,13 +101,13 @@ def values_of_examples(array) -> np.ndarray | None:
     None if a program decides them, or they are on other processes.
     """
     array = without_derivatives(array)
-    if isinstance(array, batching.BatchTracer):
+    if isinstance(array, BatchTracer):
         dim, whole = array.batch_dim, values_of_examples(array.val)
         if whole is None or not isinstance(dim, int):
             return whole if dim is None else None
         moved = np.moveaxis(whole, dim + 1, 1)
         return moved.reshape(-1, *moved.shape[2:])
-    if isinstance(array, core.Tracer) or not getattr(array, "is_fully_addressable", True):
+    if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return None
     return np.asarray(array)[None]
 
@@ -121,9 +116,9 @@ def decides(array, trace) -> bool:
     """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
     now: Any = current_trace()
     while now is not trace:
-        if now is None or isinstance(now, pe.DynamicJaxprTrace):
+        if now is None or isinstance(now, DynamicJaxprTrace):
             return False
-        if isinstance(array, core.Tracer) and getattr(array._trace, "tag", array) is getattr(now, "tag", now):
+        if isinstance(array, Tracer) and getattr(array._trace, "tag", array) is getattr(now, "tag", now):
             return False
         now = getattr(now, "parent_trace", None)
     return True
@@ -138,22 +133,22 @@ def _stack(trace) -> Iterator[Any]:
 
 def may_differentiate(trace) -> bool:
     """Whether JAX may take derivatives of what it computes with a trace, now or later."""
-    return not all(isinstance(x, (core.EvalTrace, batching.BatchTrace)) for x in _stack(trace))
+    return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
 
 
 def program_of(trace) -> Any:
     """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
-    return next((x for x in _stack(trace) if isinstance(x, pe.DynamicJaxprTrace)), None)
+    return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
 
 
 def _layers(array) -> Iterator[Any]:
     """The tracers of an array, from the innermost transformation outwards."""
-    while isinstance(array, core.Tracer):
+    while isinstance(array, Tracer):
         yield array
         array = array.primal if isinstance(array, _DERIVED) else getattr(array, "val", None)
 
 
-_DERIVED = (ad.JVPTracer, ad.LinearizeTracer)
+_DERIVED = (ad.JVPTracer, LinearizeTracer)
 
 
 def is_differentiated(array) -> bool:
@@ -173,18 +168,18 @@ def is_from_around(array, program) -> bool:
 
 def example_of(trace, array, dim: int):
     """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
-    return batching.BatchTracer(trace, array, dim)
+    return BatchTracer(trace, array, dim)
 
 
 def without_tangents(array, tags: Collection):
     """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
-    if not isinstance(array, core.Tracer):
+    if not isinstance(array, Tracer):
         return array
     trace: Any = array._trace
-    if isinstance(array, batching.BatchTracer):
+    if isinstance(array, BatchTracer):
         below = without_tangents(array.val, tags)
-        return array if below is array.val else batching.BatchTracer(trace, below, array.batch_dim)
-    if not isinstance(array, (ad.JVPTracer, ad.LinearizeTracer)):
+        return array if below is array.val else BatchTracer(trace, below, array.batch_dim)
+    if not isinstance(array, (ad.JVPTracer, LinearizeTracer)):
         return array
     below = without_tangents(array.primal, tags)
     if isinstance(array, ad.JVPTracer) and any(trace.tag is tag for tag in tags):  # all tags are equal to JAX
@@ -199,7 +194,7 @@ class Bookmark:
         self._programs: list[tuple[list, int]] = []
         trace: Any = current_trace()
         while trace is not None:
-            if isinstance(trace, pe.DynamicJaxprTrace):
+            if isinstance(trace, DynamicJaxprTrace):
                 steps = trace.frame.tracing_eqns
                 self._programs.append((steps, len(steps)))
             trace = getattr(trace, "parent_trace", None)
@@ -223,7 +218,7 @@ class Tangents:
     """
 
     def __init__(self, below):
-        self.below, self.tag = below, core.TraceTag()
+        self.below, self.tag = below, TraceTag()
         self.trace = ad.JVPTrace(below, self.tag)
 
     def has(self, array) -> bool:

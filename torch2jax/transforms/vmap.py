@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import torch
-from torch import _vmap_internals
-from torch._functorch import vmap as functorch
 from torch.autograd import functional
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from ..errors import BatchedValueError, TracedValueError
+from ..internals.functorch import unwrap_batched, vmap_internals, vmap_module
+from ..internals.pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
 from ..seams import stands_in
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -166,7 +165,7 @@ def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     return lifted
 
 
-@stands_in(functorch, "_flat_vmap")
+@stands_in(vmap_module, "_flat_vmap")
 def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
     places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
     dims = [flat_in_dims[place] for place in places]
@@ -186,7 +185,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
             for place, tensor, form, dim, array in zip(places, tensors, forms, dims, arrays, strict=True):
                 examples[place] = level.give(tensor, example_among(tensor, form, dim, array))
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
-            found = functorch._unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore
+            found = unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore[reportArgumentType]
             found = tree_map_only(Torchish, level.unowned, found)
             return level.outputs(), [[] if array is None else [array] for array in level.written()]
 
@@ -203,22 +202,22 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
     return level.results(found, outputs, any(form.wants_grad for form in forms))
 
 
-@stands_in(functorch, "is_batchedtensor")
+@stands_in(vmap_module, "is_batchedtensor")
 def _is_batched(tensor) -> bool:
     return batch_of(tensor) is not None
 
 
-@stands_in(functorch, "_remove_batch_dim")
+@stands_in(vmap_module, "_remove_batch_dim")
 def _remove_batch_dim(tensor, level, batch_size, out_dim):
     return level.unbatch(tensor, out_dim)
 
 
-@stands_in(functorch, "lazy_load_decompositions")
+@stands_in(vmap_module, "lazy_load_decompositions")
 def _load_nothing() -> None:
     pass
 
 
-@stands_in(_vmap_internals, "_vmap")
+@stands_in(vmap_internals, "_vmap")
 @stands_in(functional, "_vmap")
 @stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
 def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False):

@@ -1,22 +1,19 @@
 """PyTorch's `associative_scan` is `jax.lax.associative_scan`."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from jax import lax
-from torch._higher_order_ops import associative_scan as torch_associative_scan
-from torch.utils._pytree import tree_leaves
 
+from ...internals.control_flow import associative_scan as torch_associative_scan, associative_scan_module
+from ...internals.pytree import tree_leaves
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of, stands_in
 from ...transforms.form import Form
 from ...translation import current
 
 __all__ = []
-
-_module = importlib.import_module("torch._higher_order_ops.associative_scan")  # its parent has a function of that name
 
 
 @runs_instead_of(torch_associative_scan, with_original=True)
@@ -26,7 +23,7 @@ def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode
     return original(combine_fn, xs, dim, reverse, mode)
 
 
-@stands_in(_module, "generic_associative_scan")
+@stands_in(associative_scan_module, "generic_associative_scan")
 def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additional_inputs=()):
     call: Any = current()
     lifted = [call.lift(leaf) for leaf in leaves]

@@ -1,8 +1,8 @@
 """What is there for PyTorch's compilers to see, or to compile once, runs as it is."""
 
 import torch
-from torch._higher_order_ops import utils
 
+from ...internals.control_flow import utils
 from ...rules.registry import implements_tensors
 from ...seams import stands_in
 

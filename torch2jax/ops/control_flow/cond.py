@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from jax import lax
-from torch.utils._pytree import tree_any
 
+from ...internals.pytree import tree_any
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of
 from ...tensors.arrays import reshape

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...calls.numbers import Number, number_of
+from ...internals.pytree import tree_flatten, tree_unflatten
 from ...transforms.block import uncaptured
 
 __all__ = ["Tensors"]

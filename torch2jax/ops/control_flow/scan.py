@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import torch
 from jax import lax
-from torch._higher_order_ops import scan as torch_scan
-from torch.utils._pytree import tree_leaves
 
+from ...internals.control_flow import scan as torch_scan
+from ...internals.pytree import tree_leaves
 from ...rules.registry import implements_tensors
 from ...seams import runs_instead_of
 from ...tensors.tensor import Torchish

@@ -7,9 +7,9 @@ import jax
 import torch
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
-from torch.utils._pytree import tree_flatten
 
 from ...calls.numbers import number_of
+from ...internals.pytree import tree_flatten
 from ...rules.registry import implements_tensors
 from ...tensors.traced import is_traced
 from ...transforms.block import Block, Effects, trace_blocks, uncaptured

@@ -15,6 +15,7 @@ from jax import lax
 from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
+from ...internals.flex_attention import identity, vmap_for_bhqkv
 from ...rules.registry import implements_tensors
 from ...rules.rule import InnerRule
 from ...seams import exchange, stands_in
@@ -58,7 +59,7 @@ def flex_attention(
 ):
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value.to(query.dtype)))
     mask_mod = block_mask[-1]
-    has_score_mod, has_mask = score_mod is not torch_flex._identity, mask_mod is not torch_flex.noop_mask
+    has_score_mod, has_mask = score_mod is not identity, mask_mod is not torch_flex.noop_mask
     wants_log_sum, wants_most = (bool(kernel_options.get(name)) for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"))
 
     def attend(query, rows):
@@ -104,7 +105,7 @@ def _in_blocks(attend: Callable, query, key) -> tuple:
 
 
 def _mapped(function: Callable, prefix: tuple, buffers: tuple) -> Callable:
-    return torch_flex._vmap_for_bhqkv(function, prefix, (None,) * len(buffers))
+    return vmap_for_bhqkv(function, prefix, (None,) * len(buffers))
 
 
 # PyTorch's own function goes on to the operator at once, as it does to let a user look into his functions.

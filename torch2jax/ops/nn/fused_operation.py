@@ -13,11 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from ...internals.jax_traces import prim_requires_devices_during_lowering
 from ...transforms.linear_call import linear_call
 from ...transforms.traces import is_zero
 from .kernels import cudnn_attention, pallas_attention

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jax import lax
-from torch.nn import _reduction as _Reduction
 
+from ...internals.modules import get_enum
+from ...internals.operators import nn as _nn
 from ...rules.formats import as_pointwise, like_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
@@ -25,7 +26,6 @@ from ..complex import magnitude
 from .activation import log_softmax_over, logsigmoid, shifted
 
 aten = torch.ops.aten
-_nn = torch._C._nn
 
 NONE, MEAN, SUM = 0, 1, 2  # torch.nn._reduction.get_enum
 
@@ -125,7 +125,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
-    return _reduce_tensor(loss, _Reduction.get_enum(reduction))
+    return _reduce_tensor(loss, get_enum(reduction))
 
 
 # Margins.

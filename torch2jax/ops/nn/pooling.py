@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from torch._prims_common import alert_not_deterministic
 
+from ...internals.promotion import alert_not_deterministic
 from ...rules.formats import as_input, as_volume
 from ...rules.registry import implements, implements_tensors
 from ...rules.tags import Tag

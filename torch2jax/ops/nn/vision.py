@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
+from ...internals.operators import nn as _nn
 from ...rules.formats import as_input
 from ...rules.registry import implements
 from ...rules.tags import Tag
@@ -17,7 +18,6 @@ from ...tensors.scalars import expect_fits, held_number
 from ..arrays import is_inexact, like, where, widened
 
 aten = torch.ops.aten
-_nn = torch._C._nn
 
 _IMAGES = FLOATS | {torch.uint8}
 

@@ -1,0 +1,88 @@
+"""Private attributes of objects of PyTorch's and JAX's: what has them, and what each must be.
+
+They are looked up where they are wanted. Nothing imports this but the tests.
+"""
+
+__all__ = ["ATTRIBUTES"]
+
+ATTRIBUTES = {
+    "torch.Tensor": {
+        "_backward_hooks": "The hooks on a tensor's gradient, by handles; None without.",
+        "_base": "The tensor that a view is of, None where it is none.",
+        "_grad_fn": "What ``grad_fn`` is, for its setter and deleter.",
+        "_is_param": "Set on tensors of classes of code's own that are parameters.",
+        "_is_view": "A method: whether autograd takes a tensor for a view.",
+        "_is_zerotensor": "A method: whether a tensor stands for zeros without memory.",
+        "_post_accumulate_grad_hooks": "The hooks for after a gradient has been added, by handles; None without.",
+        "_version": "How often a tensor's memory has been written to.",
+    },
+    "torch.UntypedStorage": {
+        "_cdata": "A number for the memory, the same for all objects on it.",
+        "_weak_ref": "A method: a number for the memory that does not keep it.",
+    },
+    "torch.TypedStorage": {
+        "_untyped_storage": "The storage of bytes below it.",
+    },
+    "torch._ops.OpOverload": {
+        "_can_decompose": "A method: whether PyTorch has what an operator is made of.",
+        "_handle": "The operator in C++; its ``redispatch_boxed`` runs the kernel for a set of keys.",
+        "_op": "What runs an operator without asking anything of Python.",
+        "_overloadname": "The last part of ``aten.add.Tensor``, ``default`` without a name.",
+        "_schema": "The signature: ``name``, ``arguments`` and ``returns``, and what is written to.",
+    },
+    "torch._ops.OpOverloadPacket": {
+        "_qualified_op_name": "The name as ``aten::add``.",
+    },
+    "torch.library.Library": {
+        "_destroy": "A method: forgets what was defined and registered.",
+    },
+    "torch.nn.Module": {
+        "_buffers": "A module's own buffers by name.",
+        "_call_impl": "A method: hooks around ``forward``.",
+        "_compiled_call_impl": "What runs in its place once ``compile()`` has been called, else None.",
+        "_load_from_state_dict": "A method: loads a module's own tensors.",
+        "_modules": "Its parts by name.",
+        "_parameters": "Its own parameters by name.",
+        "_version": "The version that its state is saved with.",
+    },
+    "torch.nn.parameter.UninitializedTensorMixin": {
+        "_allowed_methods": "What may be asked of a parameter that has no shape yet.",
+    },
+    "torch.distributions.Distribution": {
+        "_validate_args": "Whether arguments are checked, for all distributions.",
+    },
+    "torch.amp.GradScaler": {
+        "_device": "The type of device that it scales for.",
+        "_lazy_init_scale_growth_tracker": "A method: makes the tensors of the scale, on a device.",
+        "_scale": "The tensor of the scale, None before it is needed.",
+    },
+    "torch.optim.Optimizer": {
+        "_wrapped_by_lr_sched": "Set on a ``step`` that a scheduler counts.",
+    },
+    "torch.autograd.graph.Node": {
+        "_sequence_nr": "A method: a number that grows with each operation.",
+    },
+    "torch.autograd.Function": {
+        "_materialize_non_diff_grads": "Of a context: whether gradients of what has none are given as zeros.",
+    },
+    "torch.jit.ScriptModule": {
+        "_c": "The module in C++.",
+    },
+    "torch._C.ScriptObject": {
+        "_get_method": "A method: one of the object's methods, by name.",
+        "_type": "A method: its type of TorchScript's.",
+    },
+    "jax.core.Tracer": {
+        "_trace": "Where it was made.",
+    },
+    "jax._src.linear_util.Store": {
+        "_val": "What is in it.",
+    },
+    "jax._src.export.shape_poly._DimExpr": {
+        "_evaluate": "A method: the size where the symbols are these numbers.",
+        "_get_vars": "A method: the names of its symbols.",
+    },
+    "jax.export.SymbolicScope": {
+        "_explicit_constraints": "What is said of its sizes: each has a ``diff`` that is zero, or not below.",
+    },
+}

@@ -1,0 +1,8 @@
+"""What PyTorch's operators are made of, in Python. Slow to import."""
+
+import torch._decomp
+
+__all__ = ["decomposition_table"]
+
+decomposition_table = torch._decomp.decomposition_table
+"""A function of other operators, by overload."""

@@ -1,0 +1,54 @@
+"""JAX's traces, and the tracers that stand for arrays in them, where `jax.core` and `jax.interpreters` have none.
+
+A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
+"""
+
+from jax._src import core, dispatch
+from jax._src.interpreters import ad, batching, partial_eval
+
+__all__ = [
+    "BatchTrace",
+    "BatchTracer",
+    "DynamicJaxprTrace",
+    "EvalTrace",
+    "LinearizeTrace",
+    "LinearizeTracer",
+    "eval_trace",
+    "extend_axis_env_nd",
+    "matchaxis",
+    "prim_requires_devices_during_lowering",
+    "trace_ctx",
+]
+
+trace_ctx = core.trace_ctx
+"""This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
+
+EvalTrace = core.EvalTrace
+"""What computes at once."""
+
+eval_trace = core.eval_trace
+"""The one of it that there is, for all threads."""
+
+DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
+"""What notes equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
+
+LinearizeTrace = ad.LinearizeTrace
+"""What computes primals in its parent, and notes what is linear in tangents in its ``tangent_trace``."""
+
+LinearizeTracer = ad.LinearizeTracer
+"""An array of it: ``primal`` and ``tangent``."""
+
+BatchTrace = batching.BatchTrace
+"""What computes all examples in its parent, under `jax.vmap`: ``axis_data`` has its size and name."""
+
+BatchTracer = batching.BatchTracer
+"""An array of it: ``val`` with the dimension ``batch_dim``, or None if all examples share it."""
+
+matchaxis = batching.matchaxis
+"""An array of all examples, with their dimension moved, or made, from one place to another."""
+
+extend_axis_env_nd = core.extend_axis_env_nd
+"""A context in which axes of these names and sizes are there, for collective operations."""
+
+prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lowering
+"""The set of primitives whose lowering is told for which devices it is."""
