@@ -37,6 +37,67 @@ REASONS = {
     "forward": "`jax.jvp`",
 }
 
+# Why derivatives differ, by a short name.
+WHY = {
+    "infinity": "an infinity minus, times or over another: which of nan, 0 and infinity is left depends on how a "
+    "formula is written, and none is a derivative",
+    "choice": "equal elements, of which PyTorch may choose any",
+    "self": "with `include_self=False` PyTorch shares the gradient with elements that are not in the result",
+    "bounds": "PyTorch gives no gradient to either of two equal bounds",
+    "degenerate": "a matrix without full rank, or with equal eigenvalues: there is no derivative, and rounding decides",
+    "kink": "the first derivative jumps or bends there: the second one is that of one side",
+    "domain": "outside of the domain, where PyTorch's gradient is nan and ours is not",
+    "forward": "PyTorch's own `torch.func.jvp` has nan there, as here",
+    "once": "a product of scattered factors has a first derivative only, and nan for the second",
+    "numpy": "numpy, which the comparison needs, has no such dtype",
+    "pole": "the function or its derivative has a pole there: the sign of an infinity, or nan, is a choice",
+    "rounding": "rounding, in the precision that the result has",
+    "empty": "the value itself is nan, of no target at all",
+    "not PyTorch's": "PyTorch's second derivative is 0, and wrong: its backward takes for constants what is none",
+}
+# Which of these a difference has: by entries, derivatives ("*" for all), and points ("*" for all).
+_INFINITE = ("infinities", "an infinity")
+_CHOSEN = (
+    ("max_pool*", "*", "*", "open"),  # padding takes the gradient of an infinity
+    ("clamp*", "*", "*", "bounds"),
+    ("*", "*", _INFINITE, "infinity"),
+    ("kthvalue", "*", "*", "choice"),
+    ("topk", "*", "*", "choice"),
+    ("index_reduce.am*", "*", "*", "self"),
+    ("scatter_reduce.am*", "*", "*", "self"),
+    ("*lowrank", "*", "*", "degenerate"),
+    ("*qr", "*", "*", "degenerate"),
+    ("norm.nuc", "*", "*", "degenerate"),
+    ("linalg.norm*", "*", "*", "degenerate"),
+    ("linalg.matrix_norm*", "*", "*", "degenerate"),
+    ("linalg.cholesky*", "*", "*", "degenerate"),
+    ("linalg.c*", "*", "*", "degenerate"),
+    ("linalg.eig*", "*", "*", "degenerate"),
+    ("linalg.svd*", "*", "*", "degenerate"),
+    ("nn.functional.linear_cross_entropy.chunked*", "second", "*", "not PyTorch's"),
+    ("grid_sample*", "second", "*", "kink"),
+    ("instance_norm, eps=0.0", "second", "*", "kink"),
+    ("*prelu", "second", "*", "kink"),
+    ("*logit", "second", "*", "domain"),
+    ("lp_pool*", "forward", "*", "forward"),
+    ("*_reduce.prod", "second", "*", "once"),
+    ("bfloat16", "error: TypeError", "*", "numpy"),
+    ("gelu*", "second", "*", "rounding"),
+    ("special.log_ndtr", "second", "*", "rounding"),
+    ("half", "*", "*", "rounding"),
+    ("*gamma*", "*", "*", "pole"),
+    ("special.psi", "*", "*", "pole"),
+    ("atanh", "*", "*", "pole"),
+    ("special.erfcx", "*", "*", "pole"),
+    ("rsqrt", "*", "*", "pole"),
+    ("logit, eps=0.0", "*", "*", "pole"),
+    ("x[*][*]*", "second", "*", "pole"),
+    ("poisson_nll_loss*", "*", "*", "pole"),
+    ("*binary_cross_entropy", "second", "*", "pole"),
+    ("__r*__", "second", "*", "pole"),
+    ("cross_entropy, all ignored*", "*", "*", "empty"),
+)
+
 
 class Row(NamedTuple):
     """A derivative of an entry, and the points where it differs."""
@@ -46,6 +107,16 @@ class Row(NamedTuple):
     points: tuple[str, ...]
     got: str
     wanted: str
+
+    @property
+    def why(self) -> str:
+        """The short name of why it differs; "open" if that is not known, or is to be mended."""
+        places = {point.removesuffix(" (float32)") for point in self.points}
+        for pattern, order, where, why in _CHOSEN:
+            is_there = where == "*" or places.issubset(where)
+            if is_there and order in ("*", self.order) and fnmatch.fnmatchcase(self.entry, pattern):
+                return why
+        return "open"
 
 
 class Tried(NamedTuple):
@@ -159,9 +230,11 @@ that of `jax.vjp`, the second one is taken of it, and `jax.jvp` is compared with
 PyTorch has nan, a number counts as better. Written by `python -m scripts.special_points` with
 PyTorch {torch} and JAX {jax}.
 
-Most of what differs is at infinities, where one of the two has nan or an infinity of another sign, or a
-second derivative at a kink, which does not exist. Each table has one line for an entry and a kind of
-derivative, with values of the first point.
+Each table has one line for an entry and a kind of derivative, with values of the first point, and why it
+differs:
+
+{reasons}
+- *open*: not known, or to be mended.
 """
 TABLES = {
     "database": ("The operator database", tried),
@@ -181,12 +254,12 @@ def section(table: str, found: Tried) -> Iterator[str]:
     yield INTRODUCTIONS[table].format(entries=counts["entries"]) + ":"
     yield f"{counts['agrees']} derivatives agree, {counts['better']} are better, {counts['differs']} differ."
     yield ""
-    yield "| entry | what | points | here | PyTorch |"
-    yield "|---|---|---|---|---|"
+    yield "| entry | what | points | here | PyTorch | why |"
+    yield "|---|---|---|---|---|---|"
     for row in found.rows:
         what = REASONS.get(row.order, row.order)
         got, wanted = (" ".join(x.split()).replace("|", r"\|")[:90] for x in (row.got, row.wanted))
-        yield f"| {row.entry} | {what} | {', '.join(row.points)} | `{got}` | `{wanted or '-'}` |"
+        yield f"| {row.entry} | {what} | {', '.join(row.points)} | `{got}` | `{wanted or '-'}` | {row.why} |"
 
 
 def _sections(path: Path) -> dict[str, str]:
@@ -200,7 +273,8 @@ def write(path: Path, found: dict[str, Tried]) -> None:
     sections = _sections(path)
     for table, each in found.items():
         sections[TABLES[table][0]] = "\n".join(section(table, each))
-    head = HEAD.format(torch=torch.__version__.partition("+")[0], jax=jax.__version__)
+    reasons = "\n".join(f"- *{name}*: {text}." for name, text in WHY.items())
+    head = HEAD.format(torch=torch.__version__.partition("+")[0], jax=jax.__version__, reasons=reasons)
     titles = [title for title, _ in TABLES.values() if title in sections]
     path.write_text("\n".join([head, *("\n".join((sections[title], "")) for title in titles)]))
 

@@ -67,8 +67,10 @@ def _(axes, eps, constant_is_zero, primals, tangents):
 
 
 def _inverse(var, eps, constant_is_zero: bool = False):
-    inverse = lax.rsqrt(lax.add(var, _scalar(var, eps)))
-    return where(lax.eq(var, like(var, 0)), like(var, 0), inverse) if constant_is_zero and eps == 0 else inverse
+    if not constant_is_zero or eps != 0:
+        return lax.rsqrt(lax.add(var, _scalar(var, eps)))
+    is_zero = lax.eq(var, like(var, 0))
+    return where(is_zero, like(var, 0), lax.rsqrt(where(is_zero, like(var, 1), var)))
 
 
 def _scalar(array, value):
