@@ -12,6 +12,7 @@ import torch
 from jax import lax
 
 from ..internals.operators import OpOverload
+from ..internals.prims import prims_module
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..translation import current
@@ -36,7 +37,7 @@ def _stands_for_functions(prim: OpOverload) -> None:
     implements_tensors(prim.overloadpacket)(rule)
 
 
-for _prim in vars(prims).values():
+for _prim in vars(prims_module).values():
     if isinstance(_prim, OpOverload):
         _stands_for_functions(_prim)
 
