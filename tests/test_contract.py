@@ -6,6 +6,7 @@ Nothing is compiled here. A failure names what the release has taken away, or ad
 import ast
 import importlib
 import inspect
+import pkgutil
 import types
 from collections.abc import Iterator
 
@@ -106,7 +107,9 @@ def _arguments(function) -> Iterator[str]:
     elif isinstance(function, torch._ops.OpOverloadPacket):
         for overload in function.overloads():
             yield from _arguments(getattr(function, overload))
-    elif inspect.isfunction(function) and not function.__name__.startswith("__"):
+    elif isinstance(function, torch._ops.HigherOrderOperator):
+        yield from _arguments(type(function).__call__)
+    elif inspect.isfunction(function) and function.__name__.strip("_") in ("call", function.__name__):
         parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
         yield from (x.name for x in parameters if x.kind in (x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD))
 
@@ -127,6 +130,54 @@ def test_rules_take_every_keyword():
             f"{name}= of {function}" for name in _arguments(function) if not name.startswith("_") and name not in taken
         }
     assert not missing
+
+
+# Higher-order operators that code does not call: those of compilers and exporters, of kernels, and of PyTorch's own
+# transformations, which others stand in for.
+UNSERVED = {
+    *("_export_tracepoint", "aoti_call_delegate", "auto_functionalized", "auto_functionalized_v2", "call_torchbind"),
+    *("autograd_function_apply", "custom_function_call", "dynamo_bypassing_wrapper", "executorch_call_delegate"),
+    *("flat_apply", "flex_attention_backward", "foreach_map", "graphsafe_run_with_rng_state", "inductor_compiled_code"),
+    *("inline_asm_elementwise", "invoke_leaf_function", "invoke_quant", "invoke_quant_packed", "local_map_hop"),
+    *("print", "register_hook", "run_and_save_rng_state", "run_const_graph", "run_dtensor_rng_op"),
+    *("run_with_rng_state", "tag_activation_checkpoint", "triton_kernel_wrapper_functional", "with_effects", "wrap"),
+    *("triton_kernel_wrapper_mutation", "while_loop_stack_output", "wrap_activation_checkpoint", "wrap_with_autocast"),
+    "wrap_with_set_grad_enabled",
+}
+
+
+def test_higher_order_operators_have_rules():
+    """One that a release adds is to get a rule, or a place above."""
+    for module in pkgutil.iter_modules(torch._higher_order_ops.__path__):
+        importlib.import_module(f"torch._higher_order_ops.{module.name}")
+    found = torch._ops._higher_order_ops
+    new = {name for name, operator in found.items() if operator not in PROVIDED.functions}
+    assert not {name for name in new if type(found[name]).__module__.startswith("torch._higher")} - UNSERVED
+
+
+def test_what_jax_calls_and_names_is_as_expected():
+    """Fields of tracers and of steps, and how many things rules are given and give, in traces that compile nothing."""
+
+    def function(x):
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(x.sin().sum(), x, create_graph=True)  # a level upon a level
+        (curvature,) = torch.autograd.grad(slope.sum(), x)
+        return curvature * 2 if curvature.sum() > 0 else curvature.cumsum(0)  # a question of a traced value
+
+    x = jax.ShapeDtypeStruct((3,), "float32")
+    total = lambda x: t2j(function)(x).sum()
+    ways = (
+        t2j(function),
+        jax.grad(total),
+        lambda x: jax.jvp(total, (x,), (x,)),
+        lambda x: jax.linearize(total, x)[0],
+        jax.vmap(lambda x: t2j(torch.sin)(x)),
+        jax.checkpoint(total),
+        jax.grad(jax.jit(total)),
+        jax.hessian(total),
+    )
+    for way in ways:
+        assert jax.make_jaxpr(way)(x).eqns
 
 
 def test_operators_of_rules_are_there():

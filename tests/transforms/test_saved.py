@@ -160,3 +160,24 @@ def test_hooks_that_nobody_takes_back_end_with_the_pass_or_the_call():
 
     np.testing.assert_allclose(t2j(leaving)(), X.cos(), rtol=1e-6)
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None  # type: ignore[attr-defined]
+
+
+def test_hooks_see_no_keys_of_random_numbers():
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x.exp().clone().detach_().requires_grad_())
+            return torch.nn.functional.dropout(x.exp(), 0.5)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0]
+
+    def function(x):
+        x = x.clone().requires_grad_()
+        with saved_tensors_hooks(lambda kept: kept.clone(), lambda kept: kept):
+            y = Noisy.apply(x)
+        y.sum().backward()
+        return x.grad
+
+    np.testing.assert_allclose(t2j(function)(t2j(X), rng=jax.random.key(0)), X.exp(), rtol=1e-6)

@@ -10,6 +10,7 @@ from ..tensors.dtypes import INTEGERS
 __all__ = [
     "ARE_BOUNDS_FITTED",
     "ARE_RANGES_TRUNCATED",
+    "ARE_VOLUMES_BICUBIC",
     "DTYPES_OF_COUNTS",
     "IS_BOUND_INSIDE",
     "IS_FMAX_SHARED",
@@ -51,6 +52,11 @@ def _length_of_a_range() -> int:
     with DisableTorchFunction():
         return torch.arange(0, 10, 2.5, dtype=torch.int64, device="cpu").numel()
 
+
+ARE_VOLUMES_BICUBIC = _takes(
+    lambda: torch.grid_sampler_3d(torch.zeros(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 3), 2, 0, False)
+)
+"""Whether `grid_sample` interpolates volumes with cubes: in 2.15."""
 
 ARE_RANGES_TRUNCATED = _length_of_a_range() == 5
 """Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other

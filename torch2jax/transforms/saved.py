@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import torch
 
 from ..internals.gradients import autograd_module, top_saved_tensors_default_hooks
@@ -79,7 +80,7 @@ class Packing:
             RuntimeError: the hook wrote to its argument.
         """
         hooks = None if self._is_suspended else top_saved_tensors_default_hooks(False)
-        if hooks is None:
+        if hooks is None or jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):  # a key of random numbers
             return None
         pack, unpack = hooks
         with self._suspended():
