@@ -17,6 +17,13 @@ def conj_physical(input):
     return lax.conj(input) if is_complex(input) else input
 
 
+@implements_tensors(torch.conj_physical, torch.Tensor.conj_physical, aten.conj_physical.default)
+def conj_physical_of(input, *, out=None):
+    if out is not None:
+        return torch._conj_physical(input, out=out)
+    return torch._conj_physical(input) if input.is_complex() else input  # itself, as in PyTorch
+
+
 @implements_tensors(aten.copy.default)
 def copy(self, src, non_blocking=False):
     return self.clone().copy_(src)

@@ -113,9 +113,11 @@ def neg(input):
     return lax.neg(input)
 
 
-@exact(torch.positive, takes=NUMBERS, tags=[Tag.LINEAR])
+@implements_tensors(
+    torch.positive, torch.Tensor.positive, torch.Tensor.__pos__, torch.ops.aten.positive.default, takes=NUMBERS
+)
 def positive(input):
-    return input
+    return input  # itself, so that a write to the result is one to the argument
 
 
 @exact(torch.abs, torch.absolute, dtype=lambda input: input.dtype.to_real())

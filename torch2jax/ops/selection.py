@@ -55,10 +55,14 @@ for _function in (
     torch.imag,
     torch.conj,
     Tensor.conj,
+    torch.conj_physical,
+    Tensor.conj_physical,
     torch.isreal,
     Tensor.isreal,
 ):
     implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=False))
+
+implements_selected(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
 
 for _function in (torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr, F.one_hot):
     implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=True))
