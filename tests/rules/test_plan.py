@@ -265,3 +265,13 @@ def test_what_is_a_copy_depends_on_bits():
     found = []
     t2j(lambda x: found.extend(function(x)) or x)(jnp.arange(3) * (1 + 2j))
     assert found == function(torch.arange(3) * (1 + 2j))
+
+
+def test_views_of_what_has_a_keyword():
+    for view in (
+        lambda x: torch.transpose(input=x, dim0=0, dim1=1),
+        lambda x: torch.conj(input=x),
+        lambda x: torch.unsqueeze(input=x, dim=0),
+    ):
+        for _ in range(3):
+            np.testing.assert_array_equal(t2j(view)(jnp.ones((2, 3))), view(torch.ones(2, 3)))

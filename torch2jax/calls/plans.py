@@ -226,9 +226,9 @@ def _first(
     if len(_plans) >= _MOST:
         _plans.clear()
     if function is _WRITE or is_view(function):
-        if tensors[0] is args[0] and len(tensors) == 1 + (function is _WRITE and args[2] is tensors[-1]):
+        if args and tensors[0] is args[0] and len(tensors) == 1 + (function is _WRITE and args[2] is tensors[-1]):
             return _first_with_memory(key, call, function, args, kwargs, is_eager)
-        _plans[key] = "a subscript with tensors"
+        _plans[key] = "a subscript with tensors, or a view of what has a keyword"
         return _passed(_plans[key])
     try:
         with DisableTorchFunction():

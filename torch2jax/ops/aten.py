@@ -4,6 +4,7 @@ import torch
 from jax import lax
 
 from ..internals.prims import torch_block_diag
+from ..rules.inplace import write_out
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.known import in_pytorch
@@ -19,9 +20,8 @@ def conj_physical(input):
 
 @implements_tensors(torch.conj_physical, torch.Tensor.conj_physical, aten.conj_physical.default)
 def conj_physical_of(input, *, out=None):
-    if out is not None:
-        return torch._conj_physical(input, out=out)
-    return torch._conj_physical(input) if input.is_complex() else input  # itself, as in PyTorch
+    result = torch._conj_physical(input) if input.is_complex() else input  # itself, as in PyTorch
+    return result if out is None else write_out(result, out, (input,))
 
 
 @implements_tensors(aten.copy.default)
