@@ -7,6 +7,7 @@ __all__ = [
     "alert_not_deterministic",
     "canonicalize_dim",
     "canonicalize_dims",
+    "computation_dtype",
     "compute_elementwise_output_strides",
     "corresponding_complex_dtype",
     "corresponding_real_dtype",
@@ -18,6 +19,9 @@ ELEMENTWISE_TYPE_PROMOTION_KIND = _common.ELEMENTWISE_TYPE_PROMOTION_KIND
 
 elementwise_dtypes = _common.elementwise_dtypes
 """The dtypes that an elementwise operator computes in and gives, for tensors and numbers."""
+
+computation_dtype = _common.get_computation_dtype
+"""The dtype that an elementwise operator computes in, for operands of a dtype."""
 
 compute_elementwise_output_strides = _common.compute_elementwise_output_strides
 """The strides that an elementwise operator's result has, for tensors of one shape."""

@@ -7,7 +7,7 @@ import math
 import torch
 
 from ..internals.guards import DisableTorchFunction
-from ..internals.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
+from ..internals.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
 from ..tensors.dtypes import default_dtype
 from ..tensors.scalars import expect_integer
 from ..tensors.tensor import Torchish
@@ -79,6 +79,9 @@ def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]
 @functools.cache
 def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     del default  # part of the key: the answer depends on it
+    found = _of_one_dtype(kind, kinds)
+    if found is not None:
+        return found
     with DisableTorchFunction():
         examples = [
             of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
@@ -88,3 +91,29 @@ def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torc
         if kind is Promotion.ALWAYS_BOOL:
             compute, _ = elementwise_dtypes(*examples, type_promotion_kind=KIND.NO_OPMATH)
         return compute, result
+
+
+def _of_one_dtype(kind: Promotion, kinds: tuple) -> tuple[torch.dtype, torch.dtype] | None:
+    """The answer where all tensors have one dtype, and numbers do not change it: PyTorch's function imports sympy."""
+    dtypes = {of for of, _ in kinds if not isinstance(of, type)}
+    numbers = {of for of, _ in kinds if isinstance(of, type)}
+    if len(dtypes) != 1:
+        return None
+    (dtype,) = dtypes
+    is_float = dtype.is_floating_point
+    if (
+        dtype.is_complex
+        or (is_float and dtype.itemsize == 1)
+        or not numbers <= (_REAL if is_float else _WHOLE if dtype is not torch.bool else {bool})
+    ):
+        return None
+    if kind is Promotion.NO_OPMATH:
+        return dtype, dtype
+    if kind is Promotion.ALWAYS_BOOL:
+        return dtype, torch.bool
+    if kind is Promotion.DEFAULT or is_float:
+        return computation_dtype(dtype), dtype
+    return None
+
+
+_WHOLE, _REAL = frozenset((bool, int)), frozenset((bool, int, float))
