@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scripts.walk import WALKS
+
+_WALKS = {f"`{name}`" for name in WALKS}
 _ROOT = Path(__file__).parents[2]
 
 
@@ -18,4 +21,10 @@ def test_no_more_runs_than_the_table_says():
     found = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     got, most = _numbers(found.stdout), _numbers((_ROOT / "docs/walk.md").read_text())
     assert got.keys() == most.keys()
-    assert {name for name in got if any(x > bound for x, bound in zip(got[name], most[name], strict=True))} == set()
+    grown = {name for name in got if any(map(_is_more, got[name], most[name], [name in _WALKS] * 5))}
+    assert not grown, {name: (got[name], most[name]) for name in grown}
+
+
+def _is_more(got: int, most: int, is_whole: bool) -> bool:
+    """Whether more runs than may: of an operator not one call, of a whole call what a reader would notice."""
+    return got > (most * 1.02 if is_whole else most)
