@@ -1,0 +1,102 @@
+"""Random programs with loops: rolled they give what they give unrolled, which is what PyTorch gives.
+
+`python -m tests.loops.test_random` runs as many as it is told.
+"""
+
+import random
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.loops.programs import scans
+from torch2jax import t2j
+
+TURNS = 14
+X = np.asarray(jax.random.normal(jax.random.key(3), (2, TURNS, 3)))
+W = np.asarray(jax.random.normal(jax.random.key(4), (TURNS, 3, 3)) * 0.3)
+
+ONE = ["tanh({})", "sin({})", "sigmoid({})", "cos({})", "softplus({})", "atan({})"]
+STATEMENTS = [
+    "{a} = torch.{f} * 0.5 + {b} * 0.3",
+    "{a} = {a} * 0.7 + x[:, t] * {c}",
+    "{a} = torch.tanh({b} @ w[t])",
+    "{a} = torch.tanh({b} @ w[0]) + x[:, {turns} - 1 - t] * 0.1",
+    "{a} = {a} * (t + 1) / {turns}",
+    "{a} = torch.where({b} > 0, {a}, {b} * 0.2)",
+    "{a}, {b} = {b}, torch.{f} + {a} * 0.1",
+    "found.append(torch.{f})",
+    "held[:, t] = {a}",
+    "{a} = {a} + held[:, {turns} - 1] * 0.1",
+    "{a} = {a} + (before if t % 2 else {b}) * 0.1",
+    "before = {a} * 0.9",
+    "{a} = {a} + sizes[t] * {b}",
+    "{a} = {a}.clone().mul_(0.9)",
+    "{a} = {a}.clone(); {a}[:, 0] += {b}[:, 1] * 0.2",
+    "{a} = {a} + found[-1] * 0.1 if found else {a}",
+]
+
+
+def program(seed: int) -> str:
+    choose = random.Random(seed)
+
+    def statement() -> str:
+        a, b = choose.sample(["h", "k", "m"], 2)
+        f = choose.choice(ONE).replace("{}", choose.choice([a, b]))
+        if "softplus" in f:
+            f = "nn.functional." + f
+        return choose.choice(STATEMENTS).format(a=a, b=b, c=choose.choice([0.1, 0.3]), f=f, turns=TURNS)
+
+    body = [statement() for _ in range(choose.randint(6, 12))]
+    lines = [
+        "h, k, m = x[:, 0].clone(), torch.zeros(2, 3), x[:, 1] * 0.5",
+        "held, found, before, sizes = torch.zeros_like(x), [], x[:, 2] * 1, torch.linspace(0.1, 0.2, len(w))",
+        f"for t in range({TURNS}):",
+        *("    " + line for line in body),
+        "return h, k, m, held, before, *([torch.stack(found, 1)] if found else [])",
+    ]
+    return "def f(x, w):\n" + "\n".join("    " + line for line in lines)
+
+
+def run(seed: int) -> int:
+    """How many loops a program has, which agrees with PyTorch."""
+    scope: dict = {"torch": torch, "nn": torch.nn}
+    exec(program(seed), scope)
+    f = scope["f"]
+    rolled = t2j(f)
+    want = f(torch.tensor(X), torch.tensor(W))
+    got = jax.jit(rolled)(X, W)
+    for x, y in zip(got, want, strict=True):
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+    def loss(f):
+        return lambda x, w: sum(jnp.sum(jnp.sin(each)) for each in f(x, w))
+
+    x, w = torch.tensor(X, requires_grad=True), torch.tensor(W, requires_grad=True)
+    sum(each.sin().sum() for each in f(x, w)).backward()
+    for got, want in zip(jax.jit(jax.grad(loss(rolled), (0, 1)))(X, W), (x.grad, w.grad), strict=True):
+        np.testing.assert_allclose(got, np.zeros_like(got) if want is None else want, rtol=1e-3, atol=1e-3)
+    return len(scans(rolled, X, W))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(seed):
+    run(seed)
+
+
+def main(count: int) -> None:
+    loops = 0
+    for seed in range(count):
+        try:
+            loops += bool(run(seed))
+        except Exception as error:
+            print(f"{seed}: {type(error).__name__} {str(error)[:300]}\n{program(seed)}", flush=True)
+    print(f"{count} programs, {loops} with loops")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
