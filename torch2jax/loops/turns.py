@@ -18,6 +18,7 @@ from .windows import Part, Table, Window, Windows, shape_of, windows
 __all__ = ["Misfit", "Surroundings", "fitted", "own_array"]
 
 _FEW_BYTES = 2**14  # of values that are stacked for a turn: what a copy of them costs is nothing to speak of
+_FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from a table reads and writes them once more
 
 
 class Misfit(Exception):
@@ -161,7 +162,7 @@ class _Fitting:
             found = windows(parts)  # pyright: ignore[reportArgumentType]
             if found is not None:
                 return self._scanned_as(key, lambda: found, aval)
-        if self._are_constant(atoms) or _is_small(aval):
+        if _is_small(aval, is_constant=self._are_constant(atoms)):
             return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
         if len(changed) == 1:
             raise Misfit(changed[0], f"{what} takes another array")
@@ -237,8 +238,9 @@ def _key(atom: Atom) -> Any:
     return key_of(atom) if isinstance(atom, Literal) else atom
 
 
-def _is_small(aval: Any) -> bool:
-    return aval.size * aval.dtype.itemsize <= _FEW_BYTES
+def _is_small(aval: Any, *, is_constant: bool = False) -> bool:
+    """Whether values of a type are stacked: they are copied for it, constants once, and others in each step."""
+    return aval.size * aval.dtype.itemsize <= (_FEW_CONSTANT_BYTES if is_constant else _FEW_BYTES)
 
 
 def _own(what: str, aval: Any) -> str:
@@ -261,7 +263,8 @@ def own_array(
         for x, y in zip(step.invars, again.invars, strict=True):
             if x is y or not isinstance(x, Var) or not isinstance(y, Var):
                 continue
-            if not any(z in made or z in parts or z in constants for z in (x, y)) and not _is_small(y.aval):
+            is_known = any(z in made or z in parts for z in (x, y))
+            if not is_known and not _is_small(y.aval, is_constant=x in constants and y in constants):
                 return _own(step.primitive.name, y.aval)
     return None
 
