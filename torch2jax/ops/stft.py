@@ -29,7 +29,7 @@ def stft(input, n_fft, hop_length=None, win_length=None, window=None, *args, **o
 
 @implements_tensors(aten.stft.default)
 def _stft_not_centered(input, n_fft, hop_length=None, win_length=None, window=None, *args, **options):
-    return torch_stft(input, n_fft, hop_length, win_length, window, False, "reflect", *args, **options)
+    return stft(input, n_fft, hop_length, win_length, window, False, "reflect", *args, **options)
 
 
 def _warn_of_no_window(advice: str) -> None:
