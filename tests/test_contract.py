@@ -18,6 +18,8 @@ from tests import watched_seams
 from tests.names_of_libraries import ROOT, used_names
 from tests.seam_programs import PROGRAMS
 from torch2jax import seams, t2j
+from torch2jax.internals.prims import prims_module
+from torch2jax.rules import registry
 from torch2jax.rules.tables import PROVIDED
 
 OF_SOME_RELEASES = {
@@ -187,3 +189,9 @@ def test_operators_of_rules_are_there():
     ours = [name for name in names if name.startswith("aten::")]
     found = [name for name in ours if hasattr(torch.ops.aten, name.removeprefix("aten::"))]
     assert set(ours) - set(found) <= OF_SOME_RELEASES
+
+
+def test_every_prim_that_stands_for_functions_has_a_rule():
+    prims = [prim for prim in vars(prims_module).values() if isinstance(prim, torch._ops.OpOverload)]
+    assert len(prims) > 100
+    assert not [prim for prim in prims if registry.lookup_aten(prim) is None]
