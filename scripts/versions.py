@@ -26,6 +26,8 @@ _VERSIONS = "import platform, torch, jax; print(platform.python_version(), torch
 _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\d\S*) \|.*$", re.MULTILINE)
 # Why a test fails beside another release than the one it is written for; none is a wrong number.
 REASONS = {
+    "test_averaged_model[kwargs1]": "an average of integers at the edge of rounding, one unit off in JAX 0.12",
+    "test_arguments_are_checked_by_pytorch[ValueError-larger": "2.14 raises a RuntimeError; the test names another",
     "test_functions_with_their_options[normalize": "2.15 has a derivative of inf for 0 / 0, whose value is nan",
 }
 _HEAD = """\
