@@ -93,7 +93,7 @@ def test_only_what_all_layers_have_alike_is_stacked():
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_layers_are_one_loop(is_tied):
     module = _net(is_tied=is_tied)
-    f, unrolled = t2j(module), t2j(module, loops="unrolled")
+    f, unrolled = t2j(module, loops="rolled"), t2j(module, loops="unrolled")
     params, buffers = f.split()
     stacked = f.split(stack_layers(params | buffers))
     assert stacked[0].keys() == stack_layers(params).keys()
@@ -117,14 +117,14 @@ def test_layers_are_one_loop(is_tied):
 
 def test_a_state_of_layers_is_loaded():
     module, other = _net(), Net()
-    f = t2j(other)
+    f = t2j(other, loops="rolled")
     f.load(stack_layers(t2j(module.state_dict())))
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name])
 
 
 def test_refusals():
-    f, state = t2j(_net()), stack_layers(t2j(_net().state_dict()))
+    f, state = t2j(_net(), loops="rolled"), stack_layers(t2j(_net().state_dict()))
     with pytest.raises(RuntimeError, match=r"'layers.8.up.weight'"):
         f(X, state_dict=state | {"layers.*.up.weight": jnp.zeros((9, 6, 4))})
     with pytest.raises(ValueError, match=r"two entries for 'layers\.0\.up\.weight'"):

@@ -1,5 +1,7 @@
 """Loops of translated code, as one `lax.scan`: values and derivatives are those of the turns, and of PyTorch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from jax.tree_util import tree_leaves, tree_map
 
+import torch2jax
 from tests.loops.programs import count, scans
-from torch2jax import t2j
 from torch2jax.loops.report import noting_loops
+
+t2j = functools.partial(torch2jax.t2j, loops="rolled")
 
 T = 24
 KEY = jax.random.key(0)

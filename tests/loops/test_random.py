@@ -66,7 +66,7 @@ def run(seed: int) -> int:
     scope: dict = {"torch": torch, "nn": torch.nn}
     exec(program(seed), scope)
     f = scope["f"]
-    rolled = t2j(f)
+    rolled = t2j(f, loops="rolled")
     want = f(torch.tensor(X), torch.tensor(W))
     got = jax.jit(rolled)(X, W)
     for x, y in zip(got, want, strict=True):

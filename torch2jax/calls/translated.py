@@ -165,7 +165,7 @@ class TranslatedModule(Generic[P, R]):
 
         names = Names(self._module)
         if kwargs:
-            expect_no_state_by_another_name(self.__wrapped__, kwargs, names.tensors)
+            expect_no_state_by_another_name(vars(self)["__wrapped__"], kwargs, names.tensors)
 
         def run(attempt: Attempt, given: Any):
             args, kwargs, whole, rng = given

@@ -13,7 +13,6 @@ from torch.overrides import resolve_name
 from ..calls.dispatch import observing
 from ..convert import t2j
 from ..internals.operators import OpOverload
-from ..loops.report import noting_loops
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .levels import Level, level_of
 from .subject import SpecError, Subject
@@ -60,8 +59,6 @@ class Report:
     subject: Subject
     checks: list[Check] = dataclasses.field(default_factory=list)
     operators: dict[Level, collections.Counter[str]] = dataclasses.field(default_factory=dict)
-    loops: list[str] = dataclasses.field(default_factory=list)
-    """What became of turns that are alike."""
 
     @property
     def passed(self) -> bool:
@@ -99,9 +96,8 @@ def check(
     for training in (False, True) if train else (False,):
         checker = _Checker(Trial(subject, training), timed, tolerance, step)
         used: dict[Level, collections.Counter[str]] = {}
-        with observing(_recorder(used)), noting_loops() as loops:
+        with observing(_recorder(used)):
             report.checks += checker.outputs()
-        report.loops += [text for text in dict.fromkeys(map(str, loops)) if text not in report.loops]
         for level, names in used.items():
             report.operators[level] = report.operators.get(level, collections.Counter()) | names
         if grad:

@@ -37,8 +37,6 @@ def show_report(report: Report, console: Console) -> None:
             parts += ["", Text(f"{check.name}: {check.error}", "red")]
     if report.operators:
         parts += ["", _used_operators(report.operators)]
-    if report.loops:
-        parts += ["", *(Text(f"loops: {text}", "dim") for text in report.loops)]
     console.print(Panel(Group(*parts), title=title, title_align="left"))
 
 
