@@ -275,3 +275,24 @@ def test_views_of_what_has_a_keyword():
     ):
         for _ in range(3):
             np.testing.assert_array_equal(t2j(view)(jnp.ones((2, 3))), view(torch.ones(2, 3)))
+
+
+def test_a_tensor_in_place_of_a_number_is_read_each_time():
+    def function(x):
+        halves, thirds = torch.tensor(0.5), torch.tensor(0.25)
+        return torch.addcmul(x, x, x, value=halves), torch.addcmul(x, x, x, value=thirds)
+
+    x = torch.arange(3.0)
+    for translated in (t2j(function), jax.jit(t2j(function))):
+        for found, expected in zip(translated(t2j(x)), function(x), strict=True):
+            np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_a_plan_that_is_not_made_leaves_nothing_in_the_graph():
+    def function(x, weight):
+        return torch.relu(torch.nn.functional.conv2d(x, weight, padding=1)).mean((2, 3))
+
+    graphs = [
+        str(jax.make_jaxpr(t2j(function))(jax.numpy.ones((2, 3, 5, 7)), jax.numpy.ones((3, 3, 3, 3)))) for _ in "12"
+    ]
+    assert graphs[0] == graphs[1]

@@ -3,10 +3,11 @@
 A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
 """
 
-from jax._src import core, dispatch
+from jax._src import array, core, dispatch
 from jax._src.interpreters import ad, batching, partial_eval
 
 __all__ = [
+    "ArrayImpl",
     "BatchTrace",
     "BatchTracer",
     "DynamicJaxprTrace",
@@ -22,6 +23,9 @@ __all__ = [
 
 trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
+
+ArrayImpl = array.ArrayImpl
+"""The class of arrays that are no tracers."""
 
 EvalTrace = core.EvalTrace
 """What computes at once."""

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import torch
 
+from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
 from ..tensors.held import Held
 from ..tensors.storage import Storage
@@ -28,7 +29,6 @@ __all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "plan_of", "resolved", "unplann
 NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
 
-_Array = type(jax.numpy.zeros(()))
 _make = make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -85,7 +85,7 @@ class ArrayPlan:
         """
         del call
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
-        if type(result) is not _Array or result.aval is not self._aval:
+        if type(result) is not ArrayImpl or result.aval is not self._aval:
             return self._wrapped(result, tensors, is_eager)
         shape, size, dtype, strides, order = self._outcome  # pyright: ignore[reportGeneralTypeIssues]
         tensor = _make(Torchish, shape, strides=strides, dtype=dtype)
@@ -103,14 +103,14 @@ class ArrayPlan:
     def held(self, args, kwargs, tensors: list, arrays: list, is_eager: bool, dtype: torch.dtype) -> Held | None:
         """What the rule gives, as it is held; None if that is no tensor of a dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
-        if type(result) is not _Array or result.aval is not self._aval:
+        if type(result) is not ArrayImpl or result.aval is not self._aval:
             if result is None or isinstance(result, (tuple, list, np.ndarray)):
                 return None
             aval = result.aval
             result, found = of_dtype(result, self._dtype, tensors)
             if found is not dtype:
                 return None
-            self._aval = aval if type(result) is _Array and result.aval is aval else None
+            self._aval = aval if type(result) is ArrayImpl and result.aval is aval else None
         return Held(result, self._layout)
 
     def _computed(self, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
@@ -150,7 +150,7 @@ class ArrayPlan:
         if callable(strides):
             strides = strides(shape)
         size = math.prod(shape)
-        if type(result) is _Array and found is result:
+        if type(result) is ArrayImpl and found is result:
             self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
             self._aval = aval  # the last, for other threads
         tensor = wrap_new(Held(found, self._layout), shape, size, dtype, strides)
@@ -205,6 +205,8 @@ def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPl
     else:
         rule.expect_examined(args, kwargs)
         layout, found = rule.layout(args), []
+        if layout is not None:
+            raise Bypass("channels that are last")  # before anything is read in that order
         taken, options = rule.arrays(args, kwargs, layout, found)
         call = template(rule.body, taken, options, arrays)
         is_of_arguments = callable(rule.dtype) and not isinstance(rule.dtype, torch.dtype)
@@ -213,8 +215,9 @@ def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPl
     places = {id(tensor): i for i, tensor in enumerate(given)}
     if not all(id(tensor) in places for tensor in found):
         raise Bypass("arguments that are made anew")
-    if layout is not None and made is None:
-        raise Bypass("channels that are last")
+    taken = {id(tensor) for tensor in found}
+    if not all(id(tensor) in taken for tensor in given):  # of a number, say, whose value is in the body
+        raise Bypass("a tensor that is no operand")
     order = tuple([places[id(x)] for x in found])
     requires_grad = any(tensor._node.storage.history is not None for tensor in given)
     check = None if rule.check is None else check
