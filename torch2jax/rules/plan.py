@@ -29,6 +29,7 @@ __all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "plan_of", "resolved", "unplann
 NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
 
+_ANY_ARRAY = np.float32(0)  # nothing is read while a plan is made
 _make = make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -200,7 +201,7 @@ def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPl
         found = _tensors_in(operands)
         body = rule.body if plan.leaves(operands) and not options else run
         body = functools.partial(body, **options) if options else body
-        call = template(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, arrays)
+        call = template(body, [_ANY_ARRAY if isinstance(x, torch.Tensor) else x for x in operands], {}, arrays)
         made, dtype, strides, layout = plan, run.result, plan.strides, plan.layout
     else:
         rule.expect_examined(args, kwargs)
