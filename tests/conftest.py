@@ -52,9 +52,9 @@ def eight_devices():
 
 def pytest_collection_finish():
     """What has been imported stays: collections of garbage need not walk it. What it stands in for has to be there."""
-    from torch2jax import seams
+    from torch2jax import patches
 
-    seams.expect_targets()
+    patches.expect_targets()
     keep_context()
     gc.collect()
     gc.freeze()

@@ -42,9 +42,9 @@ def save(folder, kind: str):
     else:
         names = list(state)
         parts = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
-        for file, held in parts.items():
-            st.save_file({name: state[name] for name in held}, folder / file)
-        index = {"weight_map": {name: file for file, held in parts.items() for name in held}}
+        for file, physical in parts.items():
+            st.save_file({name: state[name] for name in physical}, folder / file)
+        index = {"weight_map": {name: file for file, physical in parts.items() for name in physical}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         return folder if kind == "folder" else folder / "model.safetensors.index.json"
     return path

@@ -14,10 +14,10 @@ import jax
 import pytest
 import torch
 
-from tests import watched_seams
+from tests import watched_patches
 from tests.names_of_libraries import ROOT, used_names
-from tests.seam_programs import PROGRAMS
-from torch2jax import seams, t2j
+from tests.patch_programs import PROGRAMS
+from torch2jax import patches, t2j
 from torch2jax.internals.prims import prims_module
 from torch2jax.rules import registry
 from torch2jax.rules.tables import PROVIDED
@@ -70,30 +70,30 @@ def test_a_name_that_is_gone_is_found():
     assert _is_there("torch.nn.functional.relu")
 
 
-def test_every_seam_has_its_target():
-    assert watched_seams.names()
-    assert not seams.absent()
+def test_every_patch_has_its_target():
+    assert watched_patches.names()
+    assert not patches.absent()
 
 
 def test_a_target_that_is_gone_is_an_error_in_tests():
-    for declare in (seams.stands_in, lambda owner, name: seams.exchange(owner, name, None)):
+    for declare in (patches.stands_in, lambda owner, name: patches.exchange(owner, name, None)):
         with pytest.raises(AttributeError, match=r"torch\.linalg\.nowhere"):
             declare(torch.linalg, "nowhere")(None)
-    assert not seams.absent()
+    assert not patches.absent()
 
 
-def test_every_seam_has_a_program():
-    found = {name for name in watched_seams.names() if name.startswith(("torch.", "warnings."))}
+def test_every_patch_has_a_program():
+    found = {name for name in watched_patches.names() if name.startswith(("torch.", "warnings."))}
     assert not found - set().union(*PROGRAMS.values())
 
 
 @pytest.mark.filterwarnings("ignore")  # that something is to go: it is there
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_stand_ins_are_called(program):
-    if not watched_seams.names().keys() & set(PROGRAMS[program]):  # what stands in from the first use on
+    if not watched_patches.names().keys() & set(PROGRAMS[program]):  # what stands in from the first use on
         _trace(program)
-    wanted = watched_seams.names().keys() & set(PROGRAMS[program])
-    with watched_seams.watching() as called:
+    wanted = watched_patches.names().keys() & set(PROGRAMS[program])
+    with watched_patches.watching() as called:
         _trace(program)
     assert wanted <= called
 

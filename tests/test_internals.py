@@ -3,11 +3,11 @@
 Private is a name of the libraries any part of which begins with an underscore. That is none where it is
 
 - an operator, by whatever binding: ``torch.ops.aten._softmax``, ``torch._softmax``, ``torch._C._nn.pad``;
-- what a rule is registered for, or what a seam exchanges: an argument of one of `REGISTERS`;
-- the original of what a seam exchanges in the same file.
+- what a rule is registered for, or what a patch exchanges: an argument of one of `REGISTERS`;
+- the original of what a patch exchanges in the same file.
 
-A module of the libraries that comes from `internals` is for seams: a name in it is private as well. An attribute of an
-object, as ``overload._schema``, is taken where it is wanted, and named in `internals/attributes.py`.
+A module of the libraries that comes from `internals` is for patches: a name in it is private as well. An attribute of
+an object, as ``overload._schema``, is taken where it is wanted, and named in `internals/attributes.py`.
 """
 
 import ast

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from .hints import how_to_install
 from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
-from .tensors.scalars import held_values
+from .tensors.scalars import values_in_dtype
 from .tensors.ties import distinct
 
 __all__ = ["load_state", "placed"]
@@ -106,7 +106,7 @@ def _in_memory(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     copied = memory[start : start + size].view(dtype).reshape(array.shape)
-    copied[...] = held_values(array, dtype) if array.dtype == np.int64 else array
+    copied[...] = values_in_dtype(array, dtype) if array.dtype == np.int64 else array
     return copied
 
 

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import torch
 
+from .branches.paths import BranchPolicy
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
-from .calls.originals import original
-from .calls.sides import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
-from .calls.stands_for import StandsFor
-from .calls.stateful import StatefulFunction
-from .calls.translated import TranslatedFunction, TranslatedModule
-from .parts.part import parts_of
+from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
+from .calls.logical_dtypes import StandsFor
+from .compiled.part import parts_of
+from .modules.originals import original
+from .modules.translated import TranslatedFunction, TranslatedModule
 from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
@@ -24,8 +24,8 @@ from .tensors.tensor import Torchish
 from .tensors.ties import untied
 from .tensors.trees import map_arguments, map_results
 from .tracebacks import boundary
-from .transforms.paths import Policy
-from .transforms.rolling import Rolling
+from .tracing.rolling import Rolling
+from .training.stateful import StatefulFunction
 from .translation import current
 
 __all__ = ["j2t", "t2j"]
@@ -59,7 +59,7 @@ class _Options(TypedDict, total=False):
     vmap_method: str
     compile: Sequence[Any]
     checks: str
-    answers: Mapping[str, bool] | None
+    branches: Mapping[str, bool] | None
     max_paths: int
     loops: str
     dtypes: Mapping[Any, torch.dtype] | None
@@ -104,7 +104,7 @@ def t2j(
     vmap_method: str = "sequential",
     compile: Sequence[Any] = (),
     checks: str = "assume",
-    answers: Mapping[str, bool] | None = None,
+    branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
     loops: str = "unrolled",
     dtypes: Mapping[Any, torch.dtype] | None = None,
@@ -147,7 +147,7 @@ def t2j(
         checks: what becomes of a check of traced values, which raises an exception for some of them: ``"assume"`` that
             it finds nothing; ``"checkify"``, an error for `jax.experimental.checkify`; or ``"raise"``, an error while
             the compiled program runs.
-        answers: what to answer to a question about traced values instead of following both answers, by where it is
+        branches: which branch a question about traced values takes, instead of both, by where it is
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
@@ -192,7 +192,7 @@ def t2j(
         call_torch=call_torch,
         vmap_method=vmap_method,
         checks=checks,
-        answers=answers,
+        branches=branches,
         max_paths=max_paths,
         loops=loops,
         compile=compile,
@@ -209,7 +209,7 @@ def _to_jax(
     call_torch,
     vmap_method,
     checks,
-    answers,
+    branches,
     max_paths,
     loops,
     compile,
@@ -218,7 +218,7 @@ def _to_jax(
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
-    policy, rolling = Policy.of(checks, answers, max_paths), Rolling.of(loops)
+    policy, rolling = BranchPolicy.of(checks, branches, max_paths), Rolling.of(loops)
 
     def standing(function: Callable, first: int = 0) -> StandsFor | None:
         return None if dtypes is None else StandsFor(dtypes, function, first)
@@ -271,7 +271,7 @@ def _to_jax(
     open_up(thing)
     others: dict[str, Any] = {
         "checks": checks,
-        "answers": answers,
+        "branches": branches,
         "max_paths": max_paths,
         "loops": loops,
         "compile": compile,

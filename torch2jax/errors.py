@@ -22,7 +22,7 @@ __all__ = [
     "EndedCallError",
     "NoRuleError",
     "OnMetaError",
-    "Place",
+    "SourceLine",
     "SparseLayoutError",
     "TracedValueError",
     "WithoutValuesError",
@@ -61,8 +61,8 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_STANDARD) and not filename.startswith(_SITE_PACKAGES)
 
 
-class Place(NamedTuple):
-    """A line of code."""
+class SourceLine(NamedTuple):
+    """A line of source code, and the function that it is in."""
 
     file: str
     line: int
@@ -72,21 +72,21 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
 
 
-def _innermost(is_skipped) -> Place:
+def _innermost(is_skipped) -> SourceLine:
     frame = sys._getframe(2)
     while frame is not None:
         if not is_skipped(frame.f_code.co_filename):
-            return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
-    return Place("", 0, "")
+    return SourceLine("", 0, "")
 
 
-def user_place() -> Place:
+def user_place() -> SourceLine:
     """The innermost line on the stack outside torch, jax, the standard library and this package."""
     return _innermost(is_library)
 
 
-def asking_place() -> Place:
+def asking_place() -> SourceLine:
     """The innermost line on the stack outside jax and this package."""
     return _innermost(is_translator)
 

@@ -37,23 +37,23 @@ class Call(ABC):
     stream: Any
     """Where its random operators take their keys from; see `rng.Stream`."""
     attempt: Any
-    """Which run of the function it is; see `transforms.tape.Attempt`."""
+    """Which run of the function it is; see `autograd.tape.Attempt`."""
     features: set[str]
     """What code uses that acts on each operator, by name: where it is empty, an operator is what its plan says."""
     tape: Any = Feature()
-    """What its own derivatives are taken from; None as long as the code asks for none. See `transforms.tape.Tape`."""
+    """What its own derivatives are taken from; None as long as the code asks for none. See `autograd.tape.Tape`."""
     dual: Any = Feature()
-    """The tangents of forward mode, while a level of them is open; see `transforms.forward.DualLevel`."""
+    """The tangents of forward mode, while a level of them is open; see `autograd.forward_ad.DualLevel`."""
     outermost: tuple[Any, Any]
     """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
-    levels: list
+    transformations: list
     """The transformations of JAX that its code has begun and is inside of, the innermost last; see `level.Level`."""
     paths: list
     """The ways through code that runs again for each answer to a question, the innermost last; see `paths.Path`."""
     is_backward = False
     """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
     passes: list
-    """The backward passes under way, the innermost last; see `transforms.engine`."""
+    """The backward passes under way, the innermost last; see `autograd.engine`."""
     scalars: Any = Feature()
     """What `rules.inline` has computed of scalars, while that serves again."""
     casts: dict

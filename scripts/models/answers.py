@@ -10,7 +10,7 @@ class Answers(NamedTuple):
     """For one model.
 
     Attributes:
-        answers: by places, as ``t2j(..., answers=...)`` takes them.
+        answers: by places, as ``t2j(..., branches=...)`` takes them.
         reason: what is asked there.
     """
 

@@ -157,7 +157,7 @@ def _outcome(spec: str) -> Outcome:
 def _built(spec: str) -> Subject:
     subject = build(spec, [], None, False)
     subject.target.eval()
-    subject.answers = answers_of(spec)
+    subject.branches = answers_of(spec)
     return subject
 
 

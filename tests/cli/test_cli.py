@@ -15,7 +15,7 @@ from torch2jax import implements
 from torch2jax.cli.app import app
 from torch2jax.cli.check import check
 from torch2jax.cli.compare import compare
-from torch2jax.cli.levels import Level, level_of
+from torch2jax.cli.routes import Route, level_of
 from torch2jax.cli.specs import build
 from torch2jax.cli.subject import Subject
 
@@ -158,10 +158,10 @@ class TestCheck:
     def test_an_answer_is_told(self):
         model = (here("Places"), "--shape", "4")
         assert "is never True, say so" in run("check", *model).output
-        result = run("check", *model, "--grad", "--answer", "test_cli.py:forward=False")
+        result = run("check", *model, "--grad", "--branch", "test_cli.py:forward=False")
         assert result.exit_code == 0, result.output
         for bad in ("test_cli.py=False", "test_cli.py:forward=maybe", "forward"):
-            result = run("check", *model, "--answer", bad)
+            result = run("check", *model, "--branch", bad)
             assert result.exit_code == 2
             assert "FILE:FUNCTION=BOOL" in result.stderr
 
@@ -305,15 +305,15 @@ class TestLevels:
     @pytest.mark.parametrize(
         ("function", "level"),
         [
-            (torch.add, Level.RULE),
-            (torch.Tensor.add_, Level.RULE),
-            (torch.nn.functional.dropout, Level.BODY),
-            (torch.Tensor.view, Level.COMPILED),
-            (torch.ops.aten.add.Tensor, Level.ATEN_RULE),
-            (torch.ops.aten.view.default, Level.LEAF),
-            (torch.ops.test_cli.double, Level.LEAF),
-            (torch.ops.test_cli.kernel, Level.KERNEL),
-            (torch.ops.aten._test_optional_floatlist, Level.NONE),
+            (torch.add, Route.RULE),
+            (torch.Tensor.add_, Route.RULE),
+            (torch.nn.functional.dropout, Route.BODY),
+            (torch.Tensor.view, Route.COMPILED),
+            (torch.ops.aten.add.Tensor, Route.ATEN_RULE),
+            (torch.ops.aten.view.default, Route.LEAF),
+            (torch.ops.test_cli.double, Route.LEAF),
+            (torch.ops.test_cli.kernel, Route.KERNEL),
+            (torch.ops.aten._test_optional_floatlist, Route.NONE),
         ],
     )
     def test_level(self, function, level):

@@ -60,8 +60,8 @@ def pairs(dtype: torch.dtype, bits: int = 32) -> tuple[torch.Tensor, torch.Tenso
 def as_held(tensor: torch.Tensor) -> np.ndarray:
     if jax.config.jax_enable_x64:
         return tensor.numpy()
-    held = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype, tensor.dtype)
-    return tensor.to(held).numpy()
+    physical = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype, tensor.dtype)
+    return tensor.to(physical).numpy()
 
 
 def agree(function, *tensors: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from tests.ops.database import compare
 from torch2jax import t2j
-from torch2jax.rules.keywords import Names
+from torch2jax.rules.keywords import BodyParameters
 
 X, Y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]), torch.tensor([[2.0, 1.0], [1.0, 2.0]])
 
@@ -64,7 +64,7 @@ def test_names_of_a_body():
     def body(first, second, *, option=None):
         pass
 
-    names = Names.of(body)
+    names = BodyParameters.of(body)
     assert names.placed(torch.addmm, (1,), {"mat1": 2, "option": 3}) == ((1, 2), {"option": 3})
     assert names.placed(torch.addmm, (), {"mat1": 2, "x": 1}) == ((1, 2), {})
     assert names.placed(torch.addmm, (), {"mat1": 2, "mat2": 3}) == ((), {"second": 2, "option": 3})
@@ -77,4 +77,4 @@ def _spread(first, /, second, *rest, third=1, **more): ...
 @pytest.mark.parametrize("body", [_spread, lambda: 0, lambda x, *, flag: x, lambda *x: x, lambda **x: x])
 def test_names_of_a_function_are_those_of_its_signature(body):
     parameters = list(inspect.signature(body).parameters.values())
-    assert Names.of(body, ("out",)) == Names.of_parameters(parameters, ("out",))
+    assert BodyParameters.of(body, ("out",)) == BodyParameters.of_parameters(parameters, ("out",))

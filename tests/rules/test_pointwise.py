@@ -34,8 +34,8 @@ def tensors(draw, shape, dtypes, may_expand):
     sizes = [1 if draw(st.integers(0, 4)) == 0 else size for size in shape]
     order = draw(st.permutations(range(rank)))
     step = draw(st.integers(1, 2))
-    held = [sizes[dim] * (step if i == rank - 1 else 1) for i, dim in enumerate(order)]
-    x = torch.arange(math.prod(held)).reshape(held).to(draw(dtypes))
+    physical = [sizes[dim] * (step if i == rank - 1 else 1) for i, dim in enumerate(order)]
+    x = torch.arange(math.prod(physical)).reshape(physical).to(draw(dtypes))
     x = (x[..., ::step] if rank else x).permute([order.index(dim) for dim in range(rank)])
     if may_expand and draw(st.booleans()):
         return x.expand(shape)

@@ -14,7 +14,7 @@ from ..tracebacks import boundary
 from ..translation import current
 from .differentiable import run_program
 from .exchange import check_dtypes, widened
-from .program import Program
+from .program import JaxProgram
 from .signature import Arguments, Template, take_apart, take_out_arrays
 
 __all__ = ["JaxFunction"]
@@ -76,7 +76,7 @@ class JaxFunction(Generic[P, R]):
         results = run_program(program, arguments.constants, arguments.tensors)
         return function.restore([widened(result, dtypes) for result in results])
 
-    def _program_for(self, arguments: Arguments, x64: bool) -> "tuple[Program, _FlatFunction]":
+    def _program_for(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction]":
         if not self.jit:  # nothing to keep, and what is not an array in the result may depend on values
             return self._new_program(arguments, x64)
         key = (arguments.signature, x64)
@@ -90,9 +90,9 @@ class JaxFunction(Generic[P, R]):
             ) from error
         return found or self._programs.setdefault(key, self._new_program(arguments, x64))
 
-    def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[Program, _FlatFunction]":
+    def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction]":
         function = _FlatFunction(self.function, arguments.template)
-        return Program(function, jit=self.jit, x64=x64), function
+        return JaxProgram(function, jit=self.jit, x64=x64), function
 
 
 @disable_dynamo

@@ -16,7 +16,7 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
 from ..tracebacks import boundary
 from .ffi import check_version
-from .function import Settings
+from .function import BridgeOptions
 from .primitive import call_torch
 from .shards import local_results, map_shards, refuse_sharded
 from .specialise import Example, Specialised, as_examples, declared, specialise
@@ -96,14 +96,14 @@ def torch2jax(
         raise ValueError(f"got method={method!r}; wanted one of {', '.join(_METHODS)}")
     if method == "ffi":
         check_version()
-    return _Call(
+    return _CompiledCall(
         fn,
         (as_examples(example_args), as_examples(example_kw or {})),
         depth=depth,
         constants=_constants(nondiff_argnums, nondiff_mask),
         output_shapes=output_shapes,
         out_specs=output_sharding_spec if out_specs is None else out_specs,
-        settings=Settings(vmap_method, use_torch_vjp, method, lock),
+        settings=BridgeOptions(vmap_method, use_torch_vjp, method, lock),
         mutates=mutates,
     )
 
@@ -156,7 +156,7 @@ class Programs(dict):
     """A dict that can be referred to weakly."""
 
 
-class _Call:
+class _CompiledCall:
     """The function that `torch2jax` returns, with its specialisations."""
 
     def __init__(
@@ -168,7 +168,7 @@ class _Call:
         constants: Callable[[tuple], list[bool]],
         output_shapes: Any,
         out_specs: Any,
-        settings: Settings,
+        settings: BridgeOptions,
         mutates: bool | None,
     ):
         functools.update_wrapper(self, fn, updated=())

@@ -12,12 +12,12 @@ from ..internals.modes import TorchDispatchModeKey, get_dispatch_mode, len_torch
 from ..internals.torchscript import get_tracing_state
 from .batched_gradients import is_batched, rebatched, unbatched
 from .exchange import argument_of, results_of, where_tensors_are
-from .program import Program
+from .program import JaxProgram
 
 __all__ = ["run_program"]
 
 
-def run_program(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def run_program(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The results of a program as tensors, known to whatever of PyTorch's transformations is active.
 
     Raises:
@@ -31,17 +31,17 @@ def run_program(program: Program, constants: tuple, tensors: Sequence[torch.Tens
         )
     if _is_transformed() or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
         return _apply(program, constants, tensors)
-    return _Call(program, constants)(tensors)
+    return _ProgramCall(program, constants)(tensors)
 
 
-def _apply(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _apply(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     active = ()
     if torch.is_grad_enabled() and not _is_transformed():
         active = tuple([index for index, tensor in enumerate(tensors) if tensor.requires_grad])
-    return _JaxCall.apply(_Call(program, constants, active), *tensors)  # pyright: ignore[reportReturnType]
+    return _JaxCall.apply(_ProgramCall(program, constants, active), *tensors)  # pyright: ignore[reportReturnType]
 
 
-def _apply_to_batch(program: Program, constants: tuple, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _apply_to_batch(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     tensors, axes = unbatched(tensors)
     size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
     return rebatched(_apply(program.vmap(axes, size), constants, tensors))
@@ -60,14 +60,14 @@ def _is_transformed() -> bool:
     return are_functorch_transforms_active() or current_level() >= 0
 
 
-class _Call:
+class _ProgramCall:
     """A program, and what one call of it takes beside tensors.
 
     Args:
         active: the tensors to keep a pullback for, if PyTorch's own autograd alone follows the call.
     """
 
-    def __init__(self, program: Program, constants: tuple, active: tuple[int, ...] = ()):
+    def __init__(self, program: JaxProgram, constants: tuple, active: tuple[int, ...] = ()):
         self.program, self.constants, self.active = program, constants, active
         self.pullback: Any = None
 
@@ -103,7 +103,7 @@ class _JaxCall(torch.autograd.Function):
     """The operation: every derivative of it, and its batched form, is another program that goes the same way."""
 
     @staticmethod
-    def forward(call: _Call, *tensors):
+    def forward(call: _ProgramCall, *tensors):
         return call(tensors)
 
     @staticmethod
@@ -143,7 +143,7 @@ class _JaxCall(torch.autograd.Function):
         return tuple(_spread(found, ctx.differentiable, ctx.results))
 
     @staticmethod
-    def vmap(info, in_dims, call: _Call, *tensors):
+    def vmap(info, in_dims, call: _ProgramCall, *tensors):
         program = call.program.vmap(tuple(in_dims[1:]), info.batch_size)
         results = run_program(program, call.constants, tensors)
         return results, (0,) * len(results)

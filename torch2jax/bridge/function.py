@@ -17,13 +17,13 @@ from .locks import holding, inheriting
 from .scope import run_safely
 from .watch import Watch
 
-__all__ = ["CudaSite", "Settings", "Site", "TorchFunction"]
+__all__ = ["BridgeOptions", "CudaSite", "Site", "TorchFunction"]
 
 _Address = c_size_t.from_address
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class BridgeOptions:
     """What a user chose once for a function and all its derivatives."""
 
     vmap_method: str = "sequential"
@@ -59,7 +59,7 @@ class TorchFunction:
         inputs: tuple[int, ...],
         results: tuple[int, ...],
         depth: int,
-        settings: Settings,
+        settings: BridgeOptions,
         copies: tuple[bool, ...] | None = None,
         is_gradient: bool = False,
         identity: str | None = None,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..calls.module import copy_structure
-from ..calls.states import named_tensors
 from ..errors import NoRuleError, user_level, user_location
 from ..hints import nearest
 from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
+from ..modules.skeleton import copy_structure
+from ..modules.states import named_tensors
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 

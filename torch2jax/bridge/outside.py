@@ -27,7 +27,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from ..translation import current
 from .call_torch import Programs
-from .function import Settings, TorchFunction
+from .function import BridgeOptions, TorchFunction
 from .primitive import Result, call_torch
 from .scope import in_fresh_thread
 from .signature import Template, take_apart
@@ -87,7 +87,7 @@ class Outside:
 
     def __init__(self, vmap_method: str):
         self._programs = Programs()
-        self._settings = Settings(vmap_method, programs=weakref.ref(self._programs))
+        self._settings = BridgeOptions(vmap_method, programs=weakref.ref(self._programs))
         self._pieces: dict[Any, _Piece] = {}
 
     def call(
@@ -193,7 +193,7 @@ def _share_memory(a: Torchish, b: Torchish) -> bool:
 class _Piece:
     """A call as a function of its tensors alone, for one signature."""
 
-    def __init__(self, run: Callable, name: str, tensors: list, settings: Settings, depth: int):
+    def __init__(self, run: Callable, name: str, tensors: list, settings: BridgeOptions, depth: int):
         self.dtypes = tuple(tensor.dtype for tensor in tensors)
         self.shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         self._run, self._name, self._settings, self._depth = run, name, settings, depth
@@ -216,7 +216,7 @@ class _Piece:
             arrays = call_torch(function, results, *(tensor.read() for tensor in tensors))
         return form, arrays
 
-    def _function(self, run: Callable, results: Sequence[_Made], settings: Settings) -> TorchFunction:
+    def _function(self, run: Callable, results: Sequence[_Made], settings: BridgeOptions) -> TorchFunction:
         return TorchFunction(
             run,
             self._name,

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..tensors.traced import evaluating
 
-__all__ = ["Program"]
+__all__ = ["JaxProgram"]
 
 Indices = tuple[int, ...]
 
 
-class Program:
+class JaxProgram:
     """A function ``(constants, *arrays) -> list of arrays`` and what JAX's transformations make of it.
 
     Each of these is again a program, made once, so that all compose to any depth: the vjp of a batched jvp is one
@@ -53,18 +53,18 @@ class Program:
         run = self._derive(("pull", wanted), lambda: self._compiled(_pulling(wanted)))
         return self._in_mode(run, pullback, (*constants, *arrays), tuple(cotangents))
 
-    def vjp(self, wanted: Indices, given: Indices) -> "Program":
+    def vjp(self, wanted: Indices, given: Indices) -> "JaxProgram":
         """PyTorch's gradients with respect to the arrays at `wanted`, from the arrays and the gradients at `given`.
 
         `given` counts the results; PyTorch's gradient of the others is zero.
         """
         return self._derive(("vjp", wanted, given), lambda: self._program(self._vjp(wanted, given)))
 
-    def jvp(self, active: Indices) -> "Program":
+    def jvp(self, active: Indices) -> "JaxProgram":
         """The tangents of the differentiable results, from the arrays and the tangents of those at `active`."""
         return self._derive(("jvp", active), lambda: self._program(self._jvp(active)))
 
-    def vmap(self, axes: tuple[int | None, ...], size: int) -> "Program":
+    def vmap(self, axes: tuple[int | None, ...], size: int) -> "JaxProgram":
         """The program over a batch of `size`, at `axes` of the arrays and at the first of every result."""
         return self._derive(("vmap", axes, size), lambda: self._program(self._vmap(axes, size)))
 
@@ -72,8 +72,8 @@ class Program:
         found = self._derived.get(key)
         return self._derived.setdefault(key, make()) if found is None else found
 
-    def _program(self, function) -> "Program":
-        return Program(function, jit=self.jit, x64=self.x64)
+    def _program(self, function) -> "JaxProgram":
+        return JaxProgram(function, jit=self.jit, x64=self.x64)
 
     def _compiled(self, function) -> Callable:
         return jax.jit(function) if self.jit else function
@@ -140,7 +140,7 @@ class Program:
         return vmap
 
 
-class _Kept(NamedTuple):
+class _PullbackResiduals(NamedTuple):
     """What is known of a pullback while it is traced."""
 
     structure: Any
@@ -154,7 +154,7 @@ class _Kept(NamedTuple):
 class _Pullback:
     """JAX's function from cotangents to cotangents, as a compiled function gives it."""
 
-    def __init__(self, arrays: Sequence, kept: _Kept):
+    def __init__(self, arrays: Sequence, kept: _PullbackResiduals):
         self._arrays, self._kept = arrays, kept
 
     @classmethod
@@ -164,7 +164,7 @@ class _Pullback:
         sources = tuple([places.get(id(leaf)) for leaf in leaves])
         arrays = [leaf for leaf, source in zip(leaves, sources, strict=True) if source is None]
         shapes = tuple([jax.ShapeDtypeStruct(primal.shape, primal.dtype) for primal in primals])
-        return cls(arrays, _Kept(structure, sources, shapes))
+        return cls(arrays, _PullbackResiduals(structure, sources, shapes))
 
     def gradients(self, arguments: Sequence, cotangents: Sequence) -> list:
         arrays = iter(self._arrays)

@@ -14,7 +14,7 @@ from ..tensors.trees import flatten
 __all__ = ["Arguments", "Template", "take_apart", "take_out_arrays"]
 
 
-class _Place(enum.Enum):
+class _LeafKind(enum.Enum):
     """Where a traced leaf was."""
 
     TENSOR = "tensor"
@@ -29,8 +29,8 @@ class Template(NamedTuple):
 
     def fill(self, tensors: Sequence, arrays: Sequence = ()) -> Any:
         """The tree with `tensors` and `arrays` where these were."""
-        rest = {_Place.TENSOR: iter(tensors), _Place.ARRAY: iter(arrays)}
-        leaves = [next(rest[leaf]) if isinstance(leaf, _Place) else leaf for leaf in self.leaves]
+        rest = {_LeafKind.TENSOR: iter(tensors), _LeafKind.ARRAY: iter(arrays)}
+        leaves = [next(rest[leaf]) if isinstance(leaf, _LeafKind) else leaf for leaf in self.leaves]
         return self.structure.unflatten(leaves)
 
 
@@ -55,13 +55,13 @@ def take_apart(args: tuple, kwargs: dict) -> Arguments:
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             tensors.append(leaf)
-            rest.append(_Place.TENSOR)
+            rest.append(_LeafKind.TENSOR)
             described.append((leaf.shape, leaf.dtype))
         elif isinstance(leaf, (jax.Array, np.ndarray)):
             # numpy's may change while the program runs, or before a derivative is asked for
             array = leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
             constants.append(array)
-            rest.append(_Place.ARRAY)
+            rest.append(_LeafKind.ARRAY)
             described.append((array.shape, array.dtype))
         else:
             rest.append(leaf)
@@ -73,7 +73,7 @@ def take_out_arrays(result) -> tuple[Template, list[jax.Array]]:
     """The result of a JAX function as arrays, for which PyTorch gets tensors, and the rest of it."""
     leaves, structure = flatten(result)
     is_array = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) for leaf in leaves]
-    rest = [_Place.TENSOR if traced else leaf for leaf, traced in zip(leaves, is_array, strict=True)]
+    rest = [_LeafKind.TENSOR if traced else leaf for leaf, traced in zip(leaves, is_array, strict=True)]
     arrays = [jnp.asarray(leaf) for leaf, traced in zip(leaves, is_array, strict=True) if traced]
     return Template(structure, rest), arrays
 

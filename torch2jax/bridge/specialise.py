@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from ..tensors.dtypes import canonical, dtype_j2t, is_integral
 from ..tensors.trees import map_results
-from .function import Settings, TorchFunction
+from .function import BridgeOptions, TorchFunction
 from .identity import identity_of
 from .primitive import Result
 from .watch import Watch
@@ -119,7 +119,7 @@ def specialise(
     fixed: tuple[bool, ...],
     *,
     depth: int,
-    settings: Settings,
+    settings: BridgeOptions,
     outputs: tuple[tuple[Result, ...], Any] | None,
     mutates: bool | None,
 ) -> Specialised:

@@ -1,1 +1,1 @@
-"""One translated call: how what it calls finds its rule, and its module, state and random keys."""
+"""One translated call in progress: how what its code calls finds its rule, and what the call holds."""

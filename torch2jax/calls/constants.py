@@ -8,24 +8,24 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..autograd.hooks import take_over_hooks
 from ..errors import OnMetaError, TracedValueError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.held import Held, Lazy
 from ..tensors.interop import is_dense, tensor_to_array, values_of
 from ..tensors.known import is_small
 from ..tensors.memory import next_number
+from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_held
+from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_physical
 from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
-from ..transforms.hooks import take_over_hooks
-from ..transforms.scope import outside
-from ..transforms.traces import current_trace, is_transforming
+from ..tracing.scope import outside
+from ..tracing.traces import current_trace, is_transforming
 from ..translation import current
-from .known import constant
-from .selection import Selected
+from ..values.known import constant
+from ..values.selected import Selected
 
 __all__ = ["Constants"]
 
@@ -37,8 +37,8 @@ class Constants:
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
-        self.around: Any = None
-        """What runs around compiled parts (`around.Around`), None where there are none."""
+        self.host: Any = None
+        """What runs around compiled parts (`host.Around`), None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
@@ -67,25 +67,25 @@ class Constants:
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
 
-        def refuse() -> Held:
+        def refuse() -> PhysicalArray:
             raise error
 
         with DisableTorchFunction(), DisableTorchDispatch():
-            values = Lazy(refuse, tuple(tensor.shape), canonical(tensor.dtype))
-            lifted = wrap_held(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
+            values = LazyArray(refuse, tuple(tensor.shape), canonical(tensor.dtype))
+            lifted = wrap_physical(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
 
-    def is_around(self, value) -> bool:
+    def is_host(self, value) -> bool:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
-        return self.around is not None and self.around.owns(value)
+        return self.host is not None and self.host.owns(value)
 
     def lifting(self, reached: Any) -> contextlib.AbstractContextManager:
-        """A context in which tensors stand for those of PyTorch's own (`around.Around`) that they were made for."""
-        if self.around is None:
+        """A context in which tensors stand for those of PyTorch's own (`host.Around`) that they were made for."""
+        if self.host is None:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
         lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
-        return self.around.lifting(lifted)
+        return self.host.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
@@ -129,8 +129,8 @@ class Constants:
             known = self._known(value)
             if known is not None:
                 return known
-            if self.is_around(value):
-                return self.around.lift(value)
+            if self.is_host(value):
+                return self.host.lift(value)
             with outside():
                 lifted = self._lift_constant(value)
             self._known(value)

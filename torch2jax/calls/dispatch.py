@@ -20,7 +20,14 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..autograd import engine as engine, forward_ad as forward_ad, function as function
+from ..autograd.inputs import NeedsArray, NeedsInputs
+from ..autograd.retrace import NeedsHooks
+from ..autograd.tape import Attempt
+from ..branches.paths import Fork
+from ..compiled.host_tensors import NOT_RUN
 from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
+from ..functional import func as func, vmap as vmap
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import (
     AutoDispatchBelowADInplaceOrView,
@@ -38,47 +45,35 @@ from ..internals.modes import (
     push_on_torch_dispatch_stack,
 )
 from ..internals.operators import HigherOrderOperator, OpOverload
-from ..parts.around import NOT_RUN
+from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
-from ..rules.numpys import has_numpys, without_numpys
-from ..rules.old_orders import is_in_old_order
+from ..rules.legacy_signatures import is_in_old_order
+from ..rules.numpy_arguments import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
-from ..seams import close_seams, open_seams
 from ..tensors.derived import NeedsClasses, have_a_say
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
-from ..transforms import (  # for what stands in
-    engine as engine,
-    forward as forward,
-    func as func,
-    function as function,
-    vmap as vmap,
-)
-from ..transforms.anew import NeedsHooks
-from ..transforms.inputs import NeedsArray, NeedsInputs
-from ..transforms.paths import Fork
-from ..transforms.tape import Attempt
-from ..transforms.traces import current_trace
+from ..tracing.traces import current_trace
 from ..translation import CallMode, current
-from .at_once import run_at_once
-from .classes import MAKERS, expect_classes, run_by_classes, run_past_classes
-from .dropped import DROPPED, with_dropped
-from .item import Item, taken
-from .kernels import has_kernel
-from .known import run_known, write_known
-from .lent import LENT
-from .native import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from ..values.at_once import run_at_once
+from ..values.item import Item, taken
+from ..values.known import run_known, write_known
+from ..values.lost_arguments import DROPPED, with_dropped
+from ..values.numpy_views import LENT
+from ..values.selected import Selected, apply_elementwise
+from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
+from ..values.uninitialized import Uninitialized, as_empty
+from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from ..values.wrapper_subclasses import run_by_wrappers
+from .library_kernels import has_kernel
 from .nesting import Nesting
 from .plans import NOT_PLANNED, REFUSALS, run_planned
-from .refusals import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
+from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
-from .selection import Selected, apply_elementwise
 from .session import Session
-from .uninitialized import Uninitialized, as_empty
-from .wrappers import run_by_wrappers
 
 __all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
 
@@ -122,9 +117,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         Nesting.__init__(self, outer, attempt.depth, len(attempt.passes))
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
-        self.kept, self.kernels, self.own = session.kept, session.kernels, session.own
-        self.levels, self.passes, self.stand_ins = session.levels, session.passes, session.stand_ins
-        self.paths, self.lent = session.paths, session.lent
+        self.pickles, self.kernels, self.registered = session.pickles, session.kernels, session.registered
+        self.transformations, self.passes, self.stand_ins = session.transformations, session.passes, session.stand_ins
+        self.paths, self.numpy_views = session.paths, session.numpy_views
         self._is_outermost = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -157,7 +152,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
     def __enter__(self) -> "Translation":
-        open_seams()
+        apply_patches()
         Nesting.__enter__(self)
         try:
             if self._is_outermost:
@@ -186,7 +181,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
-            if self._owns_stream and self.constants.around is None:  # parts hold generators for longer
+            if self._owns_stream and self.constants.host is None:  # parts hold generators for longer
                 self.stream.report()
             if self._reports:
                 self.last_resort.report()
@@ -194,13 +189,13 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
     def _leave(self, *exc_info):
         self._recording.close()
         Nesting.__exit__(self, *exc_info)
-        if self.lent.loans and not self._is_outermost:
+        if self.numpy_views.views and not self._is_outermost:
             current().features.add(LENT)  # of the call around this one as well
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
             self.settings.restore()
-        close_seams()
+        remove_patches()
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
@@ -211,8 +206,8 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             result = self.run_planned(self, func, types, args, kwargs)
             if result is not NOT_PLANNED:
                 return result
-        if self.constants.around is not None and (not types or types == _TENSOR) and not self.lent.loans:
-            result = self.constants.around.run_at_once(func, args, kwargs)
+        if self.constants.host is not None and (not types or types == _TENSOR) and not self.numpy_views.views:
+            result = self.constants.host.run_at_once(func, args, kwargs)
             if result is not NOT_RUN:
                 return result
         if func in DROPPED:
@@ -233,10 +228,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
             if have_a_say(types):
                 return run_by_classes(self, func, args, kwargs or {})
         if LENT in self.features:
-            self.lent.settle()
-        around = self.constants.around
-        if around is not None and around.is_active:
-            return around.dispatch(self, func, args, kwargs or {})
+            self.numpy_views.settle()
+        host = self.constants.host
+        if host is not None and host.is_active:
+            return host.dispatch(self, func, args, kwargs or {})
         if not kwargs:
             rule = registry.lookup(func)
             if type(rule) is MetadataRule:
@@ -313,9 +308,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
         if func in MAKERS:
             expect_classes()
-        around = self.constants.around
-        if around is not None and around.is_active and func.overloadpacket is torch.ops.aten.set_:
-            around.memories.give_up_all(args)
+        host = self.constants.host
+        if host is not None and host.is_active and func.overloadpacket is torch.ops.aten.set_:
+            host.memories.give_up_all(args)
         return self.dispatch_aten(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:

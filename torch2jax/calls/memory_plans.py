@@ -19,8 +19,8 @@ from ..internals.operators import jit_get_schemas_for_operator
 from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, plan_of, resolved
 from ..rules.tags import Tag
-from ..tensors.held import Held
 from ..tensors.journal import journal
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.traced import is_traced
@@ -73,7 +73,7 @@ class ViewPlan:
     def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """The view of the one tensor among the arguments."""
         del args, kwargs, arrays, is_eager
-        if call.levels:
+        if call.transformations:
             return NOT_PLANNED
         base = tensors[0]
         return base if self._is_itself else self.of(base)
@@ -138,7 +138,7 @@ def _is_open(call: Any, target: Torchish, is_eager: bool) -> bool:
     """Whether a write to a tensor is but that: no tensor from outside, gradients, modes or transformations see it."""
     storage = target._node.storage
     memory = storage.memory
-    if memory.foreign or memory.is_inference or target._node.overlaps or call.levels or not _takes_tangents():
+    if memory.foreign or memory.is_inference or target._node.overlaps or call.transformations or not _takes_tangents():
         return False
     if not torch.is_grad_enabled():
         return is_eager and not storage.differentiable
@@ -167,10 +167,10 @@ class WritePlan:
                 return NOT_PLANNED
         if not _is_open(call, target, is_eager):
             return NOT_PLANNED
-        held = self._plan.held(args, kwargs, tensors, arrays, is_eager, target.dtype)
-        if held is None or held.shape != target.shape or not (is_eager or is_traced(held.array)):
+        physical = self._plan.physical(args, kwargs, tensors, arrays, is_eager, target.dtype)
+        if physical is None or physical.shape != target.shape or not (is_eager or is_traced(physical.array)):
             return NOT_PLANNED
-        target._node.write(held, None)
+        target._node.write(physical, None)
         target._writes[0] += 1
         return target
 
@@ -217,9 +217,9 @@ class _PartWrite:
             array = value.read()
         storage = target._node
         if type(storage) is Storage and journal() is None:
-            storage.receive(Held(self._view.written(storage.read(), array), None))
+            storage.receive(PhysicalArray(self._view.written(storage.read(), array), None))
         else:
-            self._view.node_of(target, int(target.storage_offset())).write(Held(array, None), None)
+            self._view.node_of(target, int(target.storage_offset())).write(PhysicalArray(array, None), None)
         target._writes[0] += 1
         return None
 

@@ -3,13 +3,13 @@
 import contextlib
 from typing import Any
 
+from ..autograd.tape import Tape
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
-from ..transforms.scope import outside
-from ..transforms.tape import Tape
-from ..transforms.traces import current_trace, without_tangents
+from ..tracing.scope import outside
+from ..tracing.traces import current_trace, without_tangents
 from ..translation import Call
-from .lent import LENT
+from ..values.numpy_views import LENT
 
 __all__ = ["Nesting"]
 
@@ -28,7 +28,7 @@ class Nesting(Call):
 
     attempt: Any
     constants: Any
-    lent: Any
+    numpy_views: Any
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
         self.features = set() if outer is None else outer.features & _SHARED
@@ -71,18 +71,18 @@ class Nesting(Call):
     def leaving(self, array):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""
         tape = self._opened[-1]
-        return array if tape is None else tape.lowered(array)
+        return array if tape is None else tape.primal(array)
 
     def without_tangents(self, array):
-        tags = [level.tag for level in self.levels if level.is_forward]
+        tags = [level.tag for level in self.transformations if level.is_forward]
         if self.dual is not None:
             tags.append(self.dual.tag)
         return without_tangents(array, tags) if tags else array
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.lent.loans:
-            self.lent.settle()
+        if self.numpy_views.views:
+            self.numpy_views.settle()
         array = self.leaving(tensor.read())
         self.attempt.note_end(array, tensor)
         return array
@@ -94,7 +94,7 @@ class Nesting(Call):
 
     @property
     def is_lazy(self) -> bool:
-        if self.tape is not None or self.dual is not None or self.levels or journal() is not None:
+        if self.tape is not None or self.dual is not None or self.transformations or journal() is not None:
             return False
         trace = current_trace()
         if trace is self._staged:

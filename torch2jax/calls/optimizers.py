@@ -18,17 +18,17 @@ from torch.optim import Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
 from ..internals.modules import adafactor
-from ..seams import exchange, stands_in
+from ..patches import exchange, stands_in
 from ..translation import current
-from .follow import Place, follow
-from .numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
+from ..values.both_answers import Slot, follow
+from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
 
 __all__ = ["adopt", "expect_own", "places_of_scheduler", "recording", "step_abstractly"]
 
 
 def adopt(thing) -> None:
     """Makes an optimizer, scheduler or scaler one of the call's own, which may change it."""
-    current().own[id(thing)] = thing
+    current().registered[id(thing)] = thing
 
 
 def expect_own(thing) -> None:
@@ -37,7 +37,7 @@ def expect_own(thing) -> None:
     Raises:
         RuntimeError: the call has neither made nor copied it.
     """
-    if id(thing) not in current().own:
+    if id(thing) not in current().registered:
         kind = type(thing).__name__
         raise RuntimeError(
             f"translated code changes a {kind} from outside the call, which is left as it is. Pass what the function "
@@ -138,14 +138,14 @@ exchange(swa_utils, "math", TensorMath())
 # Schedulers.
 
 
-def places_of_scheduler(scheduler, path: str = "") -> Iterator[Place]:
+def places_of_scheduler(scheduler, path: str = "") -> Iterator[Slot]:
     """The numbers of a scheduler, those within it, and those of its optimizer."""
     yield from numbers_of(vars(scheduler), path)
     for group in scheduler.optimizer.param_groups:
         yield from numbers_of(group, f"{path}.group{id(group)}")
 
 
-def numbers_of(owner: Any, path: str) -> Iterator[Place]:
+def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
     """The numbers in a container, and in those within it and in schedulers."""
     items = owner.items() if isinstance(owner, dict) else enumerate(owner)
     for key, value in list(items):
@@ -158,7 +158,7 @@ def numbers_of(owner: Any, path: str) -> Iterator[Place]:
             for i in range(len(value)):
                 yield _InSequence(owner, key, f"{name}.{i}", i)
         elif _is_place(value):
-            yield Place(owner, key, name)
+            yield Slot(owner, key, name)
         elif type(value) in (dict, list):
             yield from numbers_of(value, name)
 
@@ -167,7 +167,7 @@ def _is_place(value) -> bool:
     return type(value) in (int, float) or isinstance(value, torch.Tensor)
 
 
-class _InSequence(Place):
+class _InSequence(Slot):
     """A place in a tuple or list, which is replaced: schedulers share lists."""
 
     __slots__ = ("index",)
@@ -224,7 +224,7 @@ def _average(self, model):
     def places():
         for name, owner in self.named_modules():
             for tensors in (owner._parameters, owner._buffers):
-                yield from (Place(tensors, key, f"{name}.{key}") for key, x in tensors.items() if x is not None)
+                yield from (Slot(tensors, key, f"{name}.{key}") for key, x in tensors.items() if x is not None)
 
     if not is_unknown(self.n_averaged):
         return _update_parameters(self, model)

@@ -15,7 +15,7 @@ from ..rules.plan import NOT_PLANNED
 from ..rules.tables import PROVIDED
 from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish, wrap
-from ..transforms.traces import Bookmark
+from ..tracing.traces import Bookmark
 from .dispatch import Translation
 from .plans import run_planned
 
@@ -83,7 +83,7 @@ def _copy(args: tuple) -> tuple:
     if type(first) is not Torchish:
         return args
     with DisableTorchFunction():
-        copied = wrap(first.held.array, first.dtype, layout=first.held.layout, strides=first.stride())
+        copied = wrap(first.physical.array, first.dtype, layout=first.physical.layout, strides=first.stride())
     return tuple([copied if x is first else x for x in args])
 
 
@@ -115,8 +115,8 @@ def _metadata(tensor: Torchish) -> dict[str, Any]:
         "label": tensor._label,
     }
     if type(node) is Storage:
-        held = node.lazy(None, None)
-        return {**found, "layout": getattr(held, "layout", None), "array": (held.dtype, held.shape)}
+        physical = node.lazy(None, None)
+        return {**found, "layout": getattr(physical, "layout", None), "array": (physical.dtype, physical.shape)}
     steps = [(kind._replace(read=abs, write=pow), place) for kind, place in steps_to(node)]
     return {**found, "offset": tensor.storage_offset(), "steps": steps, "base": id(tensor._viewed)}
 

@@ -34,12 +34,12 @@ from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, Bypass, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
-from ..tensors.held import Held
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
-from .dropped import DROPPED
+from ..values.lost_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, view_plan_of, write_plan_of
-from .refusals import name_rule, refuse_rule_as_pytorch
+from .pytorch_errors import name_rule, refuse_rule_as_pytorch
 
 __all__ = ["NOT_PLANNED", "REFUSALS", "bypassed", "clear", "run_planned"]
 
@@ -110,7 +110,7 @@ def run_planned(call: Any, function: Callable, types: Iterable[type], args: tupl
         if not is_eager and reads:
             for i, node in enumerate(arrays):
                 if node is not None:
-                    key += i, node.held.layout
+                    key += i, node.physical.layout
                     arrays[i] = None
         found = _plans.get(tuple(key))
         if type(found) is str:
@@ -185,10 +185,15 @@ def _describe(
             if node.bits:
                 key.append(node.bits)
             array = layout = None
-            if is_storage and node._version == node.memory.version and type(node._held) is Held and not node._larger:
-                array, layout = node._held
+            if (
+                is_storage
+                and node._version == node.memory.version
+                and type(node._physical) is PhysicalArray
+                and not node._larger
+            ):
+                array, layout = node._physical
             elif is_eager and reads:
-                array, layout = node.held
+                array, layout = node.physical
             tensors.append(value)
             if layout is not None and reads:
                 key.append(layout)

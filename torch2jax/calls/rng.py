@@ -13,13 +13,13 @@ import torch
 from jax import lax
 
 from ..errors import user_level, user_location
+from ..functional.mapped_draws import Mapped
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..seams import exchange, stands_in
+from ..patches import exchange, stands_in
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
-from ..transforms.mapped_draws import Mapped
 from ..translation import current
 
 __all__ = ["Stream"]

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ..transforms.tape import Attempt
+from ..autograd.tape import Attempt
+from ..values.numpy_views import NumpyViews
+from ..values.pickled import Pickles
+from ..values.valueless import StandIns
 from .constants import Constants
-from .kernels import Kernels
-from .lent import Lent
-from .native import StandIns
-from .pickled import Kept
-from .settings import Settings
+from .library_kernels import Kernels
+from .settings import ChangedSettings
 
 __all__ = ["Session"]
 
@@ -22,14 +22,14 @@ class Session:
 
     def __init__(self, attempt: Attempt):
         self.attempt = attempt
-        self.constants, self.settings, self.kept, self.kernels = Constants(), Settings(), Kept(), Kernels()
-        self.lent = Lent()
+        self.constants, self.settings, self.pickles, self.kernels = Constants(), ChangedSettings(), Pickles(), Kernels()
+        self.numpy_views = NumpyViews()
         self.stand_ins = StandIns()
         """What PyTorch has seen in place of tensors, where it asks for no values."""
-        self.levels: list = []
+        self.transformations: list = []
         self.paths: list = [attempt.path]
         self.passes: list = []
-        self.own: dict[int, Any] = {}
+        self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.outermost: Any = None
         """What JAX traces with, and the tape, outside of all transformations that the code has begun."""

@@ -27,17 +27,17 @@ from ..internals.autocast import (
 from ..internals.modes import DEVICE_CONTEXT
 from ..internals.modules import import_dotted_name
 from ..internals.switches import C
-from ..seams import exchange, runs_instead_of, stands_in
+from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from ..translation import current
 
-__all__ = ["Settings"]
+__all__ = ["ChangedSettings"]
 
 _DEVICES = autocast_supported_devices()
 
 
-class Settings:
-    """What a call has changed, and what was there before."""
+class ChangedSettings:
+    """The settings that a call has changed, and their values before."""
 
     def __init__(self):
         self.default_dtype: torch.dtype | None = None

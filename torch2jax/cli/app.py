@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .subject import SpecError, read_answers
+from .subject import SpecError, read_branches
 
 __all__ = ["app"]
 
@@ -51,7 +51,7 @@ def check(
     vmap: Annotated[bool, typer.Option("--vmap", help="Also compare under jax.vmap.")] = False,
     train: Annotated[bool, typer.Option("--train", help="Also compare in training mode, with dropout off.")] = False,
     tolerance: Annotated[float | None, typer.Option(help="Relative error to accept.")] = None,
-    answer: Answers = None,
+    branch: Answers = None,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Compare a PyTorch model with its translation to JAX: results, gradients and times.
@@ -63,12 +63,12 @@ def check(
     from .specs import build
 
     try:
-        answers = read_answers(answer or [])
+        branches = read_branches(branch or [])
         with _progress() as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             task = progress.add_task(f"building {spec}")
             subject = build(spec, shape or [], input, allow_pickle)
-            subject.answers = answers
+            subject.branches = branches
             report = run_check(
                 subject,
                 grad=grad,
@@ -95,7 +95,7 @@ def export(
     input: Inputs = None,
     platforms: Annotated[str, typer.Option(help="What the program is for, of cpu, cuda, rocm, tpu.")] = "cpu,cuda,tpu",
     grad: Annotated[bool, typer.Option("--grad", help="Write the gradient as well.")] = False,
-    answer: Answers = None,
+    branch: Answers = None,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Write a model, in evaluation mode, as a program of JAX's that runs without PyTorch.
@@ -107,13 +107,13 @@ def export(
     from .specs import build
 
     try:
-        answers = read_answers(answer or [])
+        branches = read_branches(branch or [])
         with _progress() as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             task = progress.add_task(f"building {spec}")
             shapes = shape or []
             subject = build(spec, [with_numbers(text) for text in shapes], input, allow_pickle)
-            subject.answers = answers
+            subject.branches = branches
             written = write(
                 subject,
                 out,

@@ -14,7 +14,7 @@ from ..calls.dispatch import observing
 from ..convert import t2j
 from ..internals.operators import OpOverload
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
-from .levels import Level, level_of
+from .routes import Route, level_of
 from .subject import SpecError, Subject
 from .trial import Trial, differentiable
 
@@ -58,7 +58,7 @@ class Report:
 
     subject: Subject
     checks: list[Check] = dataclasses.field(default_factory=list)
-    operators: dict[Level, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+    operators: dict[Route, collections.Counter[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -95,7 +95,7 @@ def check(
     report = Report(subject)
     for training in (False, True) if train else (False,):
         checker = _Checker(Trial(subject, training), timed, tolerance, step)
-        used: dict[Level, collections.Counter[str]] = {}
+        used: dict[Route, collections.Counter[str]] = {}
         with observing(_recorder(used)):
             report.checks += checker.outputs()
         for level, names in used.items():
@@ -283,10 +283,10 @@ def _seconds(run: Callable) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def _recorder(operators: dict[Level, collections.Counter[str]]) -> Callable:
+def _recorder(operators: dict[Route, collections.Counter[str]]) -> Callable:
     def record(function) -> None:
         level = level_of(function)
-        if level is Level.METADATA:
+        if level is Route.METADATA:
             return
         name = str(function) if isinstance(function, OpOverload) else resolve_name(function)
         name = name or getattr(function, "__name__", str(function))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .check import Check, Report
 from .export import Written
-from .levels import Level
+from .routes import Route
 
 __all__ = ["console", "show_operators", "show_report", "show_written"]
 
@@ -91,25 +91,25 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-def _used_operators(operators: dict[Level, collections.Counter[str]]) -> Table:
+def _used_operators(operators: dict[Route, collections.Counter[str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("served by", no_wrap=True)
+    table.add_column("implemented by", no_wrap=True)
     table.add_column("operators, and how often each is called")
-    for level in Level:
+    for level in Route:
         if level in operators:
             names = ", ".join(f"{name} {count}" for name, count in operators[level].most_common())
             table.add_row(level.value, names)
     return table
 
 
-def show_operators(served: dict[str, Level], console: Console) -> None:
+def show_operators(served: dict[str, Route], console: Console) -> None:
     """Prints the list of ``torch2jax ops``."""
     width = max(map(len, served), default=0)
     for name, level in served.items():
-        console.print(f"{name:{width}}  {level.value}", style="red" if level is Level.NONE else None, highlight=False)
+        console.print(f"{name:{width}}  {level.value}", style="red" if level is Route.NONE else None, highlight=False)
     counts = collections.Counter(served.values())
     console.print(
-        f"{len(served)} operators: " + ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]),
+        f"{len(served)} operators: " + ", ".join(f"{counts[level]} {level.value}" for level in Route if counts[level]),
         style="bold",
         highlight=False,
     )

@@ -69,7 +69,7 @@ def write(
     state = {"state_dict": t2j(weights)} if weights else {}
     step(f"exporting {subject.name}")
     with _in_evaluation(subject):
-        exported = export(t2j(subject.target, answers=subject.answers), platforms=platforms)(*args, **kwargs, **state)
+        exported = export(t2j(subject.target, branches=subject.branches), platforms=platforms)(*args, **kwargs, **state)
     step(f"writing {path}")
     path.write_bytes(exported.serialize(vjp_order=int(grad)))
     beside = path.with_suffix(".safetensors") if weights else None

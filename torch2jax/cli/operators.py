@@ -8,12 +8,12 @@ import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
 from ..internals.operators import dispatch_get_all_op_names
-from .levels import Level, level_of, operator_of
+from .routes import Route, level_of, operator_of
 
 __all__ = ["operators"]
 
 
-def operators(pattern: str, aten: bool) -> dict[str, Level]:
+def operators(pattern: str, aten: bool) -> dict[str, Route]:
     """The level of every operator whose name matches, by name.
 
     Args:
@@ -26,10 +26,10 @@ def operators(pattern: str, aten: bool) -> dict[str, Level]:
     return {name: _level(function) for name, function in sorted(pairs) if fnmatch.fnmatch(name, pattern)}
 
 
-def _level(function: Callable) -> Level:
+def _level(function: Callable) -> Route:
     """The level that serves it; for a compiled function without a rule, that of the ATen operator that it calls."""
     level = level_of(function)
-    operator = operator_of(function) if level is Level.COMPILED else None
+    operator = operator_of(function) if level is Route.COMPILED else None
     return level if operator is None else level_of(operator)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["SpecError", "Subject", "read_answers", "read_inputs", "tensors_of_shapes"]
+__all__ = ["SpecError", "Subject", "read_branches", "read_inputs", "tensors_of_shapes"]
 
 _IDS_BELOW = 8
 
@@ -27,7 +27,7 @@ class Subject:
         args: positional arguments.
         kwargs: keyword arguments.
         seconds: how long it took to build.
-        answers: what to answer to questions about traced values, as `t2j` takes it.
+        branches: which branch questions about traced values take, as `t2j` takes it.
         note: what else the user should know, of the libraries that it is built with.
     """
 
@@ -36,7 +36,7 @@ class Subject:
     args: tuple = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
-    answers: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    branches: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     note: str = ""
 
     @property
@@ -58,9 +58,9 @@ def _describe(value) -> str:
     return repr(value)
 
 
-def read_answers(texts: list[str]) -> dict[str, bool]:
+def read_branches(texts: list[str]) -> dict[str, bool]:
     """What is to be answered to questions about traced values, by places: texts such as ``model.py:forward=False``."""
-    answers = {}
+    branches = {}
     for text in texts:
         place, _, given = text.rpartition("=")
         file, _, at = place.rpartition(":")
@@ -68,8 +68,8 @@ def read_answers(texts: list[str]) -> dict[str, bool]:
             raise SpecError(
                 f"bad answer {text!r}: wanted FILE:FUNCTION=BOOL or FILE:LINE=BOOL, as model.py:forward=False"
             )
-        answers[place] = given.lower() == "true"
-    return answers
+        branches[place] = given.lower() == "true"
+    return branches
 
 
 def tensors_of_shapes(texts: list[str]) -> tuple[torch.Tensor, ...]:

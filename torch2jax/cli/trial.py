@@ -31,7 +31,7 @@ class Trial:
                 _switch_off_dropout(self.target)
         self._arguments = (subject.args, subject.kwargs)
         self.inputs = _inputs(self._arguments)
-        self._translated = t2j(self.target, answers=subject.answers)
+        self._translated = t2j(self.target, branches=subject.branches)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers, each under one name."""

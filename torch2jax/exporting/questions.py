@@ -15,8 +15,8 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..calls.translated import around_code
 from ..errors import is_translator, user_place
+from ..modules.translated import entered_around_code
 from .sizes import NotAnExpressionError, Sizes, SizesError
 
 __all__ = ["Readings", "asking", "reading"]
@@ -35,7 +35,7 @@ Readings = list[tuple[int, ...]]
 def reading() -> Iterator[Readings]:
     """Notes what translated code reads of sizes within."""
     found: Readings = []
-    with around_code(lambda: _Reading(found)):
+    with entered_around_code(lambda: _Reading(found)):
         yield found
 
 
@@ -54,7 +54,7 @@ def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
             f"the code does something else for other sizes: it reads a different number of them for {sizes}"
         )
     questions = _Questions([_expressions(each, sizes) for each in zip(*samples, strict=True)])
-    with around_code(lambda: _Asking(questions)):
+    with entered_around_code(lambda: _Asking(questions)):
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 """Private names of PyTorch and JAX, each with what it must do: the first place to look with a new release of either.
 
 No other file of the package uses one. `tests/test_internals.py` says what counts as private, and what does not: an
-operator that a rule is of, and what a seam exchanges. What has a public form is used by that.
+operator that a rule is of, and what a patch exchanges. What has a public form is used by that.
 
 Each file has one subject; names are taken from it by ``from ..internals.dispatch import OpOverload``, so that to use
 one costs no more than to look up a global. Where a name is only needed within a function, since what defines it is slow

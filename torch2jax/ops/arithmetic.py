@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..rules.formats import like_input
+from ..rules.memory_formats import like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag

@@ -12,7 +12,7 @@ from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..transforms.traces import values_of_examples
+from ..tracing.traces import values_of_examples
 from ..translation import current
 
 __all__ = ["expect_within", "known_values", "outside", "seen"]

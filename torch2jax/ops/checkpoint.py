@@ -14,18 +14,18 @@ import jax
 import torch
 from torch.utils import checkpoint as torch_checkpoint
 
-from ..calls.selection import Selected
+from ..branches.replayed_answers import ReplayedAnswers
 from ..errors import TracedValueError
 from ..internals.checkpoint import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
-from ..seams import applies, exchange, stands_in
-from ..tensors.held import Held
+from ..patches import applies, exchange, stands_in
 from ..tensors.journal import Uncontained
+from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
-from ..transforms.asked_before import AskedBefore
-from ..transforms.scope import UNSUITED, Scope, rehearse
-from ..transforms.traces import is_transforming
+from ..tracing.scope import UNSUITED, Scope, rehearse
+from ..tracing.traces import is_transforming
 from ..translation import current
+from ..values.selected import Selected
 from .selective import Selection, keeping
 
 _body: Any = getattr(torch_checkpoint.checkpoint, "__wrapped__", None)  # below @torch._disable_dynamo
@@ -79,7 +79,7 @@ class _Checkpointed:
         except UNSUITED as error:
             may_ask = isinstance(error, TracedValueError)
         if may_ask:  # outside of the handler: what the code raises now is no consequence of that error
-            path = AskedBefore(current().paths[-1])
+            path = ReplayedAnswers(current().paths[-1])
             with path.asking():
                 rehearse(self.function, *args, **kwargs)
             if path.answers:
@@ -132,11 +132,11 @@ def _without_history(value):
     """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for, and requires grad then."""
     if not isinstance(value, Torchish) or value.history is None:
         return value
-    (array, layout), tape = value.held, current().tape
-    array = array if tape is None else tape.lowered(array)
+    (array, layout), tape = value.physical, current().tape
+    array = array if tape is None else tape.primal(array)
     if current().attempt.is_differentiated(array):
         return value
-    return make_view(value, value._node.grafted(Held(array, layout)), value)
+    return make_view(value, value._node.grafted(PhysicalArray(array, layout)), value)
 
 
 def _without_reentrant(

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..seams import stands_in
+from ..patches import stands_in
 
 
 @stands_in(torch, "compile")

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.known import lazily
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import parse_to
 from ..rules.promotion import Promotion, kind_of, promoted
@@ -15,11 +14,12 @@ from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
-from ..tensors.held import Held
 from ..tensors.known import defer, in_pytorch, is_small
-from ..tensors.tensor import strides_of_copy, wrap, wrap_held
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, is_traced
 from ..translation import current
+from ..values.known import lazily
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -61,16 +61,18 @@ def _converted(input, dtype, device, copy: bool, memory_format):
     grad = (dtype.is_floating_point or dtype.is_complex) and torch.is_grad_enabled()
     if isinstance(known, torch.Tensor) and input.history is None and current().is_lazy and is_small(known.numel()):
         made = in_pytorch(torch.Tensor.to, known, dtype, copy=True)
-        lazy = lazily(input, made, lambda held: Held(convert(held.array, array_dtype), held.layout))
-        return wrap_held(lazy, dtype, made, strides_of_copy(input, memory_format), label)
-    held = input.held
-    result = convert(held.array, array_dtype)
+        lazy = lazily(
+            input, made, lambda physical: PhysicalArray(convert(physical.array, array_dtype), physical.layout)
+        )
+        return wrap_physical(lazy, dtype, made, strides_of_copy(input, memory_format), label)
+    physical = input.physical
+    result = convert(physical.array, array_dtype)
     if known is not None:
         known = None if is_at_once(result) else defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
         result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
-    copied = wrap(result, dtype, known, layout=held.layout, strides=strides, device=label)
+    copied = wrap(result, dtype, known, layout=physical.layout, strides=strides, device=label)
     if grad:
         copied.descend((input,), "ToCopy")
     return copied

@@ -17,22 +17,22 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.item import Item
-from ..calls.known import constant
 from ..errors import SparseLayoutError, user_level
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction, is_torch_function_enabled
 from ..internals.modes import DeviceContext, get_function_stack_at, len_torch_function_stack
+from ..patches import stands_in
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
-from ..seams import stands_in
 from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, type_name
-from ..tensors.held import Held, Lazy
 from ..tensors.known import defer, in_pytorch, is_small
-from ..tensors.scalars import expect_fits, held_number
-from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_held
+from ..tensors.physical import LazyArray, PhysicalArray
+from ..tensors.scalars import expect_fits, number_in_dtype
+from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
 from ..translation import current
+from ..values.item import Item
+from ..values.known import constant
 from . import releases
 from .arrays import cast
 from .gradients import set_requires_grad
@@ -65,9 +65,9 @@ def made_of(
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            held = Lazy(functools.partial(_held, values), shape, canonical(dtype))
+            physical = LazyArray(functools.partial(_physical, values), shape, canonical(dtype))
             with DisableTorchFunction():
-                made = wrap_held(held, dtype, known, strides, label)
+                made = wrap_physical(physical, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
     return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label), requires_grad)
 
@@ -78,8 +78,8 @@ def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     return tensor
 
 
-def _held(values: Callable) -> Held:
-    return Held(values(), None)
+def _physical(values: Callable) -> PhysicalArray:
+    return PhysicalArray(values(), None)
 
 
 def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:
@@ -96,11 +96,11 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     """
     expect_fits(value, dtype)
     array_dtype, shape = canonical(dtype), tuple(shape)
-    held = held_number(value, array_dtype)
+    physical = number_in_dtype(value, array_dtype)
     if type(value) is complex and not dtype.is_complex:
         value = value.real
     make = functools.partial(torch.full, shape, value)
-    return made_of(_full, shape, held, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+    return made_of(_full, shape, physical, array_dtype, shape=shape, make=make, dtype=dtype, **options)
 
 
 def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
@@ -446,7 +446,7 @@ def on_memory(function: Callable[..., Tensor], *args, **kwargs) -> Torchish:
     """The tensor for the real one that a function of PyTorch's makes on memory that it is given."""
     with DisableTorchFunction():
         real = function(*args, **kwargs)
-    found = current().lent.on_its_memory(real)
+    found = current().numpy_views.on_its_memory(real)
     return current().lift(real) if found is None else found
 
 

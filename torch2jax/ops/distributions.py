@@ -13,8 +13,8 @@ import torch
 from jax import lax
 from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
+from ..patches import applies, stands_in
 from ..rules.registry import implements_tensors
-from ..seams import applies, stands_in
 from ..tensors.traced import is_traced
 from ..translation import current
 from .random import sample

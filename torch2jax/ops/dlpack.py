@@ -6,8 +6,8 @@ import torch
 from ..internals.guards import DisableTorchFunction
 from ..internals.memory import to_dlpack
 from ..internals.switches import C
+from ..patches import runs_instead_of, stands_in
 from ..rules.registry import implements_tensors
-from ..seams import runs_instead_of, stands_in
 from ..tensors.capsules import tensor_of
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
@@ -24,11 +24,11 @@ def _from_dlpack(original, ext_tensor, **options):
         return _alias(ext_tensor, **options)
     if type(ext_tensor).__name__ != "PyCapsule":
         return original(ext_tensor, **options)
-    held = tensor_of(ext_tensor)
-    if held is None:  # perhaps of an array that stands for a tensor's memory
+    found = tensor_of(ext_tensor)
+    if found is None:  # perhaps of an array that stands for a tensor's memory
         return on_memory(original, ext_tensor, **options)
     original(ext_tensor)  # so that it is used up
-    return _alias(held, **options)
+    return _alias(found, **options)
 
 
 def _alias(ext_tensor, *, device=None, copy=None):

@@ -2,12 +2,12 @@
 
 import torch
 
-from ..calls.module import copy_structure
-from ..calls.native import StandIns, natively
-from ..seams import runs_instead_of
+from ..modules.skeleton import copy_structure
+from ..patches import runs_instead_of
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..translation import current
+from ..values.valueless import StandIns, natively
 
 
 @runs_instead_of(torch.export.export, with_original=True)
@@ -15,8 +15,8 @@ def _export(original, mod, args, kwargs=None, **options):
     """PyTorch exports by shapes alone, outside of the call; in the program are the call's tensors."""
     stand_ins, memo = StandIns(), {}
     for part in mod.modules() if isinstance(mod, torch.nn.Module) else ():
-        held = (*part._parameters.values(), *part._buffers.values(), *vars(part).values())
-        memo.update({id(x): stand_ins.tensor(x) for x in flatten(held)[0] if isinstance(x, Torchish)})
+        members = (*part._parameters.values(), *part._buffers.values(), *vars(part).values())
+        memo.update({id(x): stand_ins.tensor(x) for x in flatten(members)[0] if isinstance(x, Torchish)})
     given = [leaf for leaf in flatten((args, kwargs))[0] if isinstance(leaf, Torchish)]
     args, kwargs = stand_ins.of((args, kwargs))
     shapes = options.get("dynamic_shapes")

@@ -1,4 +1,4 @@
-"""What a tensor says of its gradients, and hooks on them. What computes them is `transforms/engine.py`."""
+"""What a tensor says of its gradients, and hooks on them. What computes them is `autograd/engine.py`."""
 
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
@@ -8,17 +8,17 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ..autograd.engine import is_source, retain
+from ..autograd.hooks import hooks_of
+from ..autograd.inputs import ask, requires_grad
 from ..errors import user_level
 from ..internals.gradients import LegacyVariableBase, set_grad_enabled
 from ..internals.guards import DisableTorchFunction
+from ..patches import exchange, runs_instead_of, stands_in
 from ..rules.registry import implements_tensors, tag
 from ..rules.tags import Tag
-from ..seams import exchange, runs_instead_of, stands_in
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
-from ..transforms.engine import is_source, retain
-from ..transforms.hooks import hooks_of
-from ..transforms.inputs import ask, requires_grad
 from ..translation import current
 
 Tensor = torch.Tensor
@@ -42,7 +42,7 @@ def _expect_no_transformation(name: str, likewise: str = "") -> None:
     Raises:
         RuntimeError: it is within one.
     """
-    if any(level.is_functorchs for level in current().levels):
+    if any(level.is_functorchs for level in current().transformations):
         raise RuntimeError(
             f"You are attempting to call Tensor.{name}(){likewise} inside of a function being transformed by a "
             "functorch transform. This is unsupported, please attempt to use the functorch transforms (e.g. grad, vjp, "
@@ -238,7 +238,7 @@ def _retains_grad(self):
 
 @implements_tensors(torch._C._set_grad_enabled, tags=[Tag.AUTOGRAD])
 def _set_grad_enabled(mode):
-    levels = current().levels
+    levels = current().transformations
     if not levels or not levels[-1].is_forward:
         with DisableTorchFunction():
             set_grad_enabled(mode)

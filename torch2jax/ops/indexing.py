@@ -16,7 +16,7 @@ from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, type_name
-from ..tensors.scalars import held_number
+from ..tensors.scalars import number_in_dtype
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
@@ -435,7 +435,7 @@ def _without(shape, dim: int) -> tuple[int, ...]:
 # index_select and its like: one index for each row.
 
 
-class _Rows:
+class _RowIndex:
     """One call of an operator that takes a list of rows along a dimension, checked."""
 
     def __init__(self, input, dim: int, index, *, negative: bool = False):
@@ -493,7 +493,7 @@ def _slice_where_known(input, dim, index, *source):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
     input, index = call.lift(input), call.lift(index)
-    if (is_traced(input.held.array) or is_traced(index.held.array)) and index.ndim == 1:
+    if (is_traced(input.physical.array) or is_traced(index.physical.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:
             index = progression(values) or index
@@ -513,7 +513,7 @@ def index_select(input, dim, index):
     if isinstance(index, slice):
         return sliced(input, axis_of(input, dim), index) if input.ndim else input
     _expect_index(index, "index_select")
-    rows = _Rows(input, dim, index)
+    rows = _RowIndex(input, dim, index)
     selected = rows.along.gather(rows.input, rows.index)
     return selected if input.ndim else reshape(selected, ())
 
@@ -522,7 +522,7 @@ def index_select(input, dim, index):
 def index_add(input, dim, index, source, *, alpha=1):
     if alpha != 1:
         source = (lax.bitwise_and if source.dtype == bool else lax.mul)(source, like(source, alpha))
-    return _Rows(input, dim, index).scatter(_add, source, "index_add")
+    return _RowIndex(input, dim, index).scatter(_add, source, "index_add")
 
 
 @implements(torch.index_copy, check=_check_rows, prepare=_slice_where_known, tags=[Tag.WRITES_BY_INDEX])
@@ -532,7 +532,7 @@ def index_copy(input, dim, index, source):
     follow = index.step == 1 if isinstance(index, slice) else index.size == 1
     if isinstance(index, slice):
         index = np.arange(*index.indices(at_least_1d(input).shape[dim]), dtype=canonical(torch.int64))
-    return _Rows(input, dim, index).scatter(_put_block if follow else _put, source, "index_copy")
+    return _RowIndex(input, dim, index).scatter(_put_block if follow else _put, source, "index_copy")
 
 
 def _prepare_fill(input, dim, index, value):
@@ -557,7 +557,7 @@ def index_fill(input, dim, index, value):
             "dimension(s)."
         )
     _expect_index(index, "index_fill", long=True, error=IndexError)
-    rows = _Rows(input, dim, index, negative=True)
+    rows = _RowIndex(input, dim, index, negative=True)
     shape = rows.input.shape
     filled = jnp.zeros(shape[rows.dim], bool).at[rows.index].set(True, mode="promise_in_bounds")
     filled = reshape(lax.broadcast_in_dim(filled, shape, (rows.dim,)), input.shape)
@@ -567,7 +567,7 @@ def index_fill(input, dim, index, value):
 @implements(torch.index_reduce, takes=REALS, check=_check_rows, tags=[Tag.WRITES_BY_INDEX])
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     combine = functools.partial(_reduce, reduce=reduce, include_self=include_self)
-    return _Rows(input, dim, index).scatter(combine, source, "index_reduce")
+    return _RowIndex(input, dim, index).scatter(combine, source, "index_reduce")
 
 
 def _as_dtype(value, dtype):
@@ -575,7 +575,7 @@ def _as_dtype(value, dtype):
     if isinstance(value, jax.Array) and jnp.iscomplexobj(value) and not jnp.issubdtype(dtype, np.complexfloating):
         name = cpp_name(dtype_j2t(dtype))
         raise RuntimeError(f"value cannot be converted to type {name} without overflow, got a complex tensor")
-    return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else held_number(value, dtype)
+    return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else number_in_dtype(value, dtype)
 
 
 # By flat index.

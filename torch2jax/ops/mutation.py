@@ -4,14 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..functional.vmap import batch_of
+from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
-from ..seams import runs_instead_of
 from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
-from ..tensors.held import Held
 from ..tensors.history import Node, Source
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import (
     Torchish,
@@ -24,7 +25,6 @@ from ..tensors.tensor import (
     swap_with_meta,
 )
 from ..tensors.traced import is_traced
-from ..transforms.vmap import batch_of
 from ..translation import current
 from .arrays import cast
 from .creation import filled, unwritten
@@ -144,15 +144,15 @@ def set_data(self, value):
         raise RuntimeError("mutating directly with `.data` under vmap transform is not allowed.")
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
-    before, history, origin = self.held, self.history, at_the_place_of(self)
+    before, history, origin = self.physical, self.history, at_the_place_of(self)
     if history is not None and not (value.is_floating_point() or value.is_complex()):
         raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
     differentiable = same and self._node.storage.differentiable
     become(self, value)
-    array, layout = value.held
+    array, layout = value.physical
     if differentiable:
-        array, layout = value.held.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
-        self.change("_node", self._node.grafted(Held(with_derivatives_of(before.array, array), layout)))
+        array, layout = value.physical.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
+        self.change("_node", self._node.grafted(PhysicalArray(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
         begins = isinstance(history, Source) and history.variable is self
@@ -164,7 +164,7 @@ def set_data(self, value):
         elif not begins:
             set_without_derivative(self, origin, _gradient_error(history, origin, value))
             return
-        self.change("_node", self._node.grafted(Held(array, layout)))
+        self.change("_node", self._node.grafted(PhysicalArray(array, layout)))
         if is_leaf:
             history.end = tape.end_of(self)
     self._node.storage.history = history
@@ -176,7 +176,7 @@ def _takes_gradient(tensor: Torchish, value: Torchish) -> bool:
     return tensor.ndim <= value.ndim and all(fits) and tensor.is_complex() >= value.is_complex()
 
 
-def _with_derivatives_summed(before: Held, value: Torchish):
+def _with_derivatives_summed(before: PhysicalArray, value: Torchish):
     """The values, whose gradients are summed, and cast, to those of what was there before."""
     array, expanded = value.read(), jnp.broadcast_to(before.arranged(None), value.shape)
     expanded = expanded if value.is_complex() else jnp.real(expanded)
@@ -193,10 +193,10 @@ def _gradient_error(history: Node, tensor: Torchish, value: Torchish) -> str:
 
 def set_without_derivative(tensor: Torchish, origin: Torchish, message: str) -> None:
     """Lets a tensor require grad as another does, though a backward pass from the one to the other is an error."""
-    held, tape = tensor.held, current().tape
+    physical, tape = tensor.physical, current().tape
     if tape is not None:
-        held = Held(tape.lowered(held.array), held.layout)
-    tensor.change("_node", tensor._node.grafted(held))
+        physical = PhysicalArray(tape.primal(physical.array), physical.layout)
+    tensor.change("_node", tensor._node.grafted(physical))
     tensor.descend((origin,), "NotImplemented")
     tensor.refuse(message)
 

@@ -13,9 +13,9 @@ from torch.ao.quantization.observer import MovingAverageMinMaxObserver, UniformQ
 from torch.ao.quantization.utils import check_min_max_valid
 
 from ..internals.quantization import LearnableFakeQuantize
+from ..patches import runs_instead_of
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
-from ..seams import runs_instead_of
 from ..translation import current
 from .arrays import cast, like, where
 from .bounds import known_values

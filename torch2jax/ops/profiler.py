@@ -3,7 +3,7 @@
 import jax
 from torch.autograd import profiler
 
-from ..seams import stands_in
+from ..patches import stands_in
 
 
 @stands_in(profiler.record_function, "__enter__")

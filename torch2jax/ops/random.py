@@ -16,6 +16,7 @@ import torch
 from jax import lax
 
 from ..errors import user_level
+from ..functional.mapped_draws import check_operands, check_target, draw_for_each
 from ..internals.guards import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
@@ -35,7 +36,6 @@ from ..tensors.dtypes import (
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
-from ..transforms.mapped_draws import check_operands, check_target, draw_for_each
 from ..translation import current
 from .arrays import like
 from .bounds import seen

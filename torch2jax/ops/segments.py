@@ -31,9 +31,9 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
             f"segment_reduce(): wanted {given} of the shape of data before axis {axis} and one dimension more, got "
             f"{list((lengths if offsets is None else offsets).shape)} for data of shape {list(data.shape)}"
         )
-    held = None if offsets is None else seen(offsets)
-    if held is not None and (np.diff(held) < 0).any():
-        raise RuntimeError(f"segment_reduce(): wanted offsets that do not decrease, got {held.tolist()}")
+    counts = None if offsets is None else seen(offsets)
+    if counts is not None and (np.diff(counts) < 0).any():
+        raise RuntimeError(f"segment_reduce(): wanted offsets that do not decrease, got {counts.tolist()}")
     if not unsafe and lengths is not None:
         _check_lengths(lengths, data.shape[axis])
     return _reduced(data, reduce, bounds, axis, initial)
@@ -45,11 +45,11 @@ def _bounds(lengths, axis: int):
 
 
 def _check_lengths(lengths, size: int) -> None:
-    held = seen(lengths)  # what is beyond the data's end is left out where nothing is, as with unsafe=True
-    if held is not None and held.size and (held.min() < 0 or (held.sum(-1) != size).any()):
+    counts = seen(lengths)  # what is beyond the data's end is left out where nothing is, as with unsafe=True
+    if counts is not None and counts.size and (counts.min() < 0 or (counts.sum(-1) != size).any()):
         raise RuntimeError(
             f"segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) ({size}) "
-            f"when !unsafe, and none to be negative; got {held.tolist()}"
+            f"when !unsafe, and none to be negative; got {counts.tolist()}"
         )
 
 

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..calls.selection import Selected, select
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
+from ..values.selected import Selected, select
 from .arrays import cast, highest, lowest
 from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.selection import Selected, select
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_selected, lookup
@@ -14,6 +13,7 @@ from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..translation import current
+from ..values.selected import Selected, select
 from .arrays import cast
 from .bounds import known_values
 from .selection import getitem as getitem_of_mask, setitem as setitem_of_mask
@@ -36,7 +36,7 @@ def _gives_places(function, of_places) -> None:
     rule: Any = lookup(function)
 
     def of_unknown(input, **kwargs):
-        if current().levels or input.ndim == 0:
+        if current().transformations or input.ndim == 0:
             raise TracedValueError(f"torch.{rule.name}")
         with current().inside():
             tensor = current().lift(input)

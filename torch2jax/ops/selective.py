@@ -15,7 +15,7 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveC
 from ..calls.dispatch import AtenMode
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.operators import OpOverload
-from ..tensors.held import Held
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -63,15 +63,15 @@ class Selection:
     def __call__(self, func, args: tuple, kwargs: dict, result) -> None:
         """Names what a rule gave for a function, if the policy keeps it."""
         tensors = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
-        fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.held.array)]
+        fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.physical.array)]
         if not fresh:
             return
         name = self._name_of(func, args, kwargs, result)
         if name is None:
             return
         for tensor in fresh:
-            (array, layout), storage = tensor.held, tensor._node.storage
-            storage.replace(Held(checkpoint_name(array, name), layout), storage.known, is_written=False)
+            (array, layout), storage = tensor.physical, tensor._node.storage
+            storage.replace(PhysicalArray(checkpoint_name(array, name), layout), storage.known, is_written=False)
 
     def _name_of(self, func, args: tuple, kwargs: dict, result) -> str | None:
         if isinstance(func, OpOverload):

@@ -8,8 +8,8 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim, canonicalize_dims
-from ..rules.formats import as_joined
 from ..rules.inplace import write_out
+from ..rules.memory_formats import as_joined
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag

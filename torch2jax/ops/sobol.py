@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ..calls.native import run_on_values
 from ..rules.registry import implements_tensors
 from ..translation import current
+from ..values.valueless import run_on_values
 
 
 def _runs_in_pytorch(function: Callable, written: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..rules.formats import like_input
+from ..rules.memory_formats import like_input
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical

@@ -7,9 +7,9 @@ import torch
 
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import StorageBase
+from ..patches import stands_in
 from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
-from ..seams import stands_in
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.memory import Memory
@@ -25,19 +25,19 @@ _addresses = itertools.count(1 << 48, 1 << 40)  # above those of the process, an
 _COPIES = "torch2jax"  # among what `copy.deepcopy` has copied
 
 
-class _Place(torch.UntypedStorage):
-    """What PyTorch can tell memory of other memory by: a storage without bytes, which lives as long as the memory."""
+class _StorageIdentity(torch.UntypedStorage):
+    """The identity of memory to PyTorch: a storage without bytes, which lives as long as the memory."""
 
     address: int
     array: object = None  # the memory at that address, if code has an array that stands for the tensor's
     of_tensors: "weakref.ref[TensorStorage] | None" = None  # as long as code holds it: asked again, it is the same
 
 
-def _place_of(memory: Memory) -> _Place:
+def _place_of(memory: Memory) -> _StorageIdentity:
     memory.expect_all()
     if memory.place is None:
-        memory.place = _Place(0)
-        lent = current().lent.place_of(memory)
+        memory.place = _StorageIdentity(0)
+        lent = current().numpy_views.place_of(memory)
         memory.place.address, memory.place.array = (next(_addresses), None) if lent is None else lent
     return memory.place
 

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.elements import known_element
-from ..calls.selection import select
 from ..errors import TracedValueError, user_level
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
@@ -27,6 +25,8 @@ from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..translation import current
+from ..values.elements import known_element
+from ..values.selected import select
 from .arrays import cast
 from .bounds import expect_within, known_values
 from .creation import filled
@@ -245,7 +245,7 @@ def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
 
 def _is_staged(*operands) -> bool:
     """Whether an operation on these is traced, so that its form matters more than the time to find it."""
-    return any(isinstance(x, Torchish) and is_traced(x.held.array) for x in operands)
+    return any(isinstance(x, Torchish) and is_traced(x.physical.array) for x in operands)
 
 
 def _prepare_read(input, indices):

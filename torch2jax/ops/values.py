@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..calls.follow import answered
-from ..calls.item import Item
-from ..calls.numbers import Number, is_unknown
+from ..branches.paths import answer
 from ..errors import TracedValueError
+from ..functional.vmap import of_all_examples
 from ..internals.guards import DisableTorchFunction
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -23,9 +22,10 @@ from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
-from ..transforms.paths import answer
-from ..transforms.vmap import of_all_examples
 from ..translation import current
+from ..values.both_answers import answered
+from ..values.item import Item
+from ..values.traced_numbers import Number, is_unknown
 from .storages import copy_of_memory, is_copied
 
 Tensor = torch.Tensor
@@ -161,7 +161,7 @@ def numpy(self, *, force=False):
 
 def lent_values(tensor, what: str) -> np.ndarray:
     """As `values`, in memory that is the tensor's for who writes to it."""
-    return current().lent.lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
+    return current().numpy_views.lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
 @implements_tensors(Tensor.__array__)

@@ -14,6 +14,7 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..functional.vmap import batch_of
 from ..internals.guards import DisableTorchFunction
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
@@ -31,11 +32,10 @@ from ..tensors.tensor import (
     make_view,
     strides_of_copy,
     wrap,
-    wrap_held,
+    wrap_physical,
 )
 from ..tensors.traced import is_at_once
 from ..tensors.view_kind import ViewKind, places
-from ..transforms.vmap import batch_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
@@ -328,8 +328,8 @@ def _expect_no_gaps(self: Torchish, size, stride, offset: int) -> None:
         return
     before, after = storage.dtype.itemsize, canonical(self.dtype).itemsize
     unit = min(before, after)
-    held = _units(places(storage.frame.shape, *storage.gaps), before // unit)
-    if not np.isin(_units(places(size, stride, offset), after // unit), held).all():
+    units = _units(places(storage.frame.shape, *storage.gaps), before // unit)
+    if not np.isin(_units(places(size, stride, offset), after // unit), units).all():
         raise RuntimeError(
             f"result = tensor.as_strided({list(size)}, {list(stride)}, {offset}) can access memory outside of the "
             f"tensor, of shape {list(self.shape)}, strides {list(self.stride())} and offset {self.storage_offset()}. "
@@ -589,8 +589,8 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 def clone(input, *, memory_format=torch.preserve_format):
     strides = strides_of_copy(input, memory_format)
     if isinstance(input.known, torch.Tensor) and input.history is None and current().is_lazy:
-        return wrap_held(input.lazy, input.dtype, input.known, strides, input._label)
-    array, layout = input.held
+        return wrap_physical(input.lazy, input.dtype, input.known, strides, input._label)
+    array, layout = input.physical
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
         array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)

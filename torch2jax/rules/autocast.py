@@ -21,10 +21,10 @@ from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from ..translation import current
 
-__all__ = ["Policy", "Treatment", "of_function", "of_operator", "region"]
+__all__ = ["CastPolicy", "Treatment", "of_function", "of_operator", "region"]
 
 
-class Policy(Enum):
+class CastPolicy(Enum):
     """What is done to the arguments of an operator."""
 
     LOWER = "lower_precision_fp"
@@ -67,7 +67,7 @@ _DEVICES = autocast_supported_devices()
 class Treatment(NamedTuple):
     """What becomes of an operator, or of a function that stands for one, in a region."""
 
-    policy: Policy | None = None
+    policy: CastPolicy | None = None
     device: str = "cpu"
     is_operator: bool = False
     """Whether what serves it is not in the region: else it is made of others that are."""
@@ -86,20 +86,20 @@ class Treatment(NamedTuple):
             return self._cast(args, kwargs)
 
     def _cast(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if self.policy is Policy.BANNED:
+        if self.policy is CastPolicy.BANNED:
             raise RuntimeError(
                 "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
                 "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which combine them with the sigmoid "
                 "before them and are safe to autocast."
             )
-        if self.policy is Policy.SUM_IN_FLOAT32:
+        if self.policy is CastPolicy.SUM_IN_FLOAT32:
             first = args[0] if args else next(iter(kwargs.values()), None)
             given = any(isinstance(x, torch.dtype) for x in (*args, *kwargs.values()))
             return args, kwargs if given or not _is_eligible(first) else {**kwargs, "dtype": torch.float32}
-        dtype = torch.float32 if self.policy is Policy.FLOAT32 else torch.get_autocast_dtype(self.device)
-        if self.policy is Policy.WIDEST:
+        dtype = torch.float32 if self.policy is CastPolicy.FLOAT32 else torch.get_autocast_dtype(self.device)
+        if self.policy is CastPolicy.WIDEST:
             dtype = _widest(dtype, (args, kwargs))
-        if self.policy is Policy.LOWER_BUT_STATE:
+        if self.policy is CastPolicy.LOWER_BUT_STATE:
             first, *others = args
             to_dtype = functools.partial(_cast, dtype=dtype)
             return (to_dtype(first), *(x if isinstance(x, torch.Tensor) else _mapped(to_dtype, x) for x in others)), {}
@@ -122,7 +122,7 @@ def of_function(function, rule: Any, device: str) -> Treatment:
 def _of_function(function, name: str, device: str) -> Treatment:
     policy = _policy(name, None, device)
     if name in _RECURRENT:
-        policy = Policy.LOWER_BUT_STATE if (name, device) == ("gru", "cpu") else Policy.LOWER
+        policy = CastPolicy.LOWER_BUT_STATE if (name, device) == ("gru", "cpu") else CastPolicy.LOWER
     if policy is not None:
         return Treatment(policy, device, is_operator=True)
     is_open = isinstance(function, types.FunctionType) or _is_composite(name, None) or not _overloads(name, None)
@@ -142,23 +142,23 @@ def of_operator(operator: OpOverload, device: str) -> Treatment:
     return Treatment(is_operator=not is_open, is_divided=name in _DIVIDED)
 
 
-def _policy(name: str, overload: str | None, device: str) -> Policy | None:
+def _policy(name: str, overload: str | None, device: str) -> CastPolicy | None:
     meant = _AS.get(name, name)
     key = _KEYS.get(device, "AutocastCUDA")
     if not _registers(meant, overload if meant == name else None, key):
         return None
     if device == "cpu" and meant in _FLOAT32_ON_CPU:
-        return Policy.FLOAT32
+        return CastPolicy.FLOAT32
     if meant == "binary_cross_entropy":
-        return Policy.BANNED
+        return CastPolicy.BANNED
     for names, policy in (
-        (_LOWER, Policy.LOWER),
-        (_SUM_IN_FLOAT32, Policy.SUM_IN_FLOAT32),
-        (_WIDEST, Policy.WIDEST),
+        (_LOWER, CastPolicy.LOWER),
+        (_SUM_IN_FLOAT32, CastPolicy.SUM_IN_FLOAT32),
+        (_WIDEST, CastPolicy.WIDEST),
     ):
         if meant in names:
             return policy
-    return Policy.FLOAT32
+    return CastPolicy.FLOAT32
 
 
 def _registers(name: str, overload: str | None, key: str) -> bool:
@@ -233,6 +233,6 @@ def _is_kept(tensor: Any) -> bool:
 
     Not within a trace of JAX's own, which it would outlive.
     """
-    if not torch.is_autocast_cache_enabled() or journal() is not None or current().levels:
+    if not torch.is_autocast_cache_enabled() or journal() is not None or current().transformations:
         return False
     return isinstance(tensor, Torchish) and tensor.dtype is torch.float32 and isinstance(tensor.history, Source)

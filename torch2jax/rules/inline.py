@@ -60,7 +60,7 @@ class _Partial(NamedTuple):
     keywords: _Sequence
 
 
-class _Call(NamedTuple):
+class _BodyCall(NamedTuple):
     """A body and all its arguments."""
 
     body: Callable | _Partial
@@ -105,9 +105,9 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     return known[key][0]
 
 
-def template(body: Callable, args, kwargs: dict, arrays: list) -> "_Call":
+def template(body: Callable, args, kwargs: dict, arrays: list) -> "_BodyCall":
     """A call but for its arrays, which are added to `arrays`."""
-    return _Call(
+    return _BodyCall(
         _template(body, arrays) if type(body) is functools.partial else body,
         tuple([_template(item, arrays) for item in args]),
         _template(kwargs, arrays) if kwargs else None,
@@ -135,7 +135,7 @@ def _without_history(arrays: list) -> list:
     call = current()
     if call is None or call.tape is None:
         return arrays
-    return [call.tape.lowered(array) for array in arrays]
+    return [call.tape.primal(array) for array in arrays]
 
 
 @functools.cache
@@ -170,7 +170,7 @@ def _fill(template, arrays) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _inlined(call: _Call, default_dtype: torch.dtype) -> "Inlined":
+def _inlined(call: _BodyCall, default_dtype: torch.dtype) -> "Inlined":
     del default_dtype  # part of the key: bodies may ask for it
     return Inlined(call)
 
@@ -191,7 +191,7 @@ def _are_few(steps: list | None) -> bool:
 class Inlined:
     """One call but for its arrays."""
 
-    def __init__(self, call: _Call):
+    def __init__(self, call: _BodyCall):
         self._call = call
         self._body: Any = call.body if call.takes_arrays else None
         self._calls = self._pastes = self._pasted_in = 0
@@ -201,7 +201,7 @@ class Inlined:
         self._is_short: bool | None = None  # not known yet
 
     @classmethod
-    def of(cls, call: _Call) -> "Inlined":
+    def of(cls, call: _BodyCall) -> "Inlined":
         """That of a call, or of an equal one.
 
         Raises:

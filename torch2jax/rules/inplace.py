@@ -12,14 +12,14 @@ from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchFunction
 from ..tensors.derivatives import with_derivatives_of, with_tangents_of, without_gradient
 from ..tensors.dtypes import canonical, type_name
-from ..tensors.held import Held, Lazy
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.known import defer
+from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish, resize
 from ..translation import current
-from .keywords import Names
+from .keywords import BodyParameters
 from .operands import lift
 from .pointwise import cast
 from .tags import Tag
@@ -73,7 +73,7 @@ def _is_mask(operands: tuple) -> bool:
     return len(indices) == 1 and isinstance(indices[0], torch.Tensor) and indices[0].dtype in (torch.bool, torch.uint8)
 
 
-def _accumulates(names: Names, args: tuple, kwargs: dict) -> bool:
+def _accumulates(names: BodyParameters, args: tuple, kwargs: dict) -> bool:
     """Whether a call wants to add to what it writes to."""
     place = names.places.index("accumulate") if "accumulate" in names.places else len(args)
     return bool(args[place] if place < len(args) else kwargs.get("accumulate", False))
@@ -189,45 +189,45 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             stacklevel=user_level(),
         )
     expect_in_its_mode(tensor)
-    held, known = _cast(value, tensor)
-    if isinstance(held, Lazy):
+    physical, known = _cast(value, tensor)
+    if isinstance(physical, LazyArray):
         if torch.is_grad_enabled():
             expect_writable(tensor, (value,))
-        tensor.write(held, known, in_place_of_itself=not torch.is_grad_enabled())
+        tensor.write(physical, known, in_place_of_itself=not torch.is_grad_enabled())
         return
-    array, layout = held.held
+    array, layout = physical.physical
     if not is_fwd_grad_enabled() and array.dtype.kind in "fcV":
-        array = with_tangents_of(tensor.held.arranged(layout), array)
+        array = with_tangents_of(tensor.physical.arranged(layout), array)
     dual = current().dual
     if dual is not None and dual.has_tangent(tensor) and not dual.has(array) and array.dtype.kind in "fcV":
         array, known = dual.with_zero_tangent(array), None
     if torch.is_grad_enabled():
         expect_writable(tensor, (value,))
-        tensor.write(Held(array, layout), known)
+        tensor.write(PhysicalArray(array, layout), known)
         tensor.descend((tensor, value), "CopySlices")
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
         written, known = array, None
-        array = with_derivatives_of(tensor.held.arranged(layout), array)
+        array = with_derivatives_of(tensor.physical.arranged(layout), array)
         if current().dual is not None:  # but those forwards follow
             array = with_tangents_of(written, current().without_tangents(array))
     elif value._node.storage.differentiable:
         array = without_gradient(array)
-    tensor.write(Held(array, layout), known, in_place_of_itself=True)
+    tensor.write(PhysicalArray(array, layout), known, in_place_of_itself=True)
     storage.differentiable = differentiable
 
 
-def _cast(value: Torchish, target: Torchish) -> tuple[Held | Lazy, Any]:
+def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray, Any]:
     """The values as `target` holds them, and what is known of these."""
     known, dtype = value.known, canonical(target.dtype)
     is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
     if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and current().is_lazy:
         return value.lazy, known
-    held = value.held
+    physical = value.physical
     if value.dtype != target.dtype and known is not None:
         known = defer(torch.Tensor.to, known, target.dtype)
-    return (held if held.dtype == dtype else Held(cast(held.array, dtype), held.layout)), known
+    return (physical if physical.dtype == dtype else PhysicalArray(cast(physical.array, dtype), physical.layout)), known
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:

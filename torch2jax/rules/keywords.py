@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
-__all__ = ["Names", "by_schema", "run_named"]
+__all__ = ["BodyParameters", "by_schema", "run_named"]
 
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
 
 
-class Names(NamedTuple):
+class BodyParameters(NamedTuple):
     """The parameters of a rule's body."""
 
     places: tuple[str, ...]
@@ -29,7 +29,7 @@ class Names(NamedTuple):
     """Whether it takes any more by keyword."""
 
     @classmethod
-    def of(cls, body: Callable, known: Iterable[str] = ()) -> "Names":
+    def of(cls, body: Callable, known: Iterable[str] = ()) -> "BodyParameters":
         """Those of a function, and others that the rule itself takes by keyword."""
         if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
             code = body.__code__
@@ -40,7 +40,7 @@ class Names(NamedTuple):
         return cls.of_parameters(list(inspect.signature(body).parameters.values()), known)
 
     @classmethod
-    def of_parameters(cls, parameters: list[inspect.Parameter], known: Iterable[str] = ()) -> "Names":
+    def of_parameters(cls, parameters: list[inspect.Parameter], known: Iterable[str] = ()) -> "BodyParameters":
         """As `of`, of the parameters of a function."""
         places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
         options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
@@ -48,7 +48,7 @@ class Names(NamedTuple):
         spreads, is_open = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
         return cls(places, options, frozenset((*places, *options, *known)), spreads, is_open)
 
-    def with_flag(self, name: str, place: int) -> "Names":
+    def with_flag(self, name: str, place: int) -> "BodyParameters":
         """With one more, at a place among all of them."""
         known = self.known | {name}
         if place > len(self.places):

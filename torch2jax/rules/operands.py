@@ -9,7 +9,7 @@ import torch
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
 from ..translation import current
-from .numpys import number_of
+from .numpy_arguments import number_of
 
 __all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
 
@@ -73,8 +73,8 @@ def knowns_of(value) -> Any:
     return _map(known, value)
 
 
-class _Unknown:
+class _NotKnown:
     pass
 
 
-UNKNOWN = _Unknown()
+UNKNOWN = _NotKnown()

@@ -15,13 +15,13 @@ import torch
 
 from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
-from ..tensors.held import Held
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, at_the_place_of, memory_order, wrap_new
 from .inline import AsksForValues, Inlined, run_inlined, template
 from .inplace import InPlace, WithFlag
-from .old_orders import is_in_old_order
-from .pointwise import Plan, in_layout
+from .legacy_signatures import is_in_old_order
+from .pointwise import PromotionPlan, in_layout
 from .rule import ArrayRule, OverloadedRule, Reflected, is_of_metadata, of_dtype
 
 __all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "plan_of", "resolved", "unplanned"]
@@ -59,7 +59,7 @@ class ArrayPlan:
     def __init__(
         self,
         rule: ArrayRule,
-        pointwise: Plan | None,
+        pointwise: PromotionPlan | None,
         inlined: Inlined,
         order: tuple[int, ...],
         dtype: Any,
@@ -101,7 +101,9 @@ class ArrayPlan:
         if dtype.is_floating_point or dtype.is_complex:
             tensor.descend(tensors, self.rule.name)
 
-    def held(self, args, kwargs, tensors: list, arrays: list, is_eager: bool, dtype: torch.dtype) -> Held | None:
+    def physical(
+        self, args, kwargs, tensors: list, arrays: list, is_eager: bool, dtype: torch.dtype
+    ) -> PhysicalArray | None:
         """What the rule gives, as it is held; None if that is no tensor of a dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
         if type(result) is not ArrayImpl or result.aval is not self._aval:
@@ -112,7 +114,7 @@ class ArrayPlan:
             if found is not dtype:
                 return None
             self._aval = aval if type(result) is ArrayImpl and result.aval is aval else None
-        return Held(result, self._layout)
+        return PhysicalArray(result, self._layout)
 
     def _computed(self, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         if self._check is not None:
@@ -154,7 +156,7 @@ class ArrayPlan:
         if type(result) is ArrayImpl and found is result:
             self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
             self._aval = aval  # the last, for other threads
-        tensor = wrap_new(Held(found, self._layout), shape, size, dtype, strides)
+        tensor = wrap_new(PhysicalArray(found, self._layout), shape, size, dtype, strides)
         if self.requires_grad and torch.is_grad_enabled():
             self._descend(tensor, dtype, tensors)
         return tensor
@@ -168,7 +170,7 @@ class _StridesByShape(dict):
 
 
 def _shape_of(array, layout: tuple[int, ...] | None) -> tuple[int, ...]:
-    return tuple(Held(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
+    return tuple(PhysicalArray(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
 
 
 def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPlan:

@@ -12,15 +12,15 @@ from jax import lax
 from ..internals.guards import DisableTorchDispatch
 from ..internals.promotion import compute_elementwise_output_strides
 from ..tensors.dtypes import canonical, default_dtype
-from ..tensors.scalars import held_number, wrapped
+from ..tensors.scalars import number_in_dtype, wrapped
 from ..translation import current
 from .promotion import Promotion, kind_of, promoted
 
-__all__ = ["Plan", "Pointwise", "cast", "in_layout", "planned", "strides_besides"]
+__all__ = ["Pointwise", "PromotionPlan", "cast", "in_layout", "planned", "strides_besides"]
 
 
-class Plan(NamedTuple):
-    """What the metadata of the operands decides."""
+class PromotionPlan(NamedTuple):
+    """What the metadata of the operands decides: dtypes, shapes and layouts of a pointwise operation."""
 
     compute: torch.dtype
     result: torch.dtype
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
         return all(x.ndim == 0 or x.shape == self.shape for x in operands)
 
 
-class _Metadata(NamedTuple):
+class _TensorMetadata(NamedTuple):
     """Those of a tensor."""
 
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class _Metadata(NamedTuple):
     layout: tuple[int, ...] | None
 
 
-def planned(kind: Promotion, unpromoted: int, operands) -> Plan:
+def planned(kind: Promotion, unpromoted: int, operands) -> PromotionPlan:
     """The plan for operands: tensors, Python numbers, and None for those that were not given.
 
     Args:
@@ -70,19 +70,19 @@ def _metadata_of(operand):
         if operand.ndim == 0:
             if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
                 return kind_of(operand)
-            return _Metadata(operand.dtype, operand.shape, None, None)
-        return _Metadata(operand.dtype, operand.shape, strides_besides(operand), operand.held.layout)  # pyright: ignore[reportAttributeAccessIssue]
+            return _TensorMetadata(operand.dtype, operand.shape, None, None)
+        return _TensorMetadata(operand.dtype, operand.shape, strides_besides(operand), operand.physical.layout)  # pyright: ignore[reportAttributeAccessIssue]
     return kind_of(operand)
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(kind: Promotion, unpromoted: int, operands: tuple, default: torch.dtype) -> Plan:
+def _planned(kind: Promotion, unpromoted: int, operands: tuple, default: torch.dtype) -> PromotionPlan:
     del default  # part of the key: the dtypes depend on it
-    kinds = [(x.dtype, not x.shape) if isinstance(x, _Metadata) else x for x in operands[unpromoted:]]
+    kinds = [(x.dtype, not x.shape) if isinstance(x, _TensorMetadata) else x for x in operands[unpromoted:]]
     compute, result = promoted(kind, tuple(x for x in kinds if x is not None))
-    tensors = [x for x in operands if isinstance(x, _Metadata)]
+    tensors = [x for x in operands if isinstance(x, _TensorMetadata)]
     shape = _common_shape([x.shape for x in tensors])
-    return Plan(compute, result, shape, _common_layout(tensors, shape), _common_strides(tensors, shape))
+    return PromotionPlan(compute, result, shape, _common_layout(tensors, shape), _common_strides(tensors, shape))
 
 
 def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         ) from None
 
 
-def _common_layout(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
+def _common_layout(tensors: list[_TensorMetadata], shape) -> tuple[int, ...] | None:
     """The layout in which all operands of the full shape are held, if there is one."""
     layouts = {tensor.layout for tensor in tensors if tensor.shape == shape}
     return layouts.pop() if len(layouts) == 1 else None
@@ -105,7 +105,7 @@ def _common_layout(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
 _WITH_OPERANDS = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
 
 
-def _common_strides(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
+def _common_strides(tensors: list[_TensorMetadata], shape) -> tuple[int, ...] | None:
     """The strides PyTorch gives a result: those of the operands where they agree; None if it is contiguous."""
     if 0 not in shape and all(tensor.strides is None for tensor in tensors):
         return None
@@ -121,7 +121,7 @@ def _common_strides(tensors: list[_Metadata], shape) -> tuple[int, ...] | None:
         return None if strides == plain else strides
 
 
-def _example(tensor: _Metadata) -> torch.Tensor:
+def _example(tensor: _TensorMetadata) -> torch.Tensor:
     example = torch.empty(tensor.shape, device="meta")
     return example if tensor.strides is None else example.as_strided(tensor.shape, tensor.strides)
 
@@ -136,7 +136,7 @@ def in_layout(operand, shape, layout):
     if layout is None:
         return operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     if operand.shape == shape:
-        return operand.held.array  # pyright: ignore[reportAttributeAccessIssue]
+        return operand.physical.array  # pyright: ignore[reportAttributeAccessIssue]
     array = operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     expanded = lax.expand_dims(array, range(len(shape) - array.ndim))
     return lax.transpose(expanded, layout)
@@ -180,7 +180,7 @@ def _operand(value, shape, dtype):
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return held_number(wrapped(value, dtype), canonical(dtype))
+        return number_in_dtype(wrapped(value, dtype), canonical(dtype))
     if dtype is not None:
         value = cast(value, canonical(dtype))
     if value.shape == shape or value.ndim == 0:

@@ -19,19 +19,19 @@ from ..errors import TracedValueError
 from ..internals.guards import DisableTorchFunction
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import Takes, canonical, expect, logical
-from ..tensors.held import Held
 from ..tensors.known import defer, defer_body, value_of_body
+from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import expect_fits
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..tensors.traced import is_traced
 from ..translation import current
 from .inline import call_inlined
 from .inplace import write_out
-from .keywords import Names
-from .numpys import number_of
+from .keywords import BodyParameters
+from .numpy_arguments import number_of
 from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
 from .options import RuleKeywords, RuleOptions
-from .pointwise import Plan, Pointwise, in_layout, planned
+from .pointwise import Pointwise, PromotionPlan, in_layout, planned
 from .promotion import Promotion
 from .tags import NO_TAGS, Tag
 
@@ -90,7 +90,7 @@ class TensorRule:
 
     def __init__(self, body: Callable, name: str, takes: Takes | None = None, tags: Iterable[Tag] = ()):
         self.body, self.name, self.takes, self.tags = body, name, takes, frozenset(tags)
-        self.names = Names.of(body)
+        self.names = BodyParameters.of(body)
 
     def __call__(self, args: tuple, kwargs: dict):
         if self.takes is not None:
@@ -114,7 +114,7 @@ class OverloadedRule:
 
     def __init__(self, choose: Callable[..., Any], find: Callable, name: str, tags: Iterable[Tag] = ()):
         self.choose, self.find, self.name, self.tags = choose, find, name, frozenset(tags)
-        self.names = Names.of(choose)
+        self.names = BodyParameters.of(choose)
 
     def __call__(self, args: tuple, kwargs: dict):
         chosen = self.choose(*args, **kwargs)
@@ -126,7 +126,7 @@ class MetadataRule:
 
     elementwise = False
     is_pure = False
-    names = Names(("input",), (), frozenset(("input",)))
+    names = BodyParameters(("input",), (), frozenset(("input",)))
     tags = NO_TAGS
 
     def __init__(self, function: Callable, name: str):
@@ -162,7 +162,7 @@ class ArrayRule:
         self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
         parameters = list(inspect.signature(body).parameters.values())[1 if self.random else 0 :]
         self.parameters = {p.name for p in parameters}
-        self.names = Names.of_parameters(parameters, known=("out", *_PLACEMENT))
+        self.names = BodyParameters.of_parameters(parameters, known=("out", *_PLACEMENT))
         operands = self.names.places if self.elementwise else ()
         keeps = len(operands) == 1 and self.promote in _KEEPING and self.dtype is None
         self.exact_out = options.exact_out or keeps
@@ -267,7 +267,7 @@ class ArrayRule:
             key = current().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
-        if self.concrete and any(is_traced(tensor.held.array) for tensor in tensors):
+        if self.concrete and any(is_traced(tensor.physical.array) for tensor in tensors):
             if self.of_unknown is not None and is_result:
                 return self.of_unknown(*args, **kwargs)
             raise TracedValueError(f"torch.{self.name}")
@@ -287,7 +287,7 @@ class ArrayRule:
         """
         if layout is None:
             return arrays_of(args, tensors), arrays_of(kwargs, tensors)
-        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].held.arranged(layout))
+        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].physical.arranged(layout))
         arrays = (first, *arrays_of(args[1:], tensors))
         return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
 
@@ -323,7 +323,7 @@ class ArrayRule:
         result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
         return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
 
-    def planned(self, args, kwargs) -> tuple[Plan, Pointwise, list, dict, list[Torchish]]:
+    def planned(self, args, kwargs) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
         """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
 
         Raises:
@@ -349,7 +349,7 @@ class ArrayRule:
             operands[0] = lift(torch.tensor(operands[0]))
         return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
-    def _pointwise(self, operands, kwargs) -> tuple[Plan, Pointwise]:
+    def _pointwise(self, operands, kwargs) -> tuple[PromotionPlan, Pointwise]:
         """The plan for operands, and the body for what it makes of these."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
@@ -421,7 +421,7 @@ def as_result(
     if layout is not None and array.ndim != len(layout):
         layout = None
     if callable(strides):
-        strides = strides(Held(array, layout).shape)
+        strides = strides(PhysicalArray(array, layout).shape)
     tensor = wrap(array, dtype, known, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False

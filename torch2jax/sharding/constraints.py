@@ -8,16 +8,16 @@ import torch
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..calls.module import copy_structure
-from ..calls.states import named_tensors
+from ..modules.skeleton import copy_structure
+from ..modules.states import named_tensors
 from ..rules.rule import InnerRule
-from ..tensors.held import Held
+from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..translation import current
 from .meshes import Axes, expect_axes, names_of, resolve, size_of
-from .plans import Plan
+from .plans import ShardingPlan
 from .styles import EXPERTS, TENSOR, Layout, Style
 
 __all__ = ["constrained"]
@@ -54,7 +54,7 @@ def constrained(
     mesh = resolve(mesh)
     expect_axes(mesh, data=data, tensor=tensor)
     axes, batch = names_of(tensor), names_of(data)
-    styles = Plan(module, plan, {TENSOR: bool(axes), EXPERTS: False}).styles
+    styles = ShardingPlan(module, plan, {TENSOR: bool(axes), EXPERTS: False}).styles
     copied = copy_structure(module, {id(x): x for x in named_tensors(module).values()})
     layer = functools.partial(_Layer, mesh, batch, axes)
     for path, part in copied.named_modules():
@@ -126,16 +126,18 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
         return tensor
     around = jax.sharding.get_abstract_mesh()
     before = vars(tensor).get(_TOLD)
-    if before is not None and before[0] is tensor.held.array and before[1] == spec:  # as what three projections take
+    if (
+        before is not None and before[0] is tensor.physical.array and before[1] == spec
+    ):  # as what three projections take
         return tensor
     mesh = mesh if around.empty else around
     call: Any = current()
-    if call.tape is not None or call.dual is not None or call.levels or not isinstance(tensor._node, Storage):
+    if call.tape is not None or call.dual is not None or call.transformations or not isinstance(tensor._node, Storage):
         return _CONSTRAIN((tensor,), {"mesh": mesh, "spec": spec})
     array = _constrain(tensor.read(), mesh, spec)
     if array is tensor.read():
         return tensor
-    tensor.write(Held(array, None), in_place_of_itself=True)
+    tensor.write(PhysicalArray(array, None), in_place_of_itself=True)
     vars(tensor)[_TOLD] = (array, spec)
     return tensor
 

@@ -11,10 +11,10 @@ import torch
 from ..errors import user_level
 from .styles import EXPERTS, TENSOR, Style, style_of
 
-__all__ = ["Plan"]
+__all__ = ["ShardingPlan"]
 
 
-class Plan:
+class ShardingPlan:
     """The styles of a module's parts.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from .meshes import Axes, expect_axes, names_of, resolve, size_of
-from .plans import Plan
+from .plans import ShardingPlan
 from .styles import EXPERTS, TENSOR
 
 __all__ = ["specs"]
@@ -45,7 +45,7 @@ def specs(
     expect_axes(mesh, tensor=tensor, fsdp=fsdp)
     expect_axes(mesh, experts=experts)
     axes, over = {TENSOR: names_of(tensor), EXPERTS: names_of(experts)}, names_of(fsdp)
-    styles = Plan(module, plan, {kind: bool(names) for kind, names in axes.items()})
+    styles = ShardingPlan(module, plan, {kind: bool(names) for kind, names in axes.items()})
     parts = dict(module.named_modules())
     found: dict[int, PartitionSpec] = {}
     state = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
-__all__ = ["Codec", "attributes_of", "codec_of", "open_up", "slots_of"]
+__all__ = ["ContainerCodec", "attributes_of", "codec_of", "open_up", "slots_of"]
 
 _TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
 _NAMES = "_torch2jax_children"
@@ -24,7 +24,7 @@ _OPEN: set[str] = set()
 """The modules whose objects are containers also while they hold no tensors, as caches that are empty do."""
 
 
-class Codec(NamedTuple):
+class ContainerCodec(NamedTuple):
     """How objects of a class are taken apart and put together."""
 
     flatten: Callable[[Any], tuple[tuple, Any]]
@@ -35,16 +35,16 @@ class Codec(NamedTuple):
     """What leads to each of the children, given the rest and them."""
 
 
-def codec_of(node) -> Codec | None:
+def codec_of(node) -> ContainerCodec | None:
     """How to take objects of the class of `node` apart; None if it is no container."""
     cls = type(node)
     if isinstance(node, (*_TENSORS, torch.nn.Module, torch.Size, type)):
         return None
     if not jax.tree_util.all_leaves([node]):
-        return Codec(_flatten_for_jax, lambda treedef, children: treedef.unflatten(children), _by_index)
+        return ContainerCodec(_flatten_for_jax, lambda treedef, children: treedef.unflatten(children), _by_index)
     if isinstance(node, (tuple, list)):
-        return Codec(lambda node: (tuple(node), None), lambda _, children: cls(tuple(children)), _by_index)
-    return _object_codec(cls) if isinstance(node, dict) or _is_held(node, set()) else None
+        return ContainerCodec(lambda node: (tuple(node), None), lambda _, children: cls(tuple(children)), _by_index)
+    return _object_codec(cls) if isinstance(node, dict) or _holds_tensors(node, set()) else None
 
 
 def open_up(node) -> None:
@@ -70,7 +70,7 @@ def _by_index(_, children: Sequence) -> Iterable:
     return map(SequenceKey, range(len(children)))
 
 
-def _object_codec(cls: Any) -> Codec:
+def _object_codec(cls: Any) -> ContainerCodec:
     kind: Any = next((base for base in (OrderedDict, dict) if issubclass(cls, base)), object)
     of_slots: set[str] = set()  # what objects that have no room for it remember together
 
@@ -78,18 +78,18 @@ def _object_codec(cls: Any) -> Codec:
         items: dict = dict(kind.items(node)) if kind is not object else {}
         attributes = {name: value for name, value in attributes_of(node).items() if name not in items}
         remembered = attributes.pop(_NAMES, of_slots)
-        held = {name: x for name, x in attributes.items() if name in remembered or _is_held(x, set())}
-        static = {name: _copied(value) for name, value in attributes.items() if name not in held}
-        return (*items.values(), *held.values()), _Rest(tuple(items), tuple(held), static)
+        children_by_name = {name: x for name, x in attributes.items() if name in remembered or _holds_tensors(x, set())}
+        static = {name: _copied(value) for name, value in attributes.items() if name not in children_by_name}
+        return (*items.values(), *children_by_name.values()), _Rest(tuple(items), tuple(children_by_name), static)
 
     def unflatten(rest, children):
         node, children = kind.__new__(cls), tuple(children)
         items = dict(zip(rest.items, children, strict=False))
         for name, child in items.items():
             kind.__setitem__(node, name, child)
-        held = dict(zip(rest.names, children[len(items) :], strict=True))
+        children_by_name = dict(zip(rest.names, children[len(items) :], strict=True))
         shown = items if dataclasses.is_dataclass(cls) else {}  # as attributes too
-        for name, value in {**_copied(rest.static), **shown, **held}.items():
+        for name, value in {**_copied(rest.static), **shown, **children_by_name}.items():
             object.__setattr__(node, name, value)
         if hasattr(node, "__dict__"):
             object.__setattr__(node, _NAMES, rest.names)
@@ -97,13 +97,13 @@ def _object_codec(cls: Any) -> Codec:
             of_slots.update(rest.names)
         return node
 
-    return Codec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
+    return ContainerCodec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
 
 
 def attributes_of(node) -> dict[str, Any]:
     """The attributes of an object, in its slots and in its dictionary."""
-    held = {name: getattr(node, name) for name in slots_of(type(node)) if hasattr(node, name)}
-    return {**held, **getattr(node, "__dict__", {})}
+    children_by_name = {name: getattr(node, name) for name in slots_of(type(node)) if hasattr(node, name)}
+    return {**children_by_name, **getattr(node, "__dict__", {})}
 
 
 @functools.cache
@@ -155,7 +155,7 @@ def _are_equal(one, other) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-def _is_held(node, seen: set[int]) -> bool:
+def _holds_tensors(node, seen: set[int]) -> bool:
     """Whether something is or holds a tensor, or is a container all the same."""
     if isinstance(node, _TENSORS):
         return True
@@ -163,11 +163,11 @@ def _is_held(node, seen: set[int]) -> bool:
         return False
     seen.add(id(node))
     if isinstance(node, dict):
-        return any(_is_held(item, seen) for item in node.values())
+        return any(_holds_tensors(item, seen) for item in node.values())
     if isinstance(node, (list, tuple, set, frozenset)):
-        return any(_is_held(item, seen) for item in node)
+        return any(_holds_tensors(item, seen) for item in node)
     if callable(node):
         return False
     if type(node).__module__ in _OPEN and _is_plain(node):
         return True
-    return any(_is_held(item, seen) for item in attributes_of(node).values())
+    return any(_holds_tensors(item, seen) for item in attributes_of(node).values())

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class NeedsTape(Abandoned):
-    """The code asks for what has not been recorded. See `transforms.tape`.
+    """The code asks for what has not been recorded. See `autograd.tape`.
 
     Args:
         depth: how many derivatives of derivatives it asks for.
@@ -111,9 +111,9 @@ class Node(graph.Node):
         self._number = next(_numbers)
         self.inputs = tuple(inputs)
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
-        self.end: Any = None  # what the operation gave, to a tape; see `transforms.tape.End`
+        self.end: Any = None  # what the operation gave, to a tape; see `autograd.tape.End`
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
-        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
+        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `autograd.tape.Hooked`
         self.refusal: str | None = None  # the error that its backward is
         self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
         self._metadata = self._prehooks = self._posthooks = None
@@ -206,7 +206,7 @@ class Node(graph.Node):
             NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
         """
         current().attempt.expect_hook(hook)
-        places = [x.places[0] for x in self.operands or [] if x is not None and x.places]
+        places = [x.variables[0] for x in self.operands or [] if x is not None and x.variables]
         if self.operands is None or len(set(places)) < len(places):
             raise NotImplementedError(
                 f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view "
@@ -242,13 +242,13 @@ class Source(Node):
         is_given: see `Node.is_given`.
     """
 
-    __slots__ = ("_accumulated", "_variable", "is_given", "places")
+    __slots__ = ("_accumulated", "_variable", "is_given", "variables")
 
     def __init__(self, variable, is_given: bool = False):
         super().__init__("AccumulateGrad")
         self._variable = weakref.ref(variable)  # which has this
         self.is_given = is_given
-        self.places: tuple = ()  # those of its array on a tape, one for each level
+        self.variables: tuple = ()  # those of its array on a tape, one for each level
         self._accumulated = None
 
     accumulated = _on_demand("_accumulated", OrderedDict)

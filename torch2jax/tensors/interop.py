@@ -8,7 +8,7 @@ import torch
 
 from ..errors import SparseLayoutError
 from .dtypes import canonical, dtype_j2t, dtype_t2j
-from .scalars import held_values
+from .scalars import values_in_dtype
 from .traced import evaluating
 
 __all__ = [
@@ -42,16 +42,16 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     """
     tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
-    is_held = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
-    if is_held and not tensor.is_cpu:
+    is_in_dtype = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
+    if is_in_dtype and not tensor.is_cpu:
         return jax.dlpack.from_dlpack(tensor.clone() if copy else tensor if is_dense(tensor) else tensor.contiguous())
-    if tensor.is_cpu and (copy or not is_held or not tensor.is_contiguous()):
+    if tensor.is_cpu and (copy or not is_in_dtype or not tensor.is_contiguous()):
         # PyTorch's own copy: it is there before JAX looks, and PyTorch can no longer resize what numpy has.
         tensor = tensor.clone(memory_format=torch.contiguous_format)
     # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
     # twice, since what it gives is committed where any argument is.
     with evaluating():  # a value, also while JAX traces
-        return jax.device_put(held_values(to_numpy(tensor), wanted), may_alias=True)
+        return jax.device_put(values_in_dtype(to_numpy(tensor), wanted), may_alias=True)
 
 
 def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:

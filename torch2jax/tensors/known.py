@@ -17,16 +17,16 @@ import torch
 from ..internals.guards import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
 from ..translation import current
 from .dtypes import canonical
-from .held import Held, Lazy
 from .interop import array_to_tensor, to_numpy, values_of
-from .scalars import held_values
+from .physical import LazyArray, PhysicalArray
+from .scalars import values_in_dtype
 from .traced import evaluating
 
 __all__ = [
     "Deferred",
-    "Frame",
-    "Made",
-    "Place",
+    "DenseLayout",
+    "Geometry",
+    "LazyConstant",
     "are_for_all_sizes",
     "defer",
     "defer_body",
@@ -164,20 +164,20 @@ def evaluate(known) -> jax.Array:
             with evaluating():
                 return _taken(np.asarray(found.item(), canonical(found.dtype)))  # in a quarter of the time
         with evaluating():
-            return jax.device_put(held_values(to_numpy(values_of(found)), canonical(found.dtype)), may_alias=True)
+            return jax.device_put(values_in_dtype(to_numpy(values_of(found)), canonical(found.dtype)), may_alias=True)
 
 
 _taken = jax.jit(lambda number: number)
 
 
-class Made(Lazy):
-    """What holds a value that PyTorch has made, and that the graph gets as it is, once it asks."""
+class LazyConstant(LazyArray):
+    """A lazy array that enters the graph as a constant: a value that PyTorch has computed."""
 
     __slots__ = ("_made",)
     depth, source = 1, None
 
     def __init__(self, made: torch.Tensor):
-        self._made, self._held = made, None
+        self._made, self._physical = made, None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -192,14 +192,14 @@ class Made(Lazy):
         return self._made.numel()
 
     @property
-    def held(self) -> Held:
-        if self._held is None:
+    def physical(self) -> PhysicalArray:
+        if self._physical is None:
             with current().outside():
-                self._held = self._emitted()
-        return self._held
+                self._physical = self._emitted()
+        return self._physical
 
-    def _emitted(self) -> Held:
-        return Held(evaluate(self._made), None)
+    def _emitted(self) -> PhysicalArray:
+        return PhysicalArray(evaluate(self._made), None)
 
 
 def value_of_body(body: Callable, *args, **kwargs) -> Any:
@@ -217,16 +217,16 @@ def _as_array(value) -> Any:
 # A value in memory: PyTorch's geometry says which elements a tensor has.
 
 
-class Frame(NamedTuple):
-    """How a storage's values are in memory: without gaps."""
+class DenseLayout(NamedTuple):
+    """The shape of a storage, and the order of its dimensions in memory, which has no gaps."""
 
     shape: tuple[int, ...]
     order: tuple[int, ...] | None
     """The dimensions from the outermost to the innermost, None if in order."""
 
 
-class Place(NamedTuple):
-    """Which part of memory a tensor has, in elements of its dtype, and how it takes them."""
+class Geometry(NamedTuple):
+    """Which elements of memory a tensor has: its shape, strides and offset, in elements of its dtype."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -236,12 +236,12 @@ class Place(NamedTuple):
     bits: frozenset[str] = frozenset()
     """``"conj"`` and ``"neg"`` where the values in memory are conjugate or negative."""
 
-    def read(self, values: torch.Tensor, frame: Frame) -> torch.Tensor:
+    def read(self, values: torch.Tensor, frame: DenseLayout) -> torch.Tensor:
         """The tensor's values, of those that its memory has."""
         found = self._within(_memory(values, frame))
         return found if self.dtype is None or found.dtype == self.dtype else found.to(self.dtype)
 
-    def write(self, values: torch.Tensor | None, frame: Frame, written: torch.Tensor) -> torch.Tensor:
+    def write(self, values: torch.Tensor | None, frame: DenseLayout, written: torch.Tensor) -> torch.Tensor:
         """What the memory has after a write to the tensor; None for what it had, where all is written."""
         for dim, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             if size > 1 and stride == 0:  # one element, to which one number is written
@@ -267,7 +267,7 @@ class Place(NamedTuple):
         return torch._neg_view(found) if "neg" in self.bits else found
 
 
-def _memory(values: torch.Tensor, frame: Frame) -> torch.Tensor:
+def _memory(values: torch.Tensor, frame: DenseLayout) -> torch.Tensor:
     """The elements in PyTorch's order, without gaps."""
     if frame.order is None and values.is_contiguous() and not values.is_conj() and not values.is_neg():
         return values

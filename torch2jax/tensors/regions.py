@@ -35,14 +35,14 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
         RuntimeError: the region is not within the memory.
     """
     storage = node.storage
-    held, flat = storage.dtype, storage.flat
-    size = storage.memory.size * held.itemsize // dtype.itemsize
+    physical, flat = storage.dtype, storage.flat
+    size = storage.memory.size * physical.itemsize // dtype.itemsize
     _check_bounds(shape, strides, offset, size, dtype.itemsize)
-    if held != dtype:
-        count = size * dtype.itemsize // held.itemsize
+    if physical != dtype:
+        count = size * dtype.itemsize // physical.itemsize
         if count < storage.memory.size:  # the last bytes are less than one more element
             flat = View(flat, _block((count,), 0, storage.memory.size))
-        flat = View(flat, _bitcasting(held, (count,), dtype, (size,)))
+        flat = View(flat, _bitcasting(physical, (count,), dtype, (size,)))
     found = View(flat, _region(tuple(shape), tuple(strides), offset, size))
     for bit, kind in (("conj", CONJUGATE), ("neg", NEGATIVE)):
         if bit in node.bits:

@@ -8,7 +8,7 @@ import torch
 
 from .dtypes import cpp_name
 
-__all__ = ["expect_fits", "expect_integer", "held_number", "held_values", "wrapped"]
+__all__ = ["expect_fits", "expect_integer", "number_in_dtype", "values_in_dtype", "wrapped"]
 
 
 def expect_integer(value: int) -> None:
@@ -65,14 +65,14 @@ def wrapped(value, dtype: torch.dtype):
     return value
 
 
-def held_values(array: np.ndarray, array_dtype) -> np.ndarray:
-    """An array as one of a dtype holds it, of integers as `held_number` does."""
+def values_in_dtype(array: np.ndarray, array_dtype) -> np.ndarray:
+    """An array as one of a dtype holds it, of integers as `number_in_dtype` does."""
     if array.dtype == np.int64 and array_dtype == np.int32:
         array = np.minimum(np.maximum(array, -(2**31)), 2**31 - 1)  # as np.clip, in half the time
     return array.astype(array_dtype, copy=False)
 
 
-def held_number(value, array_dtype) -> np.ndarray:
+def number_in_dtype(value, array_dtype) -> np.ndarray:
     """A Python number as an array of a dtype holds it.
 
     With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the

@@ -17,11 +17,22 @@ from jax import lax
 from ..translation import current
 from .derivatives import with_derivatives_of
 from .dtypes import canonical
-from .held import Held, Lazy
 from .history import Node
 from .journal import Journaled, expect_contained, journal
-from .known import Deferred, Frame, Made, Place, defer, defer_body, evaluate, in_pytorch, is_small, value_of_body
+from .known import (
+    Deferred,
+    DenseLayout,
+    Geometry,
+    LazyConstant,
+    defer,
+    defer_body,
+    evaluate,
+    in_pytorch,
+    is_small,
+    value_of_body,
+)
 from .memory import Memory
+from .physical import LazyArray, PhysicalArray
 from .traced import is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
@@ -34,8 +45,19 @@ class Storage(Journaled):
     A detached tensor has the values of the tensor it came from, but derivatives of its own. So the two read different
     storages of one `Memory`; what is written to one, the other follows in value alone.
 
+    Invariants, between any two calls of its methods:
+
+    - `_physical` is the values. While it is a `LazyArray`, the graph does not have them.
+    - `_array` is the same array in the tensor's own order of dimensions, or None until somebody reads it.
+    - `_version` is that of the memory, unless another storage of the memory was written since: `_settle`, with which
+      each read and write begins, then takes over the values of `memory.latest`.
+    - `_larger` is a view of another storage once the memory has grown: all reads and writes go there from then on.
+    - `_known` is None if a traced input decides the values; else it has them for PyTorch and Python.
+    - `differentiable` is False only where no derivative can lead through the values; `history` is None unless they
+      require grad.
+
     Args:
-        held: the values, in the shape of the tensor that the storage was made for.
+        physical: the values, in the shape of the tensor that the storage was made for.
         known: the values as PyTorch and Python may have them, if no traced input decides them; see `known`.
         order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
         memory: the memory that this is one more storage of; by default a new one.
@@ -43,10 +65,10 @@ class Storage(Journaled):
     """
 
     __slots__ = (
-        *("_array", "_flat", "_held", "_known", "_larger", "_version"),
+        *("_array", "_flat", "_physical", "_known", "_larger", "_version"),
         *("differentiable", "gaps", "history", "is_data", "memory", "order"),
     )
-    changing = ("_array", "_flat", "_held", "_known", "_larger", "_version", "differentiable", "history")
+    changing = ("_array", "_flat", "_physical", "_known", "_larger", "_version", "differentiable", "history")
 
     overlaps = is_chosen = False
     covers = True
@@ -54,7 +76,7 @@ class Storage(Journaled):
 
     def __init__(
         self,
-        held: Held | Lazy,
+        physical: PhysicalArray | LazyArray,
         known=None,
         order: tuple[int, ...] | None = None,
         memory: Memory | None = None,
@@ -64,12 +86,12 @@ class Storage(Journaled):
         self.gaps = gaps
         self.is_data = False  # whether it is that of `Tensor.data`
         self.history: Node | None = None  # how the values came about, if they require grad
-        self._hold(held, known, touches=False)
+        self._set_physical(physical, known, touches=False)
         self.order = order
         self._flat: weakref.ref[View] | None = None
         self._larger: View | None = None  # where the values are, once the memory has grown
         if memory is None:
-            memory = Memory(held.size if gaps is None else gaps.reach(held.shape))
+            memory = Memory(physical.size if gaps is None else gaps.reach(physical.shape))
         else:
             memory.is_shared = True
         self.memory = memory
@@ -77,31 +99,31 @@ class Storage(Journaled):
         self.differentiable = self._may_differ()  # whether the values may have a derivative
 
     @classmethod
-    def waiting(cls, held: Lazy, known, order: tuple[int, ...] | None = None) -> "Storage":
+    def waiting(cls, physical: LazyArray, known, order: tuple[int, ...] | None = None) -> "Storage":
         """New memory of a known value that the graph may never ask for, made in a third of the time."""
         storage = cls.__new__(cls)
         storage._begin()
-        storage._held, storage._known, storage.order = held, known, order
-        storage.memory, storage._version = Memory(held.size), 0
+        storage._physical, storage._known, storage.order = physical, known, order
+        storage.memory, storage._version = Memory(physical.size), 0
         storage._array = storage._flat = storage._larger = storage.gaps = storage.history = None
         storage.is_data = storage.differentiable = False
         return storage
 
     @classmethod
-    def computed(cls, held: Held, size: int, order: tuple[int, ...] | None) -> "Storage":
+    def computed(cls, physical: PhysicalArray, size: int, order: tuple[int, ...] | None) -> "Storage":
         """New memory of what an operator has given while no tape is kept, made in half of the time."""
-        array, layout = held
+        array, layout = physical
         storage = cls.__new__(cls)
         storage._begin()
         is_unknown = is_traced(array)
         if is_unknown:  # perhaps by a transformation that it does not depend on
             lowered = array.full_lower()
             if lowered is not array:
-                array, held, is_unknown = lowered, Held(lowered, layout), is_traced(lowered)
-        storage._held, storage.order, storage._known = held, order, None
+                array, physical, is_unknown = lowered, PhysicalArray(lowered, layout), is_traced(lowered)
+        storage._physical, storage.order, storage._known = physical, order, None
         storage._array = array if layout is None else None
         if not is_unknown:
-            storage._known = storage._array = held.arranged(None)
+            storage._known = storage._array = physical.arranged(None)
         storage.memory, storage._version = Memory(size), 0
         storage._flat = storage._larger = storage.gaps = storage.history = None
         storage.is_data = False
@@ -113,9 +135,9 @@ class Storage(Journaled):
         """As `computed`, of an array that JAX does not trace."""
         storage = cls.__new__(cls)
         storage._begin()
-        storage._held, storage.order = Held(array, layout), order
+        storage._physical, storage.order = PhysicalArray(array, layout), order
         storage._array = array if layout is None else None
-        storage._known = array if layout is None else Held(array, layout).arranged(None)
+        storage._known = array if layout is None else PhysicalArray(array, layout).arranged(None)
         storage.memory, storage._version = Memory(size), 0
         storage._flat = storage._larger = storage.gaps = storage.history = None
         storage.is_data = storage.differentiable = False
@@ -126,24 +148,24 @@ class Storage(Journaled):
         return self
 
     @property
-    def held(self) -> Held:
+    def physical(self) -> PhysicalArray:
         self._settle()
         if self._larger is not None:
-            return self._larger.held
-        held = self._held
-        if isinstance(held, Lazy):
-            held = held.held
+            return self._larger.physical
+        physical = self._physical
+        if isinstance(physical, LazyArray):
+            physical = physical.physical
             self._touch()
-            self._held = held
-            if held.layout is None:
-                self._array = held.array
-        return held
+            self._physical = physical
+            if physical.layout is None:
+                self._array = physical.array
+        return physical
 
-    def lazy(self, shape, dtype) -> Held | Lazy:
+    def lazy(self, shape, dtype) -> PhysicalArray | LazyArray:
         """The values as they are, though the graph may not have them yet."""
         del shape, dtype
         self._settle()
-        return self.held if self._larger is not None else self._held
+        return self.physical if self._larger is not None else self._physical
 
     @property
     def known(self):
@@ -159,24 +181,24 @@ class Storage(Journaled):
         return self if self._larger is None else self._larger.storage.root
 
     @property
-    def frame(self) -> Frame:
-        return Frame(tuple(self._held.shape), self.order)
+    def frame(self) -> DenseLayout:
+        return DenseLayout(tuple(self._physical.shape), self.order)
 
     @property
     def layout(self) -> tuple[int, ...] | None:
-        return self.held.layout
+        return self.physical.layout
 
     def read(self) -> Any:
         self._settle()
         if self._larger is not None:
             return self._larger.read()
         if self._array is None:
-            held = self.held
+            physical = self.physical
             self._touch()
-            self._array = held.arranged(None)
+            self._array = physical.arranged(None)
         return self._array
 
-    def write(self, held: Held | Lazy, known, *, in_place_of_itself: bool = False) -> None:
+    def write(self, physical: PhysicalArray | LazyArray, known, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values.
 
         Args:
@@ -185,22 +207,22 @@ class Storage(Journaled):
         """
         self._settle()
         if self._larger is not None:
-            self._larger.write(held.held, known)
+            self._larger.write(physical.physical, known)
         else:
-            self._hold(held, known, is_new=not in_place_of_itself)
+            self._set_physical(physical, known, is_new=not in_place_of_itself)
             self.differentiable = self.differentiable or self._may_differ()
             self._publish()
 
-    def receive(self, held: Held) -> None:
+    def receive(self, physical: PhysicalArray) -> None:
         """Replaces the values by computed ones, where JAX traces nothing, and no tape and no journal is kept."""
         memory = self.memory
         is_plain = self._larger is None and not memory.is_shared and not memory.followers
         if not is_plain or self._version != memory.version:
-            self.write(held, None)
+            self.write(physical, None)
             return
-        array, layout = held
-        self._held = held
-        self._array = self._known = array if layout is None else held.arranged(None)
+        array, layout = physical
+        self._physical = physical
+        self._array = self._known = array if layout is None else physical.arranged(None)
         memory.version = self._version = self._version + 1
         memory.seen += not self.is_data
 
@@ -209,7 +231,7 @@ class Storage(Journaled):
         """Whether the memory is larger than it was."""
         return self._larger is not None or self.memory.size > self._reach
 
-    def known_after(self, written, place: "Place"):
+    def known_after(self, written, place: "Geometry"):
         """What is known of all memory after these values, the storage's own, are replaced by known ones."""
         del place
         self._settle()
@@ -218,13 +240,13 @@ class Storage(Journaled):
             return written
         return None if larger.place is None else larger.known_after(written, larger.place)
 
-    def replace(self, held: Held, known, *, is_written: bool) -> None:
+    def replace(self, physical: PhysicalArray, known, *, is_written: bool) -> None:
         """Holds the same values as they are outside the trace that has ended.
 
         Args:
             is_written: they were written to memory that is older than that trace.
         """
-        self._hold(held, known)
+        self._set_physical(physical, known)
         if is_written:
             self._publish()
 
@@ -239,21 +261,21 @@ class Storage(Journaled):
 
     def empty(self) -> None:
         """Keeps the kind of array alone, until `replace`: a trace ends, and JAX may look for what is left of it."""
-        array, layout = self.held
-        self._array, self._held = None, Held(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
+        array, layout = self.physical
+        self._array, self._physical = None, PhysicalArray(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
 
     def lose(self) -> None:
         """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
         if self._known is None:
-            self._array, self._held, self._version = None, Held(None, None), -1
+            self._array, self._physical, self._version = None, PhysicalArray(None, None), -1
         else:
             self._array = evaluate(self._known)
-            self._held = Held(self._array, None)
+            self._physical = PhysicalArray(self._array, None)
 
     @property
     def is_lost(self) -> bool:
         """Whether its values have been given up."""
-        return isinstance(self._held, Held) and self._held.array is None
+        return isinstance(self._physical, PhysicalArray) and self._physical.array is None
 
     @property
     def is_outgrown(self) -> bool:
@@ -269,21 +291,21 @@ class Storage(Journaled):
         self._settle()
         if self._larger is not None:
             return self._larger.detached(stop)
-        held = self._held
+        physical = self._physical
         if self.differentiable:
-            held = Held(stop(self.held.array), self.held.layout)
-        twin = Storage(held, self._known, self.order, self.memory, self.gaps)
+            physical = PhysicalArray(stop(self.physical.array), self.physical.layout)
+        twin = Storage(physical, self._known, self.order, self.memory, self.gaps)
         twin.differentiable = False
         return twin
 
-    def grafted(self, held: Held) -> "Storage | View":
-        """The same memory with a history of its own, which begins with `held`: the same values."""
+    def grafted(self, physical: PhysicalArray) -> "Storage | View":
+        """The same memory with a history of its own, which begins with `physical`: the same values."""
         self._settle()
         if self._larger is not None:
-            return self._larger.grafted(held)
-        return Storage(held, self._known, self.order, self.memory, self.gaps)
+            return self._larger.grafted(physical)
+        return Storage(physical, self._known, self.order, self.memory, self.gaps)
 
-    def place(self, origins: Sequence = ()) -> None:
+    def track(self, origins: Sequence = ()) -> None:
         """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
 
         Args:
@@ -291,18 +313,18 @@ class Storage(Journaled):
         """
         self._settle()
         if self._larger is not None:
-            self._larger.storage.place(origins)
+            self._larger.storage.track(origins)
             return
-        tape, (array, layout) = _tape(), self.held
-        placed = array if tape is None else tape.placed(array, origins)
+        tape, (array, layout) = _tape(), self.physical
+        placed = array if tape is None else tape.tracked(array, origins)
         if placed is not array:
-            self._hold(Held(placed, layout), self._known, is_new=False)
+            self._set_physical(PhysicalArray(placed, layout), self._known, is_new=False)
             self.differentiable = True
             self._publish()
 
     @property
     def dtype(self) -> np.dtype:
-        return self._held.dtype
+        return self._physical.dtype
 
     @property
     def flat(self) -> "Storage | View":
@@ -310,26 +332,26 @@ class Storage(Journaled):
         self._settle()
         if self._larger is not None:
             return self._larger.storage.flat
-        shape = self._held.shape
+        shape = self._physical.shape
         if len(shape) == 1 and self.gaps is None:
             return self
         flat = None if self._flat is None else self._flat()
         if flat is None:
             self._touch()
             flat = View(self, self._flattening)
-            flat.place = Place((self._reach,), (1,), 0, None)
+            flat.place = Geometry((self._reach,), (1,), 0, None)
             self._flat = weakref.ref(flat)  # whoever reads it keeps it: storages are freed without garbage collection
         return flat
 
     @property
     def _flattening(self) -> ViewKind:
-        shape = self._held.shape
+        shape = self._physical.shape
         return flattening(shape, self.order) if self.gaps is None else spreading(shape, self.gaps)
 
     @property
     def _reach(self) -> int:
         """How much memory the values take."""
-        return self._held.size if self.gaps is None else self.gaps.reach(self._held.shape)
+        return self._physical.size if self.gaps is None else self.gaps.reach(self._physical.shape)
 
     def grow(self, size: int) -> None:
         """Makes room for `size` elements; every tensor on this memory stays on it."""
@@ -344,61 +366,63 @@ class Storage(Journaled):
 
     def _enlarge(self) -> "Storage":
         self._touch()
-        flat, shape = self.flat, self._held.shape
+        flat, shape = self.flat, self._physical.shape
         before, known = flat.read(), flat.known
         more = self.memory.size - before.size
         after = lax.pad(before, np.zeros((), before.dtype), [(0, more, 0)])
         if known is not None:
             known = defer(torch.nn.functional.pad, known, (0, more))
-        larger = Storage(Held(after, None), known, None, self.memory)
+        larger = Storage(PhysicalArray(after, None), known, None, self.memory)
         larger.differentiable, larger.history = self.differentiable, self.history
         self._larger = View(larger, beginning(self._flattening, self._reach))
         strides, offset = self.gaps or (_strides(shape, self.order), 0)
-        self._larger.place = Place(tuple(shape), strides, offset, None)
+        self._larger.place = Geometry(tuple(shape), strides, offset, None)
         return larger
 
-    def _hold(self, held: Held | Lazy, known, is_new: bool = True, touches: bool = True) -> None:
+    def _set_physical(
+        self, physical: PhysicalArray | LazyArray, known, is_new: bool = True, touches: bool = True
+    ) -> None:
         if touches:
             self._touch()
         self._array = None
-        if isinstance(held, Lazy):
-            self._held, self._known = held, known
+        if isinstance(physical, LazyArray):
+            self._physical, self._known = physical, known
             return
         call = current()
         tape = None if call is None else call.tape
         if call is not None and call.dual is not None:
             call.dual.note(self)
-        traced = is_traced(held.array)
+        traced = is_traced(physical.array)
         if traced:  # perhaps by a transformation that it does not depend on
-            lowered = held.array.full_lower()
-            if lowered is not held.array:
-                held, traced = Held(lowered, held.layout), is_traced(lowered)
+            lowered = physical.array.full_lower()
+            if lowered is not physical.array:
+                physical, traced = PhysicalArray(lowered, physical.layout), is_traced(lowered)
         if not traced:
             if known is None:
-                known = self._array = held.arranged(None)
+                known = self._array = physical.arranged(None)
         elif tape is not None:
-            values = tape.lowered(held.array)
+            values = tape.primal(physical.array)
             if not is_traced(values) and known is None:
-                known = Held(values, held.layout).arranged(None)
+                known = PhysicalArray(values, physical.layout).arranged(None)
             if is_new:
-                held = Held(tape.claimed(held.array), held.layout)
-        self._held, self._known = held, known if self.gaps is None else None
-        if held.layout is None:
-            self._array = held.array
+                physical = PhysicalArray(tape.with_own_variable(physical.array), physical.layout)
+        self._physical, self._known = physical, known if self.gaps is None else None
+        if physical.layout is None:
+            self._array = physical.array
 
     def _may_differ(self) -> bool:
         call = current()
         if self._known is not None:  # of constants, unless derivatives with respect to these are asked for
-            if call is None or (call.tape is None and call.dual is None) or isinstance(self._held, Lazy):
+            if call is None or (call.tape is None and call.dual is None) or isinstance(self._physical, LazyArray):
                 return False
-            return any(x is not None and x.has(self._held.array) for x in (call.tape, call.dual))
-        return self._held.dtype.kind not in "biu"
+            return any(x is not None and x.has(self._physical.array) for x in (call.tape, call.dual))
+        return self._physical.dtype.kind not in "biu"
 
     def _publish(self) -> None:
-        kept = journal()
-        if kept is not None and self.memory.is_older:
+        active = journal()
+        if active is not None and self.memory.is_older:
             self.memory._touch()
-            kept.note_write(self)
+            active.note_write(self)
         if self.memory.is_shared:
             self.memory.latest = self
         self.memory.version += 1
@@ -424,15 +448,17 @@ class Storage(Journaled):
             self._enlarge()._version = -1
         if self._larger is None:
             latest: Any = self.memory.latest
-            (array, layout), known = latest.held, latest.known
-            if array is self.held.array:  # another history has begun with these values, or ended
+            (array, layout), known = latest.physical, latest.known
+            if array is self.physical.array:  # another history has begun with these values, or ended
                 return
             if self.differentiable:
-                array = with_derivatives_of(self.held.array, Held(array, layout).arranged(self.held.layout))
-                layout = self.held.layout
+                array = with_derivatives_of(
+                    self.physical.array, PhysicalArray(array, layout).arranged(self.physical.layout)
+                )
+                layout = self.physical.layout
             elif latest.differentiable:
                 array = lax.stop_gradient(array)
-            self._hold(Held(array, layout), known, is_new=False)
+            self._set_physical(PhysicalArray(array, layout), known, is_new=False)
 
 
 def _tape():
@@ -465,10 +491,10 @@ class View(Journaled):
         self.bits = parent.bits if kind.bit is None else parent.bits ^ {kind.bit}
         self.is_chosen = bool(kind.traced) or parent.is_chosen  # whether its place depends on a traced input
         self.covers: bool = kind.covers and parent.covers  # whether it has all elements
-        self.place: Place | None = None  # which part of memory it is, where PyTorch has said so
+        self.place: Geometry | None = None  # which part of memory it is, where PyTorch has said so
         self._array = None
-        self._lazy: tuple[int, Lazy] | None = None  # of which version, where it is not in the graph yet
-        self._root: Held | None = None  # what is held, where that has a place on a tape
+        self._lazy: tuple[int, LazyArray] | None = None  # of which version, where it is not in the graph yet
+        self._root: PhysicalArray | None = None  # what is held, where that has a place on a tape
         self._origin: tuple | None = None  # the places on a tape of what it was read from, and after how many writes
         self._part: tuple[Any, torch.Tensor] | None = None  # what PyTorch has of known values, and of which: all stay
         self._version = -1
@@ -478,32 +504,32 @@ class View(Journaled):
 
     @property
     def layout(self) -> tuple[int, ...] | None:
-        return self.held.layout
+        return self.physical.layout
 
     @property
-    def held(self) -> Held:
+    def physical(self) -> PhysicalArray:
         permutation = self.kind.permutation
         if self._version == self.storage.memory.version:
-            return Held(self._array, None) if self._root is None else self._root
+            return PhysicalArray(self._array, None) if self._root is None else self._root
         if permutation is None:
-            return Held(self.read(), None)
-        array, below = self.parent.held
+            return PhysicalArray(self.read(), None)
+        array, below = self.parent.physical
         layout = tuple(permutation.index(dim) for dim in below or range(array.ndim))
-        held = Held(array, None if layout == tuple(range(array.ndim)) else layout)
+        physical = PhysicalArray(array, None if layout == tuple(range(array.ndim)) else layout)
         tape = _tape()
         if tape is not None and is_traced(array):
             self._touch()
             before = self._array
             if self._is_as_it_was(tape) and self._root is not None:
-                values = Held(tape.lowered(array), held.layout).arranged(self._root.layout)
-                self._root = Held(tape.with_values(self._root.array, values), self._root.layout)
-                self._array = tape.with_values(before, tape.lowered(self._root.arranged(None)))
+                values = PhysicalArray(tape.primal(array), physical.layout).arranged(self._root.layout)
+                self._root = PhysicalArray(tape.with_values(self._root.array, values), self._root.layout)
+                self._array = tape.with_values(before, tape.primal(self._root.arranged(None)))
             else:
-                self._root = Held(tape.claimed(array), held.layout)
+                self._root = PhysicalArray(tape.with_own_variable(array), physical.layout)
                 self._array = self._root.arranged(None)
             self._version = self.storage.memory.version
             return self._root
-        return held
+        return physical
 
     def read(self) -> Any:
         if self._version != self.storage.memory.version:
@@ -513,11 +539,11 @@ class View(Journaled):
                 if tape is None:
                     self._array = self._number()
                 elif self._is_as_it_was(tape):
-                    self._array = tape.with_values(self._array, tape.lowered(self._read()))
+                    self._array = tape.with_values(self._array, tape.primal(self._read()))
                 else:
-                    self._array = tape.claimed(self._read())
+                    self._array = tape.with_own_variable(self._read())
             else:
-                self._array = self.held.arranged(None)
+                self._array = self.physical.arranged(None)
             self._version = self.storage.memory.version
         return self._array
 
@@ -527,7 +553,7 @@ class View(Journaled):
         A leaf is written to unseen alone, perhaps as another one on the same memory.
         """
         before = self._origin
-        self._origin = tape.variables(self.parent.held.array), self.storage.memory.seen
+        self._origin = tape.variables(self.parent.physical.array), self.storage.memory.seen
         return self._array is not None and bool(self._origin[0]) and (self._origin == before or self._is_leaf())
 
     def _is_leaf(self) -> bool:
@@ -542,20 +568,20 @@ class View(Journaled):
         if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)):
             return evaluate(self.known)
         if self._lazy is not None and self._lazy[0] == self.storage.memory.version:
-            return self._lazy[1].held.array
+            return self._lazy[1].physical.array
         return self._read()
 
-    def lazy(self, shape, dtype) -> Held | Lazy:
+    def lazy(self, shape, dtype) -> PhysicalArray | LazyArray:
         """The values as they are, though the graph may not have them yet."""
         if self._version == self.storage.memory.version:
-            return self.held
+            return self.physical
         parent, kind = self.parent.lazy(None, None), self.kind
-        if isinstance(parent, Held):
-            return self.held
+        if isinstance(parent, PhysicalArray):
+            return self.physical
         version = self.storage.memory.version
         if self._lazy is None or self._lazy[0] != version:
             self._touch()
-            lazy = parent.then(lambda held: Held(kind.read(held.arranged(None)), None), shape, dtype)
+            lazy = parent.then(lambda physical: PhysicalArray(kind.read(physical.arranged(None)), None), shape, dtype)
             self._lazy = version, lazy
         lazy = self._lazy[1]
         if shape is not None:  # whoever asked before, for the sake of another view, need not know
@@ -581,7 +607,7 @@ class View(Journaled):
             self._part = known, in_pytorch(place.read, known, root.frame)
         return self._part[1]
 
-    def known_after(self, written, place: Place):
+    def known_after(self, written, place: Geometry):
         """What is known of all memory after the values of a tensor there are replaced by known ones."""
         storage, place = self.storage.root, place._replace(bits=self.bits)
         covers = self.covers and storage is self.storage  # memory may have grown since
@@ -595,85 +621,85 @@ class View(Journaled):
             return in_pytorch(place.write, before, storage.frame, written)
         return defer(place.write, before, storage.frame, written)
 
-    def write(self, held: Held | Lazy, known, *, in_place_of_itself: bool = False) -> None:
+    def write(self, physical: PhysicalArray | LazyArray, known, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values.
 
         Args:
             known: what is known of all values in memory after that.
             in_place_of_itself: the new values have the derivatives of the old ones.
         """
-        if isinstance(held, Lazy):
-            self._write_lazily(held, known)
+        if isinstance(physical, LazyArray):
+            self._write_lazily(physical, known)
             return
         tape = _tape()
-        if in_place_of_itself and tape is not None and tape.has(self.parent.held.array):
-            self._write_values(tape, held.held, known)
+        if in_place_of_itself and tape is not None and tape.has(self.parent.physical.array):
+            self._write_values(tape, physical.physical, known)
             return
         if self.kind.permutation is not None:
-            self.parent.write(self._permuted(held.held), known)
+            self.parent.write(self._permuted(physical.physical), known)
             return
-        array = held.held.arranged(None)
+        array = physical.physical.arranged(None)
         before = None if self.kind.covers else self.parent.read()
         self._touch()
-        self.parent.write(Held(self.kind.write(before, array), None), known)
+        self.parent.write(PhysicalArray(self.kind.write(before, array), None), known)
         if tape is not None and is_traced(array):
             self._version = -1  # to be read anew: a tape has the view behind what it is a view of
         else:
             self._array, self._version = array, self.storage.memory.version
 
-    def _write_values(self, tape, held: Held, known) -> None:
+    def _write_values(self, tape, physical: PhysicalArray, known) -> None:
         """Writes values alone, below derivatives that stay as they are."""
-        whole, held = self.parent.held, Held(tape.lowered(held.array), held.layout)
-        mine = self._with_values(tape, held)
+        whole, physical = self.parent.physical, PhysicalArray(tape.primal(physical.array), physical.layout)
+        mine = self._with_values(tape, physical)
         if self.kind.permutation is not None:
-            held = self._permuted(held)
+            physical = self._permuted(physical)
         else:
-            before = None if self.kind.covers else tape.lowered(self.parent.read())
-            held = Held(self.kind.write(before, held.arranged(None)), None)
-        values = tape.with_values(whole.array, held.arranged(whole.layout))
-        self.parent.write(Held(values, whole.layout), known, in_place_of_itself=True)
+            before = None if self.kind.covers else tape.primal(self.parent.read())
+            physical = PhysicalArray(self.kind.write(before, physical.arranged(None)), None)
+        values = tape.with_values(whole.array, physical.arranged(whole.layout))
+        self.parent.write(PhysicalArray(values, whole.layout), known, in_place_of_itself=True)
         if mine is not None:
             self._take(mine)
             self._is_as_it_was(tape)
 
-    def _with_values(self, tape, values: Held) -> Held | None:
+    def _with_values(self, tape, values: PhysicalArray) -> PhysicalArray | None:
         """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None
-        array, layout = Held(self._array, None) if self._root is None else self._root
-        return Held(tape.with_values(array, values.arranged(layout)), layout)
+        array, layout = PhysicalArray(self._array, None) if self._root is None else self._root
+        return PhysicalArray(tape.with_values(array, values.arranged(layout)), layout)
 
-    def _take(self, held: Held) -> None:
+    def _take(self, physical: PhysicalArray) -> None:
         """Lets what is held be what was read."""
         self._touch()
-        self._root = None if self.kind.permutation is None else held
-        self._array, self._version = held.arranged(None), self.storage.memory.version
+        self._root = None if self.kind.permutation is None else physical
+        self._array, self._version = physical.arranged(None), self.storage.memory.version
 
-    def _write_lazily(self, held: Lazy, known) -> None:
+    def _write_lazily(self, physical: LazyArray, known) -> None:
         storage, kind = self.storage, self.kind
         if kind.permutation is not None:
-            changed = held.then(self._permuted, storage.frame.shape, storage.dtype)
+            changed = physical.then(self._permuted, storage.frame.shape, storage.dtype)
         else:
             before: Any = None if kind.covers else self.parent.lazy(None, None)
 
-            def change(written: Held) -> Held:
-                whole = None if before is None else before.held.arranged(None)
-                return Held(kind.write(whole, written.arranged(None)), None)
+            def change(written: PhysicalArray) -> PhysicalArray:
+                whole = None if before is None else before.physical.arranged(None)
+                return PhysicalArray(kind.write(whole, written.arranged(None)), None)
 
-            changed = held.then(change, storage.frame.shape, storage.dtype)
-            changed.depth = 1 + max(held.depth, 0 if before is None else getattr(before, "depth", 0))
+            changed = physical.then(change, storage.frame.shape, storage.dtype)
+            changed.depth = 1 + max(physical.depth, 0 if before is None else getattr(before, "depth", 0))
         self._touch()
         self._array, self._root, self._version = None, None, -1
         if changed.is_long:
-            storage.write(Made(known), known)
+            storage.write(LazyConstant(known), known)
         else:
             self.parent.write(changed, known)
 
-    def _permuted(self, held: Held) -> Held:
-        """What the parent holds where the view, a permutation of it, holds `held`."""
-        array, layout = held
+    def _permuted(self, physical: PhysicalArray) -> PhysicalArray:
+        """What the parent holds where the view, a permutation of it, holds `physical`."""
+        array, layout = physical
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
-        return Held(array, None if layout == tuple(range(array.ndim)) else layout)
+        return PhysicalArray(array, None if layout == tuple(range(array.ndim)) else layout)
 
     def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "View":
         """The same view of detached memory."""
@@ -684,20 +710,20 @@ class View(Journaled):
         view.place = self.place
         return view
 
-    def grafted(self, held: Held) -> "View":
-        """The same view of memory with a history of its own, which begins with `held`: the same values."""
+    def grafted(self, physical: PhysicalArray) -> "View":
+        """The same view of memory with a history of its own, which begins with `physical`: the same values."""
         if self.kind.permutation is not None:
-            view = self._again(self.parent.grafted(self._permuted(held)))
+            view = self._again(self.parent.grafted(self._permuted(physical)))
         else:
-            held = Held(held.arranged(None), None)
+            physical = PhysicalArray(physical.arranged(None), None)
             before = None if self.kind.covers else self.parent.read()
-            view = self._again(self.parent.grafted(Held(self.kind.write(before, held.array), None)))
+            view = self._again(self.parent.grafted(PhysicalArray(self.kind.write(before, physical.array), None)))
         if self.kind.permutation is None or _tape() is not None:
-            view._take(held)
+            view._take(physical)
         return view
 
 
-def steps_to(node: Storage | View) -> list[tuple[ViewKind, Place | None]]:
+def steps_to(node: Storage | View) -> list[tuple[ViewKind, Geometry | None]]:
     """The kinds and places of the views on the way from a storage to a node, the innermost first."""
     steps = []
     while isinstance(node, View):

@@ -13,10 +13,10 @@ from ..internals.memory import make_wrapper_subclass, swap_tensor_impl
 from ..translation import current
 from .derivatives import without_gradient
 from .dtypes import canonical
-from .held import Held, Lazy
 from .history import UNRECORDED, Node, Saved, Source, saves
 from .journal import expect_contained, journal
-from .known import Place, evaluate, in_pytorch, real
+from .known import Geometry, evaluate, in_pytorch, real
+from .physical import LazyArray, PhysicalArray
 from .regions import region
 from .storage import Storage, View
 from .view_kind import Gaps, all_of
@@ -45,8 +45,8 @@ __all__ = [
     "swap_with_meta",
     "with_strides",
     "wrap",
-    "wrap_held",
     "wrap_new",
+    "wrap_physical",
     "wrap_spread",
 ]
 
@@ -125,9 +125,9 @@ class Torchish(torch.Tensor):
 
     def change(self, name: str, value) -> None:
         """Sets an attribute, so that a journal may undo it."""
-        kept = journal()
-        if kept is not None:
-            kept.note_change(self._node, functools.partial(setattr, self, name, getattr(self, name)))
+        active = journal()
+        if active is not None:
+            active.note_change(self._node, functools.partial(setattr, self, name, getattr(self, name)))
         setattr(self, name, value)
 
     def read(self):
@@ -156,8 +156,8 @@ class Torchish(torch.Tensor):
             return found.to(self.dtype)
 
     @property
-    def lazy(self) -> Held | Lazy:
-        """As `held`, though the graph may not have the values yet."""
+    def lazy(self) -> PhysicalArray | LazyArray:
+        """As `physical`, though the graph may not have the values yet."""
         node = self._node
         if type(node) is Storage:
             return node.lazy(None, None)
@@ -165,9 +165,9 @@ class Torchish(torch.Tensor):
             return node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
-    def held(self) -> Held:
+    def physical(self) -> PhysicalArray:
         """The values as they are held, perhaps with their dimensions in another order."""
-        return self._node.held
+        return self._node.physical
 
     @property
     def history(self) -> Node | None:
@@ -193,7 +193,7 @@ class Torchish(torch.Tensor):
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._begin_at(node, [x.held.array for x in operands if x.history is not None])
+            self._begin_at(node, [x.physical.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
         """Lets a backward pass that comes by the operation which gave this tensor be an error."""
@@ -215,7 +215,7 @@ class Torchish(torch.Tensor):
     def _begin_at(self, node: Node, origins: Sequence = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
-        self._node.storage.place(origins)
+        self._node.storage.track(origins)
         node.end = current().tape.end_of(self)
 
     def start_history(self, is_given: bool = False) -> None:
@@ -233,21 +233,21 @@ class Torchish(torch.Tensor):
         if self._ended is not None and self._ended[1:] == (self._node, self._writes[0]):
             self.change("_node", self._ended[0])
             return
-        held, tape = self.held, current().tape
+        physical, tape = self.physical, current().tape
         source = Source(self, is_given)
         current().attempt.begun.add(source)
         if tape is not None:
-            held = Held(tape.leaf(held.array, source), held.layout)
-        self.change("_node", self._writable().grafted(held))
+            physical = PhysicalArray(tape.leaf(physical.array, source), physical.layout)
+        self.change("_node", self._writable().grafted(physical))
         self._node.storage.history = source
         source.end = None if tape is None else tape.end_of(self)
 
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
         expect_contained(self._node, "a tensor ends to require grad")
-        held, tape, before = self.held, current().tape, self._node
-        array = held.array if tape is None else tape.lowered(held.array)
-        self.change("_node", self._writable().grafted(Held(without_gradient(array), held.layout)))
+        physical, tape, before = self.physical, current().tape, self._node
+        array = physical.array if tape is None else tape.primal(physical.array)
+        self.change("_node", self._writable().grafted(PhysicalArray(without_gradient(array), physical.layout)))
         self.change("_ended", (before, self._node, self._writes[0]))
 
     def _writable(self):
@@ -257,26 +257,26 @@ class Torchish(torch.Tensor):
         with DisableTorchFunction():
             return region(self._node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
 
-    def write(self, held: Held | Lazy, known=None, *, in_place_of_itself: bool = False) -> None:
+    def write(self, physical: PhysicalArray | LazyArray, known=None, *, in_place_of_itself: bool = False) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
 
         Raises:
             RuntimeError: it was there before a transformation that JAX is at, which the values must not outlive.
         """
-        levels = current().levels
+        levels = current().transformations
         if levels:
-            held = held.held
+            physical = physical.physical
             for level in reversed(levels):
-                level.check_write(self, held.array)
+                level.check_write(self, physical.array)
         node = self._node
         if known is not None and (isinstance(node, View) or node.has_grown):
             with DisableTorchFunction():
-                place = Place(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
+                place = Geometry(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
             known = node.known_after(known, place)
         node = self._writable()
-        if isinstance(held, Lazy) and not isinstance(known, torch.Tensor):
-            held = held.held
-        node.write(held, known, in_place_of_itself=in_place_of_itself)
+        if isinstance(physical, LazyArray) and not isinstance(known, torch.Tensor):
+            physical = physical.physical
+        node.write(physical, known, in_place_of_itself=in_place_of_itself)
         self.count_write()
 
     def count_write(self) -> None:
@@ -335,38 +335,44 @@ def wrap(
     """
     if not _takes_tangents():
         array = current().without_tangents(array)
-    return wrap_held(Held(array, layout), dtype, known, strides, device)
+    return wrap_physical(PhysicalArray(array, layout), dtype, known, strides, device)
 
 
-def wrap_new(held: Held, shape, size: int, dtype: torch.dtype, strides: tuple[int, ...] | None) -> Torchish:
+def wrap_new(
+    physical: PhysicalArray, shape, size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
+) -> Torchish:
     """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
     if not _takes_tangents():
-        held = Held(current().without_tangents(held.array), held.layout)
-    storage = Storage.computed(held, size, None if strides is None else memory_order(strides))
+        physical = PhysicalArray(current().without_tangents(physical.array), physical.layout)
+    storage = Storage.computed(physical, size, None if strides is None else memory_order(strides))
     return make_tensor(storage, shape, dtype, strides, None, CPU)
 
 
-def wrap_held(
-    held: Held | Lazy, dtype: torch.dtype, known: Any, strides: tuple[int, ...] | None, device: torch.device = CPU
+def wrap_physical(
+    physical: PhysicalArray | LazyArray,
+    dtype: torch.dtype,
+    known: Any,
+    strides: tuple[int, ...] | None,
+    device: torch.device = CPU,
 ) -> Torchish:
     """As `wrap`, of values that the graph may not have yet."""
     if device is not CPU:
         expect_values(device, dtype)
     order = None if strides is None else memory_order(strides)
-    if known is None or not isinstance(held, Lazy):
-        storage = Storage(held, known, order)
+    if known is None or not isinstance(physical, LazyArray):
+        storage = Storage(physical, known, order)
     else:
         known = known if _has_strides(known, strides) else in_pytorch(with_strides, known, strides)
-        storage = Storage.waiting(held, known, order)
-    return make_tensor(storage, held.shape, dtype, strides, None, device)
+        storage = Storage.waiting(physical, known, order)
+    return make_tensor(storage, physical.shape, dtype, strides, None, device)
 
 
 def wrap_spread(
-    held: Held, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
+    physical: PhysicalArray, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
 ) -> Torchish:
     """As `wrap`, of elements with others between them or before them in memory, which are not there."""
-    storage = Storage(held, gaps=Gaps(strides, offset))
-    return make_tensor(storage, held.shape, dtype, strides, offset, device)
+    storage = Storage(physical, gaps=Gaps(strides, offset))
+    return make_tensor(storage, physical.shape, dtype, strides, offset, device)
 
 
 def _has_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
@@ -451,7 +457,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     elif restriction is not None and restriction.kind in ("no_grad", "inference"):
         restriction = restriction._replace(is_inherited=True)
     if isinstance(node, View) and node.place is None:
-        node.place = Place(tuple(shape), tuple(strides), offset, dtype)
+        node.place = Geometry(tuple(shape), tuple(strides), offset, dtype)
     tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     if is_view:
         tensor._viewed = base if base._viewed is None else base._viewed
@@ -476,9 +482,9 @@ def swap(tensor: Torchish, other: Torchish) -> None:
     for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
         keep_geometry(place)
         set_geometry(place, like)
-        kept = journal()
-        if kept is not None:
-            kept.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
+        active = journal()
+        if active is not None:
+            active.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
         place.__dict__ = dict(vars(like))  # pyright: ignore[reportAttributeAccessIssue]
         if source is not None:
             source.variable = place
@@ -486,7 +492,7 @@ def swap(tensor: Torchish, other: Torchish) -> None:
 
 def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
     """Puts a tensor and one on the meta device, which is PyTorch's own, where the other is, until the call ends."""
-    source, kept, changes = _own_source(tensor), journal(), current().settings.changes
+    source, active, changes = _own_source(tensor), journal(), current().settings.changes
 
     def undo() -> None:
         if undo in changes:
@@ -495,8 +501,8 @@ def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
             if source is not None:
                 source.variable = tensor
 
-    if kept is not None:
-        kept.note_change(tensor._node, undo)
+    if active is not None:
+        active.note_change(tensor._node, undo)
     swap_objects(tensor, other)
     changes.append(undo)
     if source is not None:
@@ -531,9 +537,9 @@ def _own_source(tensor: Torchish) -> Source | None:
 
 def keep_geometry(tensor: Torchish) -> None:
     """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
-    kept = journal()
-    if kept is not None:
-        kept.note_change(tensor._node, functools.partial(set_geometry, tensor, at_the_place_of(tensor)))
+    active = journal()
+    if active is not None:
+        active.note_change(tensor._node, functools.partial(set_geometry, tensor, at_the_place_of(tensor)))
 
 
 def at_the_place_of(tensor: Torchish) -> Torchish:

@@ -9,7 +9,7 @@ import jax
 import optree
 import torch
 
-from .containers import Codec, codec_of
+from .containers import ContainerCodec, codec_of
 
 __all__ = ["flatten", "map_arguments", "map_results", "ordered"]
 
@@ -66,7 +66,7 @@ def _is_sortable(keys: dict) -> bool:
 def _opens(node) -> bool:
     """Registers the type of `node` with optree if it is a container; never makes it a leaf."""
 
-    def register(cls, codec: Codec):
+    def register(cls, codec: ContainerCodec):
         optree.register_pytree_node(cls, codec.flatten, codec.unflatten, namespace=_NAMESPACE)
 
     _register(node, _is_leaf, register)
@@ -74,7 +74,7 @@ def _opens(node) -> bool:
 
 
 def _opens_for_jax(node) -> bool:
-    def register(cls, codec: Codec):
+    def register(cls, codec: ContainerCodec):
         def flatten_with_keys(node):
             children, rest = codec.flatten(node)
             return tuple(zip(codec.keys(rest, children), children, strict=True)), rest

@@ -3,7 +3,7 @@
 import torch
 
 from ..internals.torchscript import ScriptMethod
-from ..seams import stands_in
+from ..patches import stands_in
 from .interpreter import is_native, run_function, run_method, run_native
 
 

@@ -3,7 +3,7 @@
 import inspect
 
 from ..internals.torchscript import builtins, jit_internal
-from ..seams import stands_in
+from ..patches import stands_in
 
 _find = builtins._find_builtin
 

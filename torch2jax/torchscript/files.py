@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ..calls.pickled import as_real
 from ..internals.torchscript import ScriptModule, wrap_cpp_module
-from ..seams import stands_in
+from ..patches import stands_in
 from ..tensors.tensor import Torchish
 from ..translation import current
+from ..values.pickled import as_real
 from .modules import tensors_in
 
 _START = b"torch2jax:"
@@ -33,7 +33,7 @@ def _save_module(m, f, _extra_files=None):
     if None not in known.values():
         return _save(copy.deepcopy(m, known), f, _extra_files)
     memo = {key: current().lift(stand_in).detach().clone() for key, (_, stand_in) in tensors.items()}
-    token = _START + json.dumps(current().kept.put(copy.deepcopy(m, memo))).encode()
+    token = _START + json.dumps(current().pickles.put(copy.deepcopy(m, memo))).encode()
     if isinstance(f, (str, os.PathLike)):
         Path(f).write_bytes(token)
     else:
@@ -48,7 +48,7 @@ def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False)
         module = _load(f, map_location, _extra_files, _restore_shapes)
         own = {id(tensor): current().lift_own(tensor) for tensor in tensors_in(module)}
         return copy.deepcopy(module, own)
-    return copy.deepcopy(current().kept.take(*token))
+    return copy.deepcopy(current().pickles.take(*token))
 
 
 def _token(f) -> Any:

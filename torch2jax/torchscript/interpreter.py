@@ -61,8 +61,8 @@ _NATIVE = "__torch__.torch.classes."
 
 def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
     arguments = _bound(schema, (*owner, *args), kwargs)
-    program, attributes = Program(graph), Attributes()
-    (result,) = Frame(attributes).run(program.block, *arguments)
+    program, attributes = ScriptGraph(graph), Attributes()
+    (result,) = ScriptFrame(attributes).run(program.block, *arguments)
     attributes.store()
     return leave(result, schema.returns[0].type)
 
@@ -104,7 +104,7 @@ class Step:
 
 
 @dataclasses.dataclass(slots=True)
-class Block:
+class ScriptBlock:
     """Steps in their order; `inputs` and `outputs` are the numbers of values."""
 
     inputs: list[int]
@@ -112,7 +112,7 @@ class Block:
     outputs: list[int]
 
 
-class Program:
+class ScriptGraph:
     """The graph of a function as steps, with what each does looked up once."""
 
     def __init__(self, graph):
@@ -120,12 +120,12 @@ class Program:
         self.block = _block(graph)
 
 
-def _block(block) -> Block:
+def _block(block) -> ScriptBlock:
     steps = [
         Step(_body(node), _numbers(node.inputs()), _numbers(node.outputs()), _scope(node), node)
         for node in block.nodes()
     ]
-    return Block(_numbers(block.inputs()), steps, _numbers(block.outputs()))
+    return ScriptBlock(_numbers(block.inputs()), steps, _numbers(block.outputs()))
 
 
 def _numbers(values) -> list[int]:
@@ -180,14 +180,14 @@ def _is_copied(value) -> bool:
     return isinstance(value, (list, dict)) or class_of(value) is not None
 
 
-class Frame:
+class ScriptFrame:
     """The values of one call of a program, by their numbers."""
 
     def __init__(self, attributes: Attributes):
         self.attributes = attributes
         self._values: dict[int, Any] = {}
 
-    def run(self, block: Block, *arguments) -> list:
+    def run(self, block: ScriptBlock, *arguments) -> list:
         values = self._values
         values.update(zip(block.inputs, arguments, strict=True))
         for step in block.steps:
@@ -206,7 +206,7 @@ class Frame:
     def call(self, method, *args):
         if is_native(method):
             return run_native(lambda method, *args: method(*args), method, args[1:], {})
-        (result,) = Frame(self.attributes).run(Program(method.inlined_graph).block, *args)
+        (result,) = ScriptFrame(self.attributes).run(ScriptGraph(method.inlined_graph).block, *args)
         return result
 
 
@@ -385,10 +385,10 @@ def _python_call(node) -> Body:
 
 def _fork(node) -> Body:
     graph = node.g("Subgraph")
-    program = Program(graph)
+    program = ScriptGraph(graph)
 
     def body(frame, *inputs):
-        (result,) = Frame(frame.attributes).run(program.block, *inputs)
+        (result,) = ScriptFrame(frame.attributes).run(program.block, *inputs)
         return result
 
     return body

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ..calls.states import named_tensors
 from ..internals.torchscript import (
     BufferDict,
     ConcreteModuleType,
@@ -16,7 +15,8 @@ from ..internals.torchscript import (
     ScriptMethod,
     wrap_cpp_module,
 )
-from ..seams import stands_in
+from ..modules.states import named_tensors
+from ..patches import stands_in
 from ..tensors.trees import flatten
 
 __all__ = ["tensors_in"]

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from ..calls.pickled import as_real
 from ..errors import EndedCallError, TracedValueError
-from ..seams import stands_in
+from ..patches import stands_in
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
+from ..values.pickled import as_real
 from .modules import tensors_in
 
 _trace, _trace_module, _trace_graph = torch.jit.trace, torch.jit.trace_module, torch.jit._get_trace_graph

@@ -68,8 +68,8 @@ def compare(
     rtol, atol = tolerance_of(expected.dtype, tolerance)
     got, want = _wide(actual, expected.dtype), _wide(t2j(expected.detach()), expected.dtype)
     if expected.dtype == torch.int64:  # what is not held has overflowed
-        held = is_held(expected).numpy()
-        got, want = got * held, want * held
+        physical = is_held(expected).numpy()
+        got, want = got * physical, want * physical
     if scaled:
         atol *= max(1, np.max(np.abs(want), where=np.isfinite(want), initial=0))
     try:

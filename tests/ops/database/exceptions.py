@@ -248,7 +248,7 @@ def _exponential(result, *args, **kwargs):
     return (result.real, torch.polar(torch.ones_like(result.imag), result.imag)) if result.is_complex() else result
 
 
-def _held(result, input, *args, **kwargs):
+def _physical(result, input, *args, **kwargs):
     """What an integer cannot hold becomes, by PyTorch's documentation, whatever the machine makes of it."""
     del args, kwargs
     if not (input.is_floating_point() or input.is_complex()):
@@ -321,7 +321,7 @@ FREEDOMS: dict[str, Callable[..., Any]] = {
     "__rpow__": _power_of,
     **dict.fromkeys((f"special.bessel_{kind}{order}" for kind in "jy" for order in "01"), _below_infinity),
     "special.airy_ai": _below_infinity,
-    **dict.fromkeys(("byte", "char", "short", "int", "long"), _held),
+    **dict.fromkeys(("byte", "char", "short", "int", "long"), _physical),
     **dict.fromkeys(("exp", "exp2", "reciprocal", "rsqrt"), _where_finite),
     **dict.fromkeys(("sigmoid", "nn.functional.silu.complex"), _where_exponential_is_held),
     "special.zeta": _of_small_order,

@@ -112,10 +112,10 @@ def twin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as_held(tensor: torch.Tensor) -> torch.Tensor:
-    held = {torch.float64: torch.float32, torch.complex128: torch.complex64}.get(tensor.dtype)
-    if held is not None and not jax.config.jax_enable_x64:
+    physical = {torch.float64: torch.float32, torch.complex128: torch.complex64}.get(tensor.dtype)
+    if physical is not None and not jax.config.jax_enable_x64:
         memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
-        memory.copy_(memory.to(held))
+        memory.copy_(memory.to(physical))
     return tensor
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers and packed sequences; tests of the modules are in ``tests/calls/test_nn_modules.py``."""
+"""Recurrent layers and packed sequences; tests of the modules are in ``tests/modules/test_nn_modules.py``."""
 
 import jax
 import jax.numpy as jnp

@@ -8,9 +8,9 @@ from jax import lax
 
 from ...internals.control_flow import associative_scan as torch_associative_scan, associative_scan_module
 from ...internals.pytree import tree_leaves
+from ...patches import runs_instead_of, stands_in
 from ...rules.registry import implements_tensors
-from ...seams import runs_instead_of, stands_in
-from ...transforms.form import Form
+from ...tracing.tensor_spec import TensorSpec
 from ...translation import current
 
 __all__ = []
@@ -27,15 +27,15 @@ def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode
 def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additional_inputs=()):
     call: Any = current()
     lifted = [call.lift(leaf) for leaf in leaves]
-    forms = [Form.of(tensor)._replace(layout=None, strides=None) for tensor in lifted]
+    specs = [TensorSpec.of(tensor)._replace(layout=None, strides=None) for tensor in lifted]
 
     def combine(left, right):
-        tensors = [form.tensor(array) for array, form in zip([*left, *right], [*forms, *forms], strict=True)]
+        tensors = [spec.tensor(array) for array, spec in zip([*left, *right], [*specs, *specs], strict=True)]
         results = tree_leaves(operator(*tensors, *additional_inputs))
-        return [call.lift(result).to(form.dtype).read() for result, form in zip(results, forms, strict=True)]
+        return [call.lift(result).to(spec.dtype).read() for result, spec in zip(results, specs, strict=True)]
 
     arrays = lax.associative_scan(combine, [tensor.read() for tensor in lifted], axis=dim)
-    return [form.result(array) for form, array in zip(forms, arrays, strict=True)]
+    return [spec.result(array) for spec, array in zip(specs, arrays, strict=True)]
 
 
 @implements_tensors(torch.ops.higher_order.associative_scan)

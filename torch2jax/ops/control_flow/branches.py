@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...tensors.known import evaluate
-from ...transforms.block import Block, Effects, trace_blocks, uncaptured
 from ...translation import current
 from .results import Tensors
 
@@ -32,7 +32,9 @@ def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands:
     return trace_blocks(lambda effects: _follow_all(effects, choose, branches, operands, operator), operator)
 
 
-def _follow_all(effects: Effects, choose: Callable[..., tuple], branches: Sequence[Callable], operands, operator: str):
+def _follow_all(
+    effects: BlockEffects, choose: Callable[..., tuple], branches: Sequence[Callable], operands, operator: str
+):
     call: Any = current()
     functions = [Tensors(branch, operator, integers=True) for branch in branches]
     blocks = [Block(function, effects) for function in functions]
@@ -44,7 +46,7 @@ def _follow_all(effects: Effects, choose: Callable[..., tuple], branches: Sequen
             return arrays, written
         _check_alike(functions[0], functions[number], first, blocks[number], operator)
         pairs = zip(first.given, blocks[number].given, arrays, strict=True)
-        return [other.arranged(array, one.form.layout) for one, other, array in pairs], written
+        return [other.arranged(array, one.spec.layout) for one, other, array in pairs], written
 
     arrays, written = choose(*[lambda number=number: run(number) for number in range(len(blocks))])
     effects.leave(written)
@@ -52,8 +54,8 @@ def _follow_all(effects: Effects, choose: Callable[..., tuple], branches: Sequen
     call.stream.state = state._replace(taken=state.taken + max(block.taken for block in blocks))
     results = []
     for place, array in enumerate(arrays):
-        wants_grad = any(block.given[place].form.wants_grad for block in blocks)
-        results.append(first.given[place].form._replace(wants_grad=wants_grad).result(array))
+        wants_grad = any(block.given[place].spec.wants_grad for block in blocks)
+        results.append(first.given[place].spec._replace(wants_grad=wants_grad).result(array))
     return functions[0].restored(results)
 
 

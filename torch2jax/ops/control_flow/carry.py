@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...calls.numbers import Number, number_of
-from ...tensors.held import Held
+from ...branches.block import BlockEffects, Given, uncaptured
 from ...tensors.known import evaluate
+from ...tensors.physical import PhysicalArray
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
-from ...transforms.block import Effects, Given, uncaptured
-from ...transforms.form import Form
+from ...tracing.tensor_spec import TensorSpec
 from ...translation import current
+from ...values.traced_numbers import Number, number_of
 
 __all__ = ["Carry"]
 
@@ -37,24 +37,24 @@ class Carry:
     def arrays(self) -> list:
         """What is carried into the first step."""
         pairs = zip(self._tensors, self.given, strict=True)
-        return [_literal(tensor.held.arranged(given.form.layout)) for tensor, given in pairs]
+        return [_literal(tensor.physical.arranged(given.spec.layout)) for tensor, given in pairs]
 
     @property
     def known(self) -> list:
         """Of the arrays, those that no traced input decides, and None for others."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [
-            None if tensor.known is None else Held(evaluate(tensor.known), None).arranged(given.form.layout)
+            None if tensor.known is None else PhysicalArray(evaluate(tensor.known), None).arranged(given.spec.layout)
             for tensor, given in pairs
         ]
 
     @property
     def wants_grad(self) -> bool:
-        return any(given.form.wants_grad for given in self.given)
+        return any(given.spec.wants_grad for given in self.given)
 
     def tensors(self, arrays: Sequence) -> list[Torchish]:
         """What a step gets."""
-        tensors = [given.form.tensor(array) for given, array in zip(self.given, arrays, strict=True)]
+        tensors = [given.spec.tensor(array) for given, array in zip(self.given, arrays, strict=True)]
         return [Number.of(x) if is_number else x for x, is_number in zip(tensors, self._is_number, strict=True)]
 
     def check(self, values: Sequence) -> None:
@@ -65,7 +65,7 @@ class Carry:
         """
         self._check([_given(_lifted(value)) for value in values])
 
-    def next(self, effects: Effects, arrays: Sequence, found: list[Given]) -> list:
+    def next(self, effects: BlockEffects, arrays: Sequence, found: list[Given]) -> list:
         """The arrays of what a step gives, as the next one gets them."""
         self._check(found)
         if not self._is_arranged:  # in the order of dimensions that a step gives, once that is known
@@ -75,7 +75,7 @@ class Carry:
             if self.given != before:
                 effects.trace_again()
         triples = zip(self.given, found, arrays, strict=True)
-        return [other.arranged(array, mine.form.layout) for mine, other, array in triples]
+        return [other.arranged(array, mine.spec.layout) for mine, other, array in triples]
 
     def _check(self, found: list[Given]) -> None:
         if len(found) != len(self.given):
@@ -97,7 +97,7 @@ def _lifted(value) -> Torchish:
 
 
 def _given(tensor: Torchish) -> Given:
-    return Given(Form.of(tensor), tensor.shape)
+    return Given(TensorSpec.of(tensor), tensor.shape)
 
 
 def _literal(array) -> Any:

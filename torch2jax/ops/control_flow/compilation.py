@@ -3,8 +3,8 @@
 import torch
 
 from ...internals.control_flow import utils
+from ...patches import stands_in
 from ...rules.registry import implements_tensors
-from ...seams import stands_in
 
 
 @stands_in(utils, "_hop_compile_and_call", may_lack=True)  # 2.11 calls torch.compile in its place

@@ -8,8 +8,8 @@ import torch
 from jax import lax
 
 from ...internals.pytree import tree_any
+from ...patches import runs_instead_of
 from ...rules.registry import implements_tensors
-from ...seams import runs_instead_of
 from ...tensors.arrays import reshape
 from .branches import known_number, one_of
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ...calls.numbers import Number, number_of
+from ...branches.block import uncaptured
 from ...internals.pytree import tree_flatten, tree_unflatten
-from ...transforms.block import uncaptured
+from ...values.traced_numbers import Number, number_of
 
 __all__ = ["Tensors"]
 

@@ -8,13 +8,13 @@ import jax
 import torch
 from jax import lax
 
+from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.control_flow import scan as torch_scan
 from ...internals.pytree import tree_leaves
+from ...patches import runs_instead_of
 from ...rules.registry import implements_tensors
-from ...seams import runs_instead_of
 from ...tensors.tensor import Torchish
-from ...transforms.block import Block, Effects, trace_blocks, uncaptured
-from ...transforms.form import Form
+from ...tracing.tensor_spec import TensorSpec
 from ...translation import current
 from .carry import Carry
 from .results import Tensors
@@ -88,23 +88,23 @@ class _Slices:
 
     def __init__(self, tensors: list[Torchish]):
         self.length = tensors[0].shape[0]
-        self._forms, self.arrays = [], []
+        self._specs, self.arrays = [], []
         for tensor in tensors:
-            form, array = Form.of(tensor), tensor.held.array
-            if form.layout is not None and form.layout[0] != 0:
-                form, array = form._replace(layout=None), tensor.read()
-            self._forms.append(form.example(0))
+            spec, array = TensorSpec.of(tensor), tensor.physical.array
+            if spec.layout is not None and spec.layout[0] != 0:
+                spec, array = spec._replace(layout=None), tensor.read()
+            self._specs.append(spec.example(0))
             self.arrays.append(array)
 
     @property
     def wants_grad(self) -> bool:
-        return any(form.wants_grad for form in self._forms)
+        return any(spec.wants_grad for spec in self._specs)
 
     def tensors(self, arrays: Sequence) -> list[Torchish]:
-        return [form.tensor(array) for form, array in zip(self._forms, arrays, strict=True)]
+        return [spec.tensor(array) for spec, array in zip(self._specs, arrays, strict=True)]
 
 
-def _trace(effects: Effects, operator: str, function: Callable, state: Carry, slices: _Slices, reverse: bool):
+def _trace(effects: BlockEffects, operator: str, function: Callable, state: Carry, slices: _Slices, reverse: bool):
     count = len(state.given)
     function = Tensors(function, operator, integers=False)
     block = Block(function, effects, repeats=True)
@@ -121,7 +121,7 @@ def _trace(effects: Effects, operator: str, function: Callable, state: Carry, sl
     (last, written), stacked = lax.scan(step, carry, (slices.arrays, keys), slices.length, reverse)
     effects.leave(written)
     wants_grad = slices.wants_grad or state.wants_grad or block.wants_grad
-    forms = [given.form for given in state.given]
-    forms += [given.form.with_examples(0) for given in block.given[count:]]
-    pairs = zip(forms, [*last, *stacked], strict=True)
-    return function.restored([form.that_may_want_grad(wants_grad).result(array) for form, array in pairs])
+    specs = [given.spec for given in state.given]
+    specs += [given.spec.with_examples(0) for given in block.given[count:]]
+    pairs = zip(specs, [*last, *stacked], strict=True)
+    return function.restored([spec.that_may_want_grad(wants_grad).result(array) for spec, array in pairs])

@@ -8,11 +8,11 @@ import torch
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
-from ...calls.numbers import number_of
+from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.pytree import tree_flatten
 from ...rules.registry import implements_tensors
 from ...tensors.traced import is_traced
-from ...transforms.block import Block, Effects, trace_blocks, uncaptured
+from ...values.traced_numbers import number_of
 from .branches import known_number
 from .carry import Carry
 from .results import Tensors
@@ -64,7 +64,7 @@ def _staged(ask: Callable, step: Callable, carried: Sequence) -> Any:
     return trace_blocks(lambda effects: _trace(effects, ask, step, carry), _NAME)
 
 
-def _trace(effects: Effects, ask: Callable, step: Callable, carry: Carry) -> Any:
+def _trace(effects: BlockEffects, ask: Callable, step: Callable, carry: Carry) -> Any:
     def flag(*carried):
         answer = ask(*carried)
         if answer is True:
@@ -90,7 +90,7 @@ def _trace(effects: Effects, ask: Callable, step: Callable, carry: Carry) -> Any
     effects.leave(written)
     wants_grad = carry.wants_grad or body.wants_grad
     pairs = zip(carry.given, arrays, strict=True)
-    return results.restored([given.form.that_may_want_grad(wants_grad).result(array) for given, array in pairs])
+    return results.restored([given.spec.that_may_want_grad(wants_grad).result(array) for given, array in pairs])
 
 
 def _loop(goes_on: Callable, take_step: Callable, state: tuple, known: list) -> Any:

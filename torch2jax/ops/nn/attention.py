@@ -11,11 +11,11 @@ import torch
 from jax import lax
 
 from ...errors import TracedValueError
+from ...patches import stands_in
 from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule, InnerRule
 from ...rules.tags import Tag
-from ...seams import stands_in
 from ...tensors.dtypes import FLOATS
 from ...translation import current
 from .dropout import expect_probability, keep_some

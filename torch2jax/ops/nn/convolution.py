@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ...rules.formats import as_convolved
+from ...rules.memory_formats import as_convolved
 from ...rules.registry import implements
 from ...tensors.dtypes import INEXACT
-from ...transforms.form import conjugate
+from ...tracing.tensor_spec import conjugate
 from ..views import reshape
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...rules.formats import like_input
 from ...rules.inplace import write_in_place
+from ...rules.memory_formats import like_input
 from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule

@@ -55,7 +55,7 @@ def _(padding_idx, scale_grad_by_freq, primals, tangents):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _EvenRows:
     """Indices that are known, and evenly spaced: positions in a sequence."""
 
     start: int
@@ -71,21 +71,21 @@ class _Rows:
 def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     del sparse  # about how PyTorch holds the gradient
     plain = padding_idx < 0 and not scale_grad_by_freq and weight.ndim == 2
-    held = known_values(indices) if plain and is_traced(weight.held.array) else None
-    rows = None if held is None else held.reshape(-1)
+    indexed = known_values(indices) if plain and is_traced(weight.physical.array) else None
+    rows = None if indexed is None else indexed.reshape(-1)
     region = None if rows is None else progression(rows)
     if region is not None and region.step > 0:
-        indices = _Rows(region.start, min(region.stop, weight.shape[0]), region.step, tuple(held.shape))
+        indices = _EvenRows(region.start, min(region.stop, weight.shape[0]), region.step, tuple(indexed.shape))
     return (weight, indices, padding_idx, scale_grad_by_freq), {}
 
 
 def expect_rows(weight, indices, error: type[Exception] = IndexError) -> None:
     """Raises `error` where indices are seen not to be of rows of `weight`."""
-    rows, held = weight.shape[0] if weight.ndim else 0, seen(indices)
-    if weight.ndim and held is not None and outside(held, 0, rows - 1) is not None:
+    rows, indexed = weight.shape[0] if weight.ndim else 0, seen(indices)
+    if weight.ndim and indexed is not None and outside(indexed, 0, rows - 1) is not None:
         raise error(
             "index out of range in self: Expected idx >= 0 && idx < num_embeddings, but got indices from "
-            f"{held.min()} to {held.max()} for {rows} rows"
+            f"{indexed.min()} to {indexed.max()} for {rows} rows"
         )
 
 
@@ -97,7 +97,7 @@ def _check_rows(weight, indices, *args, **kwargs) -> None:
 def embedding(weight, indices, padding_idx, scale_grad_by_freq):
     if weight.ndim != 2:
         raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim}-D")
-    if isinstance(indices, _Rows):
+    if isinstance(indices, _EvenRows):
         return indices.of(weight)
     if padding_idx < 0 and not scale_grad_by_freq:
         return take_rows(weight, indices)
@@ -118,10 +118,10 @@ def one_hot(tensor, num_classes=-1):
     if tensor.dtype not in (torch.int64, torch.int32):  # JAX's own integers are int32
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.dtype}")
     if num_classes == -1:
-        held = values(tensor, "one_hot without num_classes")
-        if held.size == 0:
+        indexed = values(tensor, "one_hot without num_classes")
+        if indexed.size == 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
-        num_classes = int(held.max()) + 1
+        num_classes = int(indexed.max()) + 1
     examples = seen(tensor)
     if examples is not None and examples.size:
         if examples.min() < 0:

@@ -70,17 +70,17 @@ def _check_bags(weight, indices, offsets, *args, **kwargs) -> None:
         RuntimeError: offsets do not begin with 0, decrease, or go on past the end; or an index is out of range.
     """
     _expect_dimensions(weight, indices, offsets)
-    for held in [] if (examples := seen(offsets)) is None or not examples.size else examples:
-        if (held[1:] < held[:-1]).any():
-            raise RuntimeError(f"got the offsets {held.tolist()}; wanted none below the one before it")
-        if held[0] != 0:
+    for starts in [] if (examples := seen(offsets)) is None or not examples.size else examples:
+        if (starts[1:] < starts[:-1]).any():
+            raise RuntimeError(f"got the offsets {starts.tolist()}; wanted none below the one before it")
+        if starts[0] != 0:
             raise RuntimeError(
                 "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
-                f"However, got {held[0]}"
+                f"However, got {starts[0]}"
             )
-        if held[-1] > len(indices):
+        if starts[-1] > len(indices):
             raise RuntimeError(
-                f"offsets[-1] can not be greater than input's length {len(indices)} but got offsets[-1] of {held[-1]}"
+                f"offsets[-1] can not be greater than input's length {len(indices)} but got offsets[-1] of {starts[-1]}"
             )
     expect_rows(weight, indices, RuntimeError)
 

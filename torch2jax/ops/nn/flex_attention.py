@@ -16,9 +16,9 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
 from ...internals.flex_attention import identity, vmap_for_bhqkv
+from ...patches import exchange, stands_in
 from ...rules.registry import implements_tensors
 from ...rules.rule import InnerRule
-from ...seams import exchange, stands_in
 from ...translation import current
 from .scores import exponentials, rows_at_a_time, scores_of, weighted
 

@@ -18,8 +18,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from ...internals.jax_traces import prim_requires_devices_during_lowering
-from ...transforms.linear_call import linear_call
-from ...transforms.traces import is_zero
+from ...tracing.linear_call import linear_call
+from ...tracing.traces import is_zero
 from .kernels import cudnn_attention, pallas_attention
 from .scores import attention
 

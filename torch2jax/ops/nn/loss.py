@@ -15,7 +15,7 @@ from jax import lax
 
 from ...internals.modules import get_enum
 from ...internals.operators import nn as _nn
-from ...rules.formats import as_pointwise, like_input
+from ...rules.memory_formats import as_pointwise, like_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...calls.item import Item
-from ...rules.formats import as_input
+from ...patches import exchange
 from ...rules.inplace import write_in_place
+from ...rules.memory_formats import as_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
 from ...rules.rule import InnerRule
 from ...rules.tags import Tag
-from ...seams import exchange
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...translation import current
+from ...values.item import Item
 from ..arrays import like, spread, where
 from ..gradients import expect_constant
 from ..views import reshape

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 
 from ...internals.promotion import alert_not_deterministic
-from ...rules.formats import as_input, as_volume
+from ...rules.memory_formats import as_input, as_volume
 from ...rules.registry import implements, implements_tensors
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, REALS

@@ -260,24 +260,25 @@ _PAD, _PACK = InnerRule(_pad, "_pad_packed_sequence"), InnerRule(_pack, "_pack_p
 
 @implements_tensors(torch._pack_padded_sequence, aten._pack_padded_sequence.default)
 def _pack_padded_sequence(input, lengths, batch_first):
-    held = values(lengths, "the lengths of a packed sequence")
+    counts = values(lengths, "the lengths of a packed sequence")
     if input.numel() == 0:
         raise RuntimeError(f"Cannot pack empty tensors: got one of size {list(input.shape)}")
     padded = input.transpose(0, 1) if batch_first else input
-    if held.size == 0 or held.min() <= 0:
+    if counts.size == 0 or counts.min() <= 0:
         raise RuntimeError(
             "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
         )
-    if (np.diff(held) > 0).any():
+    if (np.diff(counts) > 0).any():
         raise RuntimeError(
             "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
             "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement."
         )
-    if len(held) != padded.shape[1] or held[0] > padded.shape[0]:
+    if len(counts) != padded.shape[1] or counts[0] > padded.shape[0]:
         raise RuntimeError(
-            f"expected `lengths` of {padded.shape[1]} sequences of at most {padded.shape[0]} steps, got {held.tolist()}"
+            f"expected `lengths` of {padded.shape[1]} sequences of at most {padded.shape[0]} steps, got "
+            f"{counts.tolist()}"
         )
-    sizes = tuple(int((held > step).sum()) for step in range(int(held[0])))
+    sizes = tuple(int((counts > step).sum()) for step in range(int(counts[0])))
     return _PACK((padded, sizes), {}), torch.tensor(sizes)
 
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jax import lax
 
 from ...internals.operators import nn as _nn
-from ...rules.formats import as_input
+from ...rules.memory_formats import as_input
 from ...rules.registry import implements
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, NUMBERS
-from ...tensors.scalars import expect_fits, held_number
+from ...tensors.scalars import expect_fits, number_in_dtype
 from .. import releases
 from ..arrays import is_inexact, like, where, widened
 
@@ -53,7 +53,7 @@ def pad(input, pad, mode="constant", value=None, *, channels_last=False):
             )
     if mode == "constant":
         fill = (value or 0.0) if is_inexact(input) else int(value or 0)
-        return lax.pad(input, held_number(fill, input.dtype), [(low, high, 0) for low, high in widths])
+        return lax.pad(input, number_in_dtype(fill, input.dtype), [(low, high, 0) for low, high in widths])
     if mode not in _EDGES:
         raise NotImplementedError(f"Unrecognised padding mode {mode}; it may be constant, {', '.join(_EDGES)}")
     if value:

@@ -1,0 +1,273 @@
+"""`torch.autograd.forward_ad`: tangents are JAX's, from the beginning of a dual level to its end."""
+
+import contextlib
+import weakref
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from ..functional.func import tangent_array
+from ..internals.functorch import forward_mode_module
+from ..internals.gradients import is_fwd_grad_enabled
+from ..internals.guards import DisableTorchFunction
+from ..patches import stands_in
+from ..rules.inplace import write_in_place
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage
+from ..tensors.tensor import Torchish, make_view
+from ..tracing.tensor_spec import TensorSpec
+from ..tracing.traces import Tangents, current_trace, running
+from ..translation import current
+
+__all__ = ["DualLevel"]
+
+
+class DualLevel:
+    """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""
+
+    def __init__(self):
+        self._call: Any = current()
+        self._tangents: Any = None
+        self._storages: list[weakref.ref[Storage]] = []
+        self.is_open = False
+        self._exits = contextlib.ExitStack()
+
+    def enter(self) -> None:
+        """Begins the level."""
+        self._tangents = Tangents(current_trace())
+        self._exits.enter_context(running(self._tangents.trace))
+        self._exits.enter_context(self._call.nested())
+        self._call.dual = self
+        self.is_open = True
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Lets the histories of tensors that require grad by themselves go on here."""
+        tape = self._call.tape
+        if tape is None or tape.outer is None:
+            return
+        for source in set(tape.outer.sources.values()):
+            variable = source.variable
+            storage = None if variable is None else variable._node.storage
+            if storage is not None and storage.history is source:
+                array, layout = storage.physical
+                storage.replace(PhysicalArray(tape.captured(variable, array), layout), storage.known, is_written=True)
+
+    def leave(self) -> None:
+        """Ends the level: what is left of it has values only."""
+        self.is_open = False
+        kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
+        kept = [storage for storage in kept if not storage.is_lost]
+        physical = [(*storage.physical, storage.known) for storage in kept]
+        lowered = [self._lowered(array) for array, _, _ in physical]
+        self._call.dual = None
+        self._exits.close()
+        for storage, (before, layout, known), array in zip(kept, physical, lowered, strict=True):
+            if self._tangents.has(array) or array is not before:
+                # Nothing may read what was there again: others may share the memory.
+                storage.replace(PhysicalArray(self._tangents.values(array), layout), known, is_written=True)
+
+    def note(self, storage: Storage) -> None:
+        """Keeps in mind a storage that may hold an array with a tangent."""
+        self._storages.append(weakref.ref(storage))
+
+    @property
+    def tag(self):
+        """What JAX tells its tangents by."""
+        return self._tangents.tag
+
+    def has(self, array) -> bool:
+        """Whether an array has a tangent."""
+        return self._tangents.has(self._lowered(array))
+
+    def _lowered(self, array):
+        return self._call.leaving(array)
+
+    def without_gradient(self, array):
+        """An array that keeps its tangent, but is a constant to derivatives backwards."""
+        lowered = self._lowered(array)
+        if not self._tangents.has(lowered):
+            return lax.stop_gradient(array)
+        tangent = self._tangents.tangent(lowered)
+        with running(self._tangents.below):
+            values = lax.stop_gradient(self._tangents.values(lowered))
+            return values if tangent is None else self._tangents.dual(values, lax.stop_gradient(tangent))
+
+    def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
+        """A tensor on the same memory with a tangent, which follow what is written to each other.
+
+        Raises:
+            RuntimeError: one of them has a tangent already, or the tangent is of another shape.
+        """
+        spec, given = TensorSpec.of(tensor), self._call.lift(tangent)
+        if self.has_tangent(tensor):
+            raise RuntimeError(
+                "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level is not "
+                "supported."
+            )
+        if self.has_tangent(given):
+            raise RuntimeError(
+                "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
+            )
+        if not _lie_alike(tensor, given):
+            given = _like(given, spec)
+        array = self._tangents.dual(
+            self._lowered(tensor.physical.array), self._lowered(tangent_array(given, tensor, spec))
+        )
+        if spec.wants_grad and self._call.tape is not None:
+            array = self._call.tape.captured(tensor, array)
+        result = _alias(tensor, array)
+        result._node.storage.differentiable = True
+        result.descend((tensor,), "MakeDual")
+        _Pair(self, result, given)
+        return result
+
+    def parts(self, tensor: Torchish) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The values of a tensor, and its tangent if it has one."""
+        if not self.has_tangent(tensor):
+            return tensor, None
+        spec, array, tape = TensorSpec.of(tensor), self._lowered(tensor.physical.array), self._call.tape
+        values = self._tangents.values(array)
+        primal = _alias(tensor, values if tape is None else tape.with_values(tensor.physical.array, values))
+        primal._node.storage.history = tensor.history
+        pair, tangent = vars(tensor).get("_pair"), self._tangents.tangent(array)
+        if pair is not None and pair.level is self:
+            return primal, pair.tangent
+        if tangent is None:
+            return primal, None
+        return primal, _Pair(self, tensor, spec.result(tangent)).tangent
+
+    def has_tangent(self, tensor: Torchish) -> bool:
+        """Whether a tensor is dual."""
+        return self.has(tensor.physical.array)
+
+    def tangent_of(self, tensor: Torchish) -> Any:
+        """The array of the tangent as it is now, None for zero."""
+        return self._tangents.tangent(self._lowered(tensor.physical.array))
+
+    def complete(self, tensor: Torchish, operands) -> None:
+        """Gives what was computed from dual tensors a tangent of zero, if it has none."""
+        if not is_fwd_grad_enabled():
+            return
+        if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
+            array, layout = tensor.physical
+            if array.dtype.kind in "fcV":  # of numbers that have derivatives
+                tensor._node.write(PhysicalArray(self.with_zero_tangent(array), layout), None)
+
+    def with_zero_tangent(self, array):
+        """An array that has no tangent with one of zero."""
+        lowered, tape = self._lowered(array), self._call.tape
+        dual = self._tangents.dual(lowered, jnp.zeros_like(lowered))
+        return dual if tape is None else tape.with_values(array, dual)
+
+    def move(self, tensor: Torchish, tangent: Torchish) -> None:
+        """Gives a dual tensor another tangent."""
+        (array, layout), tape = tensor.physical, self._call.tape
+        moved = tangent_array(tangent, tensor, TensorSpec.of(tensor))
+        dual = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
+        dual = dual if tape is None else tape.with_values(array, dual)  # gradients backwards go on as before
+        tensor._node.write(PhysicalArray(dual, layout), None)
+
+
+class _Pair:
+    """A dual tensor and its tangent: what is written to one is written to the other."""
+
+    def __init__(self, level: DualLevel, dual: Torchish, tangent: Torchish):
+        self.level, self.tangent = level, tangent
+        self._dual = weakref.ref(dual)
+        self._is_following = False
+        dual._pair = self  # pyright: ignore[reportAttributeAccessIssue]
+        dual._node.storage.memory.follow(self._follow_dual)
+        tangent._node.storage.memory.follow(self._follow_tangent)
+
+    def _follow_dual(self) -> None:
+        dual = self._dual()
+        if dual is None or self._is_following or not self.level.is_open:
+            return
+        found = self.level.tangent_of(dual)
+        if found is not self.tangent.physical.array:
+            with self._following(), torch.no_grad():
+                moved: Any = torch.zeros_like(self.tangent) if found is None else TensorSpec.of(dual).tensor(found)
+                write_in_place(self.tangent, moved)
+
+    def _follow_tangent(self) -> None:
+        dual = self._dual()
+        if dual is not None and self.level.is_open and not self._is_following:
+            with self._following():
+                self.level.move(dual, self.tangent)
+
+    @contextlib.contextmanager
+    def _following(self):
+        self._is_following = True
+        try:
+            yield
+        finally:
+            self._is_following = False
+
+
+def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
+    """Whether a tangent may itself be that of a tensor: views of it are then at the same places."""
+    if tangent.shape != tensor.shape or not tensor.numel():
+        return True  # an error that others tell of, or nothing to view
+    node, other = tensor._node, tangent._node
+    with DisableTorchFunction():
+        if (tensor.stride(), tensor.storage_offset()) != (tangent.stride(), tangent.storage_offset()):
+            return False
+    memories = node.storage.memory, other.storage.memory
+    return node.bits == other.bits and (bool(current().transformations) or memories[0].size == memories[1].size)
+
+
+def _like(tangent: Torchish, spec: TensorSpec) -> Torchish:
+    """A copy of a tangent that lies in memory as a tensor of that form."""
+    copied: Any = torch.empty(tangent.shape, dtype=tangent.dtype)
+    if spec.strides is not None:
+        copied = torch.empty_strided(tangent.shape, spec.strides, dtype=tangent.dtype)
+    return copied.copy_(tangent)
+
+
+def _alias(tensor: Torchish, array) -> Torchish:
+    """Another tensor on the memory of one, whose history begins with an array of the same values.
+
+    Where elements of it are one in memory, it is of memory of its own: nothing can be written to it.
+    """
+    physical = PhysicalArray(array, tensor.physical.layout)
+    node = Storage(physical) if tensor._node.overlaps else tensor._node.grafted(physical)
+    with torch.enable_grad():
+        return make_view(tensor, node, tensor)
+
+
+@stands_in(forward_mode_module("_enter_dual_level"), "_enter_dual_level")
+def _enter() -> int:
+    call: Any = current()
+    if call.dual is not None:
+        raise RuntimeError(
+            "Nested forward mode AD is not supported at the moment: a dual level is open; wanted torch.func.jvp for "
+            "derivatives of derivatives"
+        )
+    DualLevel().enter()
+    return 0
+
+
+@stands_in(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
+def _exit(level) -> None:
+    del level
+    call: Any = current()
+    if call.dual is None:
+        raise RuntimeError("Trying to exit a forward AD level, but none was entered in this call")
+    call.dual.leave()
+
+
+@stands_in(forward_mode_module("_make_dual"), "_make_dual")
+def _make_dual(tensor, tangent, *, level):
+    del level
+    call: Any = current()
+    return call.dual.dual(call.lift(tensor), tangent)
+
+
+@stands_in(forward_mode_module("_unpack_dual"), "_unpack_dual")
+def _unpack_dual(tensor, *, level):
+    del level
+    call: Any = current()
+    return call.dual.parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)

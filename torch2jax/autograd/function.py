@@ -1,0 +1,209 @@
+"""`torch.autograd.Function`: the derivatives that it defines are JAX's too.
+
+The forward runs as it is, with gradients off. Then its results are `attached` to its inputs: an identity of the results
+whose derivative is the function's own. That serves the tape and JAX's transformations alike.
+"""
+
+import functools
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import user_level
+from ..functional.batching_rule import batch_of, run_rule
+from ..internals.guards import DisableTorchFunctionSubclass
+from ..tensors.dtypes import is_integral
+from ..tensors.history import Node, added
+from ..tensors.interop import is_dense
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Restriction, Torchish, wrap
+from ..tensors.traced import is_traced
+from ..tracing.closures import closed_over
+from ..translation import Call, current
+from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
+from .forward_start import Start, run_forward
+from .function_derivative import Context, Derivative, base_of
+from .inputs import ask
+
+__all__ = ["apply"]
+
+_Function = torch.autograd.Function
+
+
+def apply(cls: Any, *args, **kwargs):
+    """What ``Function.apply`` does."""
+    if _has_context_of_its_own(cls):
+        bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args = bound.args
+    elif kwargs and TAKES_KEYWORDS:
+        args = inspect.signature(cls.forward).bind(None, *args, **kwargs).args[1:]
+    elif kwargs:
+        raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
+    call = current()
+    if any(level.is_functorchs for level in call.transformations) and not (
+        _has_context_of_its_own(cls) or _is_operators(cls)
+    ):
+        raise RuntimeError(
+            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must "
+            "override the setup_context staticmethod."
+        )
+    args = tuple(call.lift(x) if isinstance(x, torch.Tensor) else x for x in args)
+    return _Application(cls, args).run(call)
+
+
+run_instead_of_apply(apply)
+
+
+def _has_context_of_its_own(cls) -> bool:
+    return cls.setup_context is not _Function.setup_context
+
+
+def _is_operators(cls) -> bool:
+    """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
+    return cls.forward.__module__ == "torch._library.autograd"
+
+
+class _FunctionNode(Node):
+    """The ``grad_fn`` of what a function gave."""
+
+    __slots__ = ("ends",)
+
+    def __init__(self, operation: str, inputs: Iterable[Node | None]):
+        super().__init__(operation, inputs)
+        self.ends: dict[int, Any] = {}  # of its results, by their numbers
+
+    def number_of(self, end: Any) -> int:
+        return next((number for number, other in self.ends.items() if other.variables == end.variables), 0)
+
+    def end_of(self, number: int) -> Any:
+        return self.ends.get(number)
+
+    def name(self) -> str:
+        return self._operation + "Backward"
+
+    def register_hook(self, hook: Callable) -> RemovableHandle:
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
+        current().attempt.expect_hook(hook)
+        return added(self.posthooks, hook)
+
+    def _show(self) -> None:
+        pass  # the function's derivative calls the hooks itself
+
+
+class _Application:
+    """One run of a function."""
+
+    def __init__(self, function, args: tuple):
+        self.function, self.args = function, args
+        self.inputs = {i: x for i, x in enumerate(args) if isinstance(x, Torchish) and not is_integral(x.dtype)}
+        self.required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
+        self.is_recorded = any(self.required)
+
+    def run(self, call: Call):
+        batch = None if _is_operators(self.function) else batch_of(self.function, self.args)
+        if batch is not None and batch is call.transformations[-1]:
+            return run_rule(self.function.vmap, self.args, batch)
+        if self.function.jvp is _Function.jvp and any(map(_has_tangent, self.inputs.values())):
+            raise NotImplementedError(
+                "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+            )
+        arrays = [x.read() for x in self.inputs.values()]  # before they may be written to
+        start = Start.of(call, self.args)
+        ctx = Context(self.function, functools.partial(self._needed, call))
+        output = run_forward(self.function, ctx, self.args, batch)
+        with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
+            return self._recorded(call, ctx, start, arrays, output)
+
+    def _needed(self, call: Call) -> tuple[bool, ...]:
+        """The arguments that require grad."""
+        if not self.is_recorded and (call.transformations or call.dual is not None or call.attempt.inputs is None):
+            return tuple(i in self.inputs for i in range(len(self.args)))  # whose derivatives JAX may ask for later
+        for i, x in self.inputs.items():
+            if not self.required[i]:
+                ask(x)
+        return self.required
+
+    def _recorded(self, call: Call, ctx: Context, start: Start, arrays: list, output):
+        results = output if isinstance(output, tuple) else (output,)
+        self._check_written(ctx, results)
+        if not torch.is_grad_enabled() or not self.inputs:
+            return output
+        fixed = {id(x) for x in ctx.non_differentiable}
+        is_fixed = [id(x) in fixed for x in results]
+        results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
+        differentiable = {
+            i: x
+            for i, x in enumerate(results)
+            if isinstance(x, Torchish) and not is_integral(x.dtype) and not is_fixed[i]
+        }
+        node = _FunctionNode(self.function.__name__, [x.history for x in self.inputs.values()])
+        if call.tape is not None:
+            node.operands = [None if x.history is None else call.tape.end_of(x) for x in self.inputs.values()]
+        arrays_around = (x.read() for x in closed_over(self.args))
+        if differentiable and any(map(is_traced, itertools.chain(arrays, arrays_around))):
+            derivative = Derivative(start, self.inputs, ctx, results, tuple(differentiable), node)
+            values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
+        else:
+            values = [x.read() for x in differentiable.values()]
+        for (number, result), array in zip(differentiable.items(), values, strict=True):
+            is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
+            self._place(result, number, array, node, ctx)
+            if not any(result is x for x in ctx.dirty_tensors):
+                result._restriction = Restriction("custom", self.function.__name__, number) if is_view else None
+        return results if isinstance(output, tuple) else results[0]
+
+    def _check_written(self, ctx: Context, results: tuple) -> None:
+        """Expects of the tensors that are marked as written to that they are arguments, and are given back."""
+        for dirty in ctx.dirty_tensors:
+            if not any(dirty is x for x in self.args):
+                warnings.warn(
+                    "ctx.mark_dirty() received a tensor that was not an input. Only input Tensors that have been "
+                    "mutated should be passed to ctx.mark_dirty().",
+                    stacklevel=user_level(),
+                )
+            elif not any(dirty is x for x in results):
+                raise RuntimeError(
+                    "Some elements marked as dirty during the forward method were not returned as output. The inputs "
+                    "that are modified inplace must all be outputs of the Function."
+                )
+            elif len(results) > 1 and self.is_recorded and isinstance(dirty, Torchish) and dirty._viewed is not None:
+                raise RuntimeError(
+                    "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot "
+                    "return more than one Tensor. This is not supported by the current autograd engine. You should "
+                    "either make sure the input is not a view (using .clone() for example) or make your Function only "
+                    "return one Tensor (potentially splitting it into two Functions: one doing the inplace that "
+                    "returns a single Tensor and a second one that does the other operations)."
+                )
+
+    def _own(self, result: Torchish, ctx: Context) -> Torchish:
+        """A result that is a tensor of its own: an input that was not written to is given as a copy."""
+        if any(result is x for x in self.args) and not any(result is x for x in ctx.dirty_tensors):
+            with torch.no_grad():
+                mine: Any = result.clone()
+            mine._viewed = base_of(result)  # as PyTorch has it
+            return mine
+        return result
+
+    def _place(self, result: Torchish, number: int, array, node: _FunctionNode, ctx: Context) -> None:
+        if any(result is x for x in ctx.dirty_tensors):
+            result.write(PhysicalArray(array, None))
+        else:
+            strides = result.stride() if is_dense(result) else None
+            result._node = wrap(array, result.dtype, strides=strides)._node
+        if self.is_recorded:
+            result._node.storage.history = node
+            tape = current().tape
+            if tape is not None:
+                node.ends[number] = tape.end_of(result)
+                node.end = node.end or node.ends[number]
+
+
+def _has_tangent(tensor: Torchish) -> bool:
+    dual = current().dual
+    return dual is not None and dual.has_tangent(tensor)

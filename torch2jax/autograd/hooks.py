@@ -1,0 +1,150 @@
+"""Hooks on gradients, those among them that JAX takes.
+
+A hook may look at a gradient, change it, and use any tensor of the call. JAX's way back knows nothing of that. So where
+it takes the gradient of code with hooks, the way back is another run of the code (`retrace.py`), which makes the
+backward pass itself as the call ends, on a level of its tape that is below those of the code's own derivatives.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..rules.operands import lift
+from ..tensors.history import Source
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
+from ..tracing.traces import is_float
+from ..translation import current
+from .engine import Backward, BackwardPass, accumulate, is_source
+from .inputs import Pass
+from .tape import Attempt, Tape
+
+__all__ = ["finished", "hooks_of", "take_over_hooks"]
+
+
+def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
+    """The hooks on the gradient of a tensor as it is now, to add others.
+
+    Args:
+        added: these others, one or a container.
+
+    Raises:
+        BaseException: to `Runs`, the gradient may be JAX's.
+    """
+    call: Any = current()
+    call.attempt.expect_hook(added, tensor)
+    tape, history = call.tape, tensor.history
+    if tape is None or history is None:
+        return OrderedDict()  # which nobody calls
+    begins = is_source(tensor) and history.end is not None
+    return tape.hooked(history.end if begins else tape.end_of(tensor), history).hooks
+
+
+def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
+    """Lets the hooks of a tensor from outside be those of what stands for it, which requires grad by itself."""
+    if tensor._backward_hooks:
+        hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
+    accumulated = tensor._post_accumulate_grad_hooks
+    if accumulated:
+        current().attempt.expect_hook(dict(accumulated), lifted)  # pyright: ignore[reportOptionalMemberAccess]
+        history: Any = lifted.history
+        history.accumulated.update(accumulated)
+
+
+def finished(attempt: Attempt, tree) -> Any:
+    """What a run of a function gives: a tree, or the gradients of its last pass if it makes backward passes.
+
+    Args:
+        tree: what the function has given, with arrays in the places of tensors.
+    """
+    if not attempt.passes:
+        return tree
+    tape: Any = current().tape  # pyright: ignore[reportOptionalMemberAccess]
+    histories = {id(array): history for array, history in attempt.ends}
+    results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
+    nodes = [histories.get(id(x)) for x in results]
+    begun: list[tuple[Any, Any]] = []
+    for number, asked in enumerate(attempt.passes, tape.depth):
+        for cotangent in asked.cotangents:
+            if cotangent is not None:
+                begun.append((cotangent, tape.beginning(cotangent, number + 1)))
+        ends = {id(source) for _, _, source in attempt.given}
+        with BackwardPass(nodes, ends, accumulates=True, keeps=True) as under_way:
+            results = _InPlaceOfJax(tape, number, results, asked, begun).cotangents(attempt, under_way)
+            under_way.call_back()
+    return [tape.primal(x, len(tape.levels)) for x in results]
+
+
+class _InPlaceOfJax(Backward):
+    """A backward pass that gives JAX's cotangents.
+
+    Args:
+        begun: the cotangents that were given for this and other passes, and as they are to later ones.
+    """
+
+    def __init__(self, tape: Tape, number: int, arrays: list, asked: Pass, begun: list[tuple[Any, Any]]):
+        given = [(x, y) for x, y in zip(arrays, asked.cotangents, strict=True) if y is not None]
+        super().__init__(tape, number, [array for array, _ in given], retain_graph=True, create_graph=True)
+        self._wanted, self._begun = asked.wanted, begun
+        self._seeds: dict[Any, Any] = {}
+        for array, cotangent in given:
+            place = self._place_of(array)
+            if place is not None:
+                seed = next(y for x, y in begun if x is cotangent)
+                self._seeds[place] = self._seeds[place] + seed if place in self._seeds else seed
+
+    def _place_of(self, array):
+        return self.level.variable(self.tape.primal(array, self.number))
+
+    def cotangents(self, attempt: Attempt, under_way: BackwardPass) -> list:
+        """Those of the arrays that are wanted."""
+        sources = {source: tensor for array, tensor, source in attempt.given if _is_among(array, self._wanted)}
+        others = {id(x): self._place_of(y) for x, y in self._begun if _is_among(x, self._wanted)}
+        self.accumulated = {source.variables[self.number] for source in sources}
+        targets = self.accumulated.union(place for place in others.values() if place is not None)
+        visits = self._visits(self._retaining())
+        found = self.level.pull_back(self.subgraph, self._seeds, targets, visits, self._constant, self._use)
+        parts: dict[int, list] = {id(x): [found.get(others.get(id(x)))] for x in self._wanted}
+        for array, _, source in attempt.given:
+            if source in sources:
+                cotangent = found.get(source.variables[self.number])
+                parts[id(array)].append(self._accumulated(sources[source], source, cotangent, under_way))
+        # One array in two places has its cotangent in the first.
+        return [_sum_of([x for x in parts.pop(id(array), ()) if x is not None], array) for array in self._wanted]
+
+    def _accumulated(self, tensor: Torchish, source: Source, cotangent, under_way: BackwardPass):
+        """What the hooks on the accumulated gradient of a leaf make of its cotangent."""
+        if not source.is_hooked:
+            return cotangent
+        if cotangent is None:
+            if not under_way.comes_by(source):
+                return None
+            cotangent = jnp.zeros(source.end.shape, source.end.variables[self.number].aval.dtype)
+        tensor.change("_gradient", None)
+        accumulate(tensor, source, self._tensor(cotangent, source.end.spec), create_graph=True)
+        gradient = tensor._gradient
+        if gradient is None:
+            raise NotImplementedError(
+                "a hook on an accumulated gradient took it away (x.grad = None), where JAX takes that gradient; wanted "
+                "a hook that leaves it there, and the step of an optimizer outside of the hook"
+            )
+        return self._cotangent(lift(gradient), source.end.spec.layout, cotangent.dtype)
+
+
+def _sum_of(cotangents: list, array):
+    """The cotangent of an array from parts."""
+    if not cotangents:
+        return jnp.zeros(array.shape, array.dtype)
+    total = cotangents[0]
+    for cotangent in cotangents[1:]:
+        total = total + cotangent
+    return total
+
+
+def _is_among(array, others: list) -> bool:
+    return any(array is other for other in others)

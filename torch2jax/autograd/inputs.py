@@ -1,0 +1,360 @@
+"""Which inputs of a call JAX differentiates: what `requires_grad` of them is, and `is_leaf`, `grad_fn`, and so on.
+
+PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
+first question that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
+what is seen to be differentiated requires grad, by itself as a leaf does. Where JAX traces a program that it may
+differentiate later, the call is one equation of that, with the program of a run whose inputs require no grad; each
+derivative runs the code anew (`retrace.py`). Code that does not ask has the graph that it had.
+
+So does code without hooks on gradients. The first hook on a gradient that JAX takes abandons the run, by `NeedsHooks`:
+then the way back is a run that makes backward passes of its own (`hooks.py`).
+"""
+
+import contextvars
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from ..abandoning import Abandoned
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tensors.trees import flatten
+from ..tracing.closures import closed_over
+from ..tracing.markers import Undecided, undecided
+from ..tracing.traces import (
+    Bookmark,
+    current_trace,
+    is_differentiated,
+    is_float,
+    is_from_outside,
+    may_differentiate,
+    program_of,
+)
+from ..translation import current
+from .retrace import Code, NeedsHooks, run_anew
+
+__all__ = ["Inputs", "NeedsArray", "NeedsInputs", "Pass", "RunKnowledge", "ask", "requires_grad", "told"]
+
+
+class NeedsInputs(Abandoned):
+    """The code asks what depends on which inputs JAX differentiates."""
+
+
+class NeedsArray(Abandoned):
+    """The code uses an array from around the call, which JAX may differentiate too."""
+
+    def __init__(self, array: Any):
+        super().__init__()
+        self.array = array
+
+
+class Pass(NamedTuple):
+    """A backward pass that a run makes in the place of JAX."""
+
+    wanted: list
+    """The arrays whose cotangents it gives."""
+    cotangents: list
+    """Those of the results of a floating dtype, None for zero."""
+
+
+class RunKnowledge:
+    """What runs of some code have found out, for later ones."""
+
+    has_hooks = False
+    """Whether it has hooks on gradients that JAX takes."""
+
+
+class Inputs:
+    """What runs know of the arrays that they get from outside; this knows nothing yet."""
+
+    passes: tuple[Pass, ...] = ()
+    """The backward passes that the run makes at its end, each from what the one before gave."""
+    is_repeated = False
+    """Whether others run the same code for the same call, and it is to leave nothing that these would find."""
+    is_forwards = False
+    """Whether the run is for a derivative forwards alone, which no hook sees."""
+
+    def begin(self) -> None:
+        """Is called when a run begins."""
+
+    def entering(self, array: Any) -> Any:
+        """What the run has in the place of an array from outside."""
+        return array
+
+    def is_differentiated(self, array: Any) -> bool:
+        """Whether JAX differentiates what the run has in the place of an array from outside."""
+        del array
+        return False
+
+    def ask(self, tensor: Torchish) -> None:
+        """Is called before the answer is that a tensor requires no grad.
+
+        Raises:
+            NeedsInputs: it may do so, in a derivative.
+        """
+        if _may_depend(tensor) and may_differentiate(current().outermost[0]):
+            raise NeedsInputs
+
+    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+        """Is called before the code registers hooks on the gradient of a tensor, or of a node.
+
+        Raises:
+            NeedsInputs, NeedsHooks: that gradient may be JAX's.
+            NeedsArray: it is, and a hook uses an array from around the call.
+        """
+        del hooks
+        if (tensor is None or _may_depend(tensor)) and may_differentiate(current().outermost[0]):
+            raise NeedsInputs
+
+
+def _may_depend(tensor: Torchish) -> bool:
+    """Whether a tensor that requires no grad may have a derivative to JAX."""
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return False
+    # Outside of a program JAX drops derivatives of zero at once, as that of a rounded number.
+    return not current().stages or (tensor._node.storage.differentiable and tensor.known is None)
+
+
+class _Told(Inputs):
+    """Knows of arrays whether they are differentiated.
+
+    Args:
+        around: what the runs have in the place of arrays from around the code, by the ids of these; None if they may
+            use any.
+        is_last: whether derivatives that JAX takes later do not run the code anew.
+        required: arrays that are differentiated, though that is not seen.
+        heeds_hooks: whether a hook on a gradient that JAX takes abandons the run.
+    """
+
+    def __init__(
+        self,
+        around: dict[int, Any] | None,
+        is_last: bool,
+        required: Sequence = (),
+        passes: Sequence[Pass] = (),
+        heeds_hooks: bool = True,
+    ):
+        self._around, self._is_last, self._program = around, is_last, program_of(current_trace())
+        self._required, self.passes, self._heeds_hooks = required, tuple(passes), heeds_hooks
+        self.is_forwards, self.is_repeated = not heeds_hooks and not passes, around is not None
+        self._entered: dict[int, Any] = {}
+        self._undecided = Undecided()
+        self._sees_derivatives = False
+
+    def begin(self) -> None:
+        self._entered.clear()  # what another run has made of them may be of another trace
+
+    def entering(self, array: Any) -> Any:
+        if not is_traced(array):
+            return array
+        self._sees_derivatives = self._sees_derivatives or is_differentiated(array)
+        if id(array) not in self._entered:
+            self._entered[id(array)] = array, self._found(array)
+        return self._entered[id(array)][1]
+
+    def _found(self, array: Any) -> Any:
+        if self._around is not None:
+            if id(array) in self._around:
+                array = self._around[id(array)]
+            elif is_from_outside(array, self._program):
+                raise NeedsArray(array)
+        if not self._is_last or self._program is None or not is_float(array) or self._is_differentiated(array):
+            return array
+        return undecided(array, self._undecided)
+
+    def is_differentiated(self, array: Any) -> bool:
+        return is_float(array) and self._is_differentiated(array)
+
+    def _is_differentiated(self, array: Any) -> bool:
+        return is_differentiated(array) or any(array is other for other in self._required)
+
+    def ask(self, tensor: Torchish) -> None:
+        if _may_depend(tensor):
+            self._undecided.is_asked = True
+
+    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+        if self._around is not None:  # another run calls the hooks, when the arrays around the call may be gone
+            for array in closed_over(hooks, kind=Tracer):
+                if id(array) not in self._around and is_from_outside(array, self._program):
+                    raise NeedsArray(array)
+        if not self._heeds_hooks or self._required or not self._sees_derivatives:
+            return
+        if tensor is None or program_of(current_trace()) is not self._program or _is_differentiated(tensor):
+            raise NeedsHooks
+
+
+def _is_differentiated(tensor: Torchish) -> bool:
+    tape: Any = current().tape
+    array = tensor.physical.array
+    return is_differentiated(array if tape is None else tape.primal(array))
+
+
+def ask(tensor: Torchish) -> None:
+    """Is called before code is told that a tensor requires no grad.
+
+    Raises:
+        BaseException: to `told`.
+    """
+    inputs = current().attempt.inputs
+    if inputs is not None:
+        inputs.ask(tensor)
+
+
+def requires_grad(tensor: Torchish) -> bool:
+    """Whether a tensor requires grad, where code asks.
+
+    Raises:
+        BaseException: to `told`.
+    """
+    if tensor.history is not None:
+        return True
+    ask(tensor)
+    return False
+
+
+def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
+    """What code gives that knows which inputs are differentiated.
+
+    Args:
+        run: gives a tree of arrays and other things for a tree like `given`. It can run again and again.
+        given: a tree with arrays from outside; the code may use others too.
+        known: what is known of the code.
+    """
+    if program_of(current_trace()) is None and not known.has_hooks:  # what JAX differentiates is seen
+        bookmark = Bookmark()
+        try:
+            return run(_Told(None, is_last=True), given)
+        except NeedsHooks:
+            known.has_hooks = True
+        bookmark.return_to()
+    around: list = []
+    while True:
+        bookmark = Bookmark()
+        code = _Code(run, given, around, known)
+        try:
+            return code.result()
+        except NeedsArray as need:
+            around.append(need.array)
+        finally:
+            code.end.is_over = True
+        bookmark.return_to()
+
+
+class _End(NamedTuple):
+    """What a run gave, without the arrays."""
+
+    structure: Any
+    static: list
+    """The leaves that are no arrays; `_ARRAY` in the places of these."""
+
+    @property
+    def positions(self) -> list[bool]:
+        return [leaf is _ARRAY for leaf in self.static]
+
+
+_ARRAY = object()
+
+
+class _CodesEnd:
+    """What is known of the end of some code."""
+
+    found: _End | None = None
+    is_over = False
+    """Whether the call that ran it first is over, and it runs anew."""
+
+
+class _Back(NamedTuple):
+    """As `Pass`, of a function of arrays."""
+
+    positions: Sequence[int]
+    has_cotangent: Sequence[bool]
+
+
+class _Code(Code):
+    """Code as a function of arrays.
+
+    Args:
+        run, given, known: as those of `told`.
+        around: the arrays that it uses besides.
+    """
+
+    def __init__(self, run: Callable[[Inputs, Any], Any], given: Any, around: list, known: RunKnowledge):
+        self._run, self._around, self._known = run, list(around), known
+        self._required: tuple[int, ...] = ()
+        self._passes: tuple[_Back, ...] = ()
+        self._heeds_hooks = True
+        leaves, self._structure = flatten(given)
+        self._static = [_ARRAY if is_traced(leaf) else leaf for leaf in leaves]
+        self._arrays: list = [leaf for leaf in leaves if is_traced(leaf)] + self._around
+        self._count = len(self._arrays)
+        self._context = contextvars.copy_context()
+        self.end = _CodesEnd()
+
+    @property
+    def has_hooks(self) -> bool:
+        return self._known.has_hooks
+
+    def requiring(self, positions: Sequence[int]) -> "_Code":
+        return self._but(_required=tuple(sorted({*self._required, *positions})))
+
+    def without_hooks(self) -> "_Code":
+        return self._but(_heeds_hooks=False)
+
+    def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_Code":
+        return self._but(_passes=(*self._passes, _Back(positions, has_cotangent)))
+
+    def _but(self, **changed) -> "_Code":
+        code = copy.copy(self)
+        vars(code).update(changed)
+        return code
+
+    def result(self) -> Any:
+        """The tree that the code gives."""
+        arrays, self._arrays = self._arrays, []
+        results = iter(run_anew(self, arrays))
+        structure, static = self.end.found  # pyright: ignore[reportGeneralTypeIssues]
+        return structure.unflatten([next(results) if leaf is _ARRAY else leaf for leaf in static])
+
+    def __call__(self, *arrays, is_last: bool) -> list:
+        rest, cotangents = iter(arrays[: self._count]), iter(arrays[self._count :])
+        given = self._structure.unflatten([next(rest) if leaf is _ARRAY else leaf for leaf in self._static])
+        around = {id(outside): array for outside, array in zip(self._around, rest, strict=True)}
+        passes = [
+            Pass([arrays[i] for i in positions], [next(cotangents) if x else None for x in has_cotangent])
+            for positions, has_cotangent in self._passes
+        ]
+        inputs = _Told(around, is_last, [arrays[i] for i in self._required], passes, self._heeds_hooks)
+        is_over = self.end.is_over
+        try:
+            tree = self._context.copy().run(self._run, inputs, given) if is_over else self._run(inputs, given)
+        except NeedsHooks:
+            self._known.has_hooks = True
+            raise
+        except NeedsArray as need:
+            if not is_over:
+                raise
+            raise NotImplementedError(
+                "code that asks whether its inputs require grad, or has hooks on gradients, uses an array from around "
+                "the call only where they are differentiated, or in a hook: "
+                f"{need.array}; wanted that array as an argument"
+            ) from None
+        if passes:
+            return tree
+        leaves, structure = flatten(tree)
+        is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]
+        self._note(_End(structure, [_ARRAY if x else leaf for x, leaf in zip(is_array, leaves, strict=True)]))
+        return [leaf for x, leaf in zip(is_array, leaves, strict=True) if x]
+
+    def _note(self, end: _End) -> None:
+        before = self.end.found
+        if before is None:
+            self.end.found = end
+        elif before.structure != end.structure or before.positions != end.positions:
+            raise TypeError(
+                "code that asks whether its inputs require grad gives results of another structure where they do: "
+                f"got {end.structure}, and {before.structure} where they do not; wanted the same"
+            )

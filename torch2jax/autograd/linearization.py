@@ -1,0 +1,410 @@
+"""JAX's linearization, held open: the derivative of what has been computed so far, at any time.
+
+`jax.vjp` linearizes a function from its beginning to its end, and then transposes. PyTorch may ask at any point. So
+`Linearization` is that without an end: while its trace is the current one, whatever is computed from a `leaf` leaves
+its linear part behind, and `pull_back` transposes as much of that as is asked for.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import source_info_util
+from jax.extend.core import (
+    ClosedJaxpr,
+    DebugInfo,
+    Jaxpr,
+    JaxprEqn,
+    Primitive,
+    TraceTag,
+    Var as JaxprVar,
+    set_current_trace,
+)
+from jax.interpreters import ad, partial_eval as pe
+
+from ..internals.jax_programs import NullAccum, ValAccum, VJPNode, backward_pass3, join_effects
+from ..internals.jax_traces import DynamicJaxprTrace, LinearizeTrace, LinearizeTracer
+from ..tracing.markers import LevelEnd, stops_levels
+from ..tracing.traces import is_zero
+
+__all__ = ["Linearization", "Subgraph", "Var", "keep_with", "renumber"]
+
+Var = Any
+"""A variable of a linear program: one for each array that has a derivative."""
+
+
+_same_p = Primitive("same")
+_same_p.def_abstract_eval(lambda x: x)
+ad.deflinear2(_same_p, lambda cotangent, _: [cotangent])
+
+
+_none_p = Primitive("none")
+_none_p.def_abstract_eval(lambda *_, aval: aval)
+ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tangents)
+
+
+class _Inputs(list):
+    """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
+
+    number = 0
+    """The way back takes the step with the highest first: how many steps were made before."""
+    kept: tuple = ()
+    """What is to live as long as the step."""
+
+
+def renumber(tangent, number: int) -> None:
+    """Lets the way back come to the step that gave a tangent as if so many others had been made before it."""
+    if tangent.parent is not None:
+        tangent.parent.in_tracers.number = number
+
+
+def keep_with(tangent, value) -> bool:
+    """Lets a value live as long as the step that gave a tangent; False if none did."""
+    step = tangent.parent
+    if step is None:
+        return False
+    step.in_tracers.kept = (*step.in_tracers.kept, value)
+    return True
+
+
+class Subgraph(NamedTuple):
+    """The part of the linear program that leads to some arrays: steps, each behind those that it needs, and leaves."""
+
+    steps: list
+    linear: set[Var]
+    """The variables that depend on leaves."""
+    leaves: list[Var]
+    """In the order in which the way back comes to their ends."""
+
+
+class _PackedConstant(pe.DynamicJaxprTracer):
+    """What a linear program keeps of the way forward, packed."""
+
+    unpacked: Callable[[], Any]
+    kept: Any
+    """The program's own tracer of it."""
+
+
+class _LinearTrace(DynamicJaxprTrace):
+    """Records a linear program, and has what it keeps of the way forward packed."""
+
+    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
+        super().__init__(None, auto_dce=True)
+        self._below, self._pack = below, pack
+        self._numbers = itertools.count()
+
+    def process_primitive(self, primitive, tracers, params, /):
+        """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
+        return super().process_primitive(
+            primitive.prim if isinstance(primitive, VJPNode) else primitive, tracers, params
+        )
+
+    def make_eqn(self, *args, **kwargs):
+        step, tracers = super().make_eqn(*args, **kwargs)
+        step.in_tracers = _Inputs(step.in_tracers)
+        step.in_tracers.number = next(self._numbers)
+        return step, tracers
+
+    def new_const(self, c, source_info, aval=None):
+        with set_current_trace(self._below):
+            unpacked = self._pack(c)
+        if unpacked is None:
+            return super().new_const(c, source_info, aval)
+        known = self.frame.constid_to_tracer
+        before = known.pop(id(c), None)  # where the same array was kept as it is
+        tracer = super().new_const(c, source_info, aval)
+        known.pop(id(c), None)
+        if before is not None:
+            known[id(c)] = before
+        if not isinstance(tracer.val, JaxprVar):
+            return tracer
+        packed = _PackedConstant(self, tracer.aval, tracer.val, source_info)
+        packed.unpacked, packed.kept = unpacked, tracer
+        return packed
+
+    pure = lift = new_const
+
+
+class Linearization:
+    """One linearization of what is computed while its trace is current.
+
+    Args:
+        below: the trace that the values themselves are computed with.
+        pack: is called with each array that is kept for the way back, and gives what gives it back, or None.
+    """
+
+    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
+        self.below = below
+        tangents: Any = _LinearTrace(below, pack)
+        tangents.tag = self.tag = TraceTag()
+        self._tangents = tangents
+        self.trace = LinearizeTrace(below, tangents, True)
+
+    def leaf(self, array):
+        """An array of the same values that derivatives may be asked for with respect to."""
+        aval = jax.typeof(array).to_tangent_aval()
+        return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
+
+    def without_derivative(self, array, origins: Iterable):
+        """An array of the same values that leads back to what it came from, though its derivative there is zero."""
+        tangents = [x.tangent for x in origins if self.has(x)]
+        if not tangents:
+            return self.leaf(array)
+        aval = jax.typeof(array).to_tangent_aval()
+        with set_current_trace(self._tangents):
+            return self.with_tangent(array, _none_p.bind(*tangents, aval=aval))
+
+    def has(self, array) -> bool:
+        return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
+
+    def gave(self, tangent) -> bool:
+        """Whether a tangent is of this linearization."""
+        return tangent._trace is self._tangents
+
+    def values(self, array):
+        """The array without its part in this linearization."""
+        return array.primal if self.has(array) else array
+
+    def with_values(self, array, values):
+        """Other values with the derivatives of `array`."""
+        return LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
+
+    def with_tangent(self, values, tangent):
+        """Values with a place in this linearization."""
+        return LinearizeTracer(self.trace, values, tangent)
+
+    def with_new_variable(self, array, values):
+        """As `with_values`, with a variable of its own."""
+        if not self.has(array):
+            return values
+        with set_current_trace(self._tangents):
+            return LinearizeTracer(self.trace, values, _same_p.bind(array.tangent))
+
+    def variable(self, array) -> Var | None:
+        """The variable of an array, None if it has no derivative here."""
+        return array.tangent.val if self.has(array) else None
+
+    def reach(self, arrays: Iterable) -> Subgraph:
+        """What leads to arrays of this level."""
+        return self.reach_tangents([array.tangent for array in arrays if self.has(array)])
+
+    def reach_tangents(self, tangents: list, ends: frozenset[Var] = frozenset()) -> Subgraph:
+        """What leads to tangents, from some ends on, or from the leaves."""
+        steps: list = []
+        linear: set[Var] = set()
+        leaves: dict[Var, float] = {}  # with the place of the first step that takes them
+        seen: set[int] = set()
+        pending = list(tangents)
+        while pending:
+            tracer = pending.pop()
+            step = tracer.parent
+            if step is None or _variable(tracer) in ends:
+                if isinstance(tracer.val, JaxprVar) and not self._is_constant(tracer):
+                    leaves[tracer.val] = math.inf
+            elif id(step) not in seen:
+                seen.add(id(step))
+                steps.append(step)
+                pending.extend(step.in_tracers)
+        steps = _in_order(steps)
+        linear.update(leaves)
+        for place, step in enumerate(steps):
+            uses = [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar) and x.val in linear]
+            if uses:
+                linear.update(step.outvars)
+            for var in leaves.keys() & uses:
+                leaves[var] = min(leaves[var], place)
+        return Subgraph(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
+
+    def _is_constant(self, tracer) -> bool:
+        return tracer.val in self._tangents.frame.constvar_to_val
+
+    def pull_back(
+        self,
+        subgraph: Subgraph,
+        cotangents: Mapping[Var, Any],
+        targets: set[Var],
+        visit: Mapping[Var, Callable[[Any, bool], tuple[Any, Any]]],
+        constant: Callable[[Any], Any],
+        use: Callable[[list], None],
+    ) -> dict[Var, Any]:
+        """The cotangents of `targets`, computed with the trace that is current.
+
+        Args:
+            reached: what leads to the outputs.
+            cotangents: those of the outputs, by their variables.
+            targets: nothing is computed that does not lead to one of these.
+            visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
+                goes on from there, and gives the one that is its own and the one to go on with, or those of variables
+                before that take its place.
+            constant: gives what stands for a value that was computed on the way forward.
+            use: is called at first with the steps that need such values.
+
+        Raises:
+            Sealed: the way leads through what `sealed` gave.
+        """
+        backward = _Backward(self, subgraph, targets, constant, bool(visit))
+        use(backward.steps_with_constants())
+        return backward.run(dict(cotangents), visit)
+
+    def constant_of(self, tracer):
+        """The value that the linear program keeps at a place."""
+        if not isinstance(tracer, _PackedConstant):
+            return self._tangents.get_const(tracer)
+        with set_current_trace(self.below):
+            return tracer.unpacked()
+
+
+class _Backward:
+    def __init__(self, level: Linearization, subgraph: Subgraph, targets: set[Var], constant: Callable, visits: bool):
+        self._level, self._subgraph, self._targets, self._constant = level, subgraph, targets, constant
+        self._leads = set(targets & subgraph.linear)
+        for step in subgraph.steps:
+            if step.primitive is _none_p and not visits:
+                continue
+            if any(_variable(x) in self._leads for x in step.in_tracers):
+                self._leads.update(step.outvars)
+
+    def steps_with_constants(self) -> list:
+        """The steps on the way that need values of the way forward.
+
+        Raises:
+            Sealed: one of them is the end of what this level knows.
+        """
+        steps = [step for step in self._subgraph.steps if self._leads.intersection(step.outvars)]
+        if any(stops_levels(step) for step in steps):
+            raise LevelEnd
+        linear = self._subgraph.linear
+        return [s for s in steps if _has_code(s) or any(x not in linear for x in _variables_of(s))]
+
+    def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
+        found: dict[Var, Any] = {}
+        steps, linear = self._subgraph.steps, self._subgraph.linear
+        origin = {var: i for i, step in enumerate(steps) for var in step.outvars}
+        points = [var for var in (*visit, *self._targets) if var in linear]
+        stops = sorted({origin[var] for var in points if var in origin}, reverse=True)
+        end = len(steps)
+        for stop in [*stops, -1]:
+            self._run_between(stop + 1, end, cotangents)
+            end = stop + 1
+            at_stop = steps[stop].outvars if stop >= 0 else [var for var in self._subgraph.leaves if var not in origin]
+            for var in at_stop:
+                if var not in self._leads:
+                    continue
+                own = after = cotangents.pop(var, None)
+                if is_zero(own):
+                    own = after = None
+                goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
+                if var in visit:
+                    own, after = visit[var](own, goes_on)
+                if isinstance(after, dict):
+                    self._add(cotangents, after)
+                elif after is not None:
+                    cotangents[var] = after
+                if var in self._targets and own is not None:
+                    found[var] = own
+        return found
+
+    def _add(self, cotangents: dict[Var, Any], others: dict[Var, Any]) -> None:
+        for var, cotangent in others.items():
+            if var in self._leads:
+                cotangents[var] = cotangents[var] + cotangent if var in cotangents else cotangent
+
+    def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:
+        """Moves the cotangents back from behind the steps to before them."""
+        linear, leads = self._subgraph.linear, self._leads
+        chosen = [step for step in self._subgraph.steps[start:end] if leads.intersection(step.outvars)]
+        made = {var for step in chosen for var in step.outvars}
+        outputs = [var for var in made if var in cotangents]
+        if not outputs:
+            return
+        constants: dict[Var, Any] = {}
+        inputs: dict[Var, Any] = {}
+        beside: list = []
+        for step in chosen:
+            for x in step.in_tracers:
+                var = _variable(x)
+                if var is None or var in made:
+                    continue
+                if var not in linear:
+                    self._find_constant(x, constants, beside)
+                elif var not in inputs:
+                    inputs[var] = _accumulator(var, cotangents.get(var)) if var in leads else NullAccum(var.aval)
+        equations = [_equation(step) for step in (*beside, *chosen)]
+        effects = join_effects(*(equation.effects for equation in equations))
+        program = Jaxpr(list(constants), list(inputs), outputs, equations, effects, _no_names(inputs, outputs))
+        if any(equation.primitive in pe.dce_rules for equation in equations):
+            # Of what has programs within, JAX transposes only what cotangents come to.
+            program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
+        with source_info_util.reset_name_stack():  # the steps have theirs, from what is around this too
+            backward_pass3(
+                program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
+            )
+        for var, accumulator in inputs.items():
+            if isinstance(accumulator, ValAccum) and not is_zero(accumulator.freeze()):
+                cotangents[var] = accumulator.freeze()
+
+    def _find_constant(self, tracer, constants: dict, beside: list) -> None:
+        """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
+        step = tracer.parent
+        if step is None:
+            constants[tracer.val] = self._constant(self._level.constant_of(tracer))
+        elif not any(step is other for other in beside):
+            for x in step.in_tracers:
+                if _variable(x) is not None:
+                    self._find_constant(x, constants, beside)
+            beside.append(step)
+
+
+def _in_order(steps: list) -> list:
+    """Steps such that the way back through them, from the last to the first, is that of PyTorch's engine."""
+    if all(a.in_tracers.number < b.in_tracers.number for b in steps for a in _needed_by(b)):
+        return sorted(steps, key=lambda step: step.in_tracers.number)
+    known = {id(step): step for step in steps}  # some have got other numbers
+    uses = dict.fromkeys(known, 0)
+    for step in steps:
+        for key in {id(x) for x in _needed_by(step)} & known.keys():
+            uses[key] += 1
+    ready = [(-known[key].in_tracers.number, key) for key, count in uses.items() if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        found.append(known[heapq.heappop(ready)[1]])
+        for key in {id(x) for x in _needed_by(found[-1])} & known.keys():
+            uses[key] -= 1
+            if not uses[key]:
+                heapq.heappush(ready, (-known[key].in_tracers.number, key))
+    return found[::-1]
+
+
+def _needed_by(step) -> list:
+    return [x.parent for x in step.in_tracers if x.parent is not None]
+
+
+def _variable(tracer) -> Var | None:
+    return tracer.val if isinstance(tracer.val, JaxprVar) else None
+
+
+def _has_code(step) -> bool:
+    """Whether a step runs code of its own, which may hold values too."""
+    return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
+
+
+def _variables_of(step) -> list[Var]:
+    """The variables among the inputs of a step; the others are literals."""
+    return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
+
+
+def _accumulator(var: Var, cotangent):
+    return ValAccum(var.aval.to_ct_aval(), cotangent)
+
+
+def _equation(step):
+    inputs = [x.val for x in step.in_tracers]
+    return JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
+
+
+def _no_names(inputs, outputs):
+    return DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))

@@ -1,0 +1,515 @@
+"""The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
+
+A call begins without one. The first question that needs it abandons the run, by `NeedsTape`, and the function runs
+again on a tape, from then on at once. So code that asks for no derivative pays nothing.
+
+A tape is a stack of levels, each a `Linearization`, one for each derivative of a derivative. The values of a level are
+computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of one level
+gives ends there (`stop_levels`): whoever is led back to it has to ask the next level.
+"""
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+
+from ..branches.paths import BranchPolicy, Fork, Path, followed
+from ..tensors.derived import NeedsClasses
+from ..tensors.dtypes import canonical
+from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
+from ..tensors.journal import expect_no_journal
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tracebacks import name_place
+from ..tracing.markers import LevelEnd, stop_levels
+from ..tracing.rolling import Rolling
+from ..tracing.tensor_spec import TensorSpec
+from ..tracing.traces import Bookmark, current_trace, running
+from ..translation import current
+from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
+from .linearization import Linearization, Var, keep_with, renumber
+from .saved_tensors import Packing
+
+__all__ = ["Attempt", "End", "Hooked", "Runs", "Tape"]
+
+T = TypeVar("T")
+
+
+class Attempt:
+    """One of the runs of a function.
+
+    Args:
+        depth: how deep a tape it keeps.
+        left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
+            have put them aside, and find them there.
+        path: how questions about traced values are answered.
+        constants: copies of tensors from outside, and the arrays of these, that runs have in common.
+        inputs: what it knows of its arrays from outside; None where nobody is to be told more.
+    """
+
+    def __init__(
+        self,
+        depth: int = 0,
+        left: Iterable[Torchish] = (),
+        path: Path | None = None,
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
+        inputs: Inputs | None = None,
+    ):
+        self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
+        self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
+        """Where histories began."""
+        self.given: list[tuple[Any, Torchish, Source]] = []
+        """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
+        self.ends: list[tuple[Any, Node | None]] = []
+        """What it goes back from then: arrays that leave the call, and their histories."""
+
+    @property
+    def passes(self) -> "tuple[Pass, ...]":
+        """The backward passes that it runs in the place of JAX."""
+        return () if self.inputs is None else self.inputs.passes
+
+    def entering(self, array: Any) -> Any:
+        """What the run has in the place of an array from outside."""
+        return array if self.inputs is None else self.inputs.entering(array)
+
+    def is_differentiated(self, array: Any) -> bool:
+        """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
+        return self.inputs is not None and self.inputs.is_differentiated(array)
+
+    def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
+        """Is called before hooks on the gradient of a tensor, or of a node, are registered.
+
+        Raises:
+            BaseException: to `Runs`, the gradient may be JAX's.
+            NotImplementedError: it is one of `torch.func`.
+        """
+        call: Any = current()
+        if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.transformations):
+            raise NotImplementedError(
+                "got a hook on a gradient in a function that torch.func differentiates, which would not call it; "
+                "wanted torch.autograd.grad, whose gradients hooks see, or a torch.autograd.Function with the gradient "
+                "as the hook has it"
+            )
+        if self.inputs is not None:
+            self.inputs.expect_hook(tensor, hooks)
+
+    def note_given(self, array: Any, tensor: Torchish) -> None:
+        """Notes what stands for an array that is differentiated, and requires grad by itself."""
+        if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
+            self.given.append((array, tensor, tensor.history))
+
+    def note_end(self, array: Any, tensor: Torchish) -> None:
+        """Notes which array of a tensor leaves the call."""
+        if self.passes:
+            self.ends.append((array, tensor.history))
+
+    def begin(self) -> None:
+        """Lets what the abandoned run left begin a history in this one."""
+        for tensor in self.left:
+            tensor.start_history()
+
+    def abandon(self) -> None:
+        """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
+        tape, self.left = current().tape, []
+        for source in self.begun:
+            tensor = source.variable
+            if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
+                continue
+            storage = tensor._node.storage
+            array, layout = storage.physical
+            values = array if tape is None else tape.primal(array)
+            if storage.history is source and not is_traced(values):
+                storage.history = None
+                storage.write(PhysicalArray(values, layout), None, in_place_of_itself=True)
+                tensor._gradient = None
+                self.left.append(tensor)
+
+
+class Runs:
+    """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
+
+    Args:
+        policy: how questions about traced values are answered.
+        inputs: what the first runs know of the arrays from outside.
+        rolling: finds the loops of what runs leave; None if they stay unrolled.
+    """
+
+    def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
+        self._policy, self._inputs, self._rolling = policy, inputs, rolling
+        self._depth, self._asks, self._known = 0, False, RunKnowledge()
+
+    def run(self, body: Callable[[Attempt, Any], T], given: Any = ()) -> T:
+        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
+
+        Where it asks for a traced value it is called for each way that the answers lead, and where it asks which inputs
+        are differentiated, for each derivative.
+
+        Args:
+            given: a tree with the arrays from outside, which `body` gets, or others in their places.
+        """
+        if current() is not None:  # the whole outer call has to run again
+            return body(Attempt(), given)
+        run = functools.partial(self._rolled, body)
+        try:
+            if not self._asks:
+                bookmark = Bookmark()
+                try:
+                    return run(self._inputs, given)
+                except NeedsInputs:
+                    self._asks = True
+                bookmark.return_to()
+            return told(run, given, self._known)
+        except Exception as error:
+            name_place(error)
+            raise
+
+    def _rolled(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+        run = functools.partial(self._attempts, body, inputs)
+        return run(given) if self._rolling is None else self._rolling.run(run, given, inputs is self._inputs)
+
+    def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+        left: list[Torchish] = []
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+
+        def attempt(path: Path) -> T:
+            nonlocal left
+            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None, inputs)
+            if inputs is not None:
+                inputs.begin()
+            try:
+                return body(attempt, given)
+            finally:
+                left = attempt.left
+                path.end()
+
+        while True:
+            bookmark = Bookmark()
+            path = Path(self._policy, current_trace())
+            try:
+                try:
+                    result = attempt(path)
+                    if not path.is_abandoned:
+                        return result
+                except Fork:
+                    pass
+                bookmark.return_to()
+                return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
+            except NeedsClasses:  # which from now on they do
+                pass
+            except NeedsTape as need:
+                if need.depth <= self._depth:
+                    raise
+                self._depth = need.depth
+            bookmark.return_to()
+
+
+class End(NamedTuple):
+    """An operand or the result of an operation, without its values."""
+
+    tangents: tuple
+    """Its places in the linear programs, as these know them, one for each level that has it."""
+    spec: TensorSpec
+    shape: torch.Size
+    is_nested_tensor = is_cpp_nested_tensor = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.spec.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.spec.device
+
+    @property
+    def variables(self) -> list[Var]:
+        return [tangent.val for tangent in self.tangents]
+
+
+@dataclass(eq=False)
+class Hooked:
+    """Hooks on the gradient of a tensor."""
+
+    spec: TensorSpec
+    history: Callable[[], Node | None]
+    """Gives that of the tensor, as long as it lives."""
+    hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    nodes: list[Node] = field(default_factory=list)
+    """The operations that gave the tensor, whose hooks come after its own."""
+
+
+class Tape:
+    """What has been computed from the tensors that require grad, while it is entered.
+
+    Args:
+        depth: the number of levels.
+        outer: the tape of the code around, where a transformation has begun since.
+        below: the number of levels below those, for derivatives of the code that are taken from outside. What has no
+            derivative to the code, as a gradient without `create_graph`, has one there.
+    """
+
+    def __init__(self, depth: int, outer: "Tape | None" = None, below: int = 0):
+        self.depth, self.outer, self._count = depth, outer, depth + below
+        self.levels: list[Linearization] = []  # from the one that computes to the last
+        self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
+        """They live as long as the program that leads to their places."""
+        self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
+        self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
+        """Where histories begin, by the places of their arrays."""
+        self.refuses = False
+        """Whether there may be a `Node.refusal`."""
+        self._captured: dict[Source, Any] = {}
+        self._owned_variables: set[Var] = set()
+        self._used: dict[int, weakref.ref] = {}
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> "Tape":
+        trace, pack = cast(Any, current_trace()), Packing()
+        for _ in range(self._count):
+            self.levels.insert(0, Linearization(trace, pack))
+            trace = self.levels[0].trace
+        self._exits.enter_context(running(trace))
+        return self
+
+    def __exit__(self, *exc_info):
+        self._exits.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is computed now is recorded here: not within another transformation."""
+        return current_trace() is self.levels[0].trace
+
+    def leaf(self, array, source: Source):
+        """An array of the same values with which the history of `source` begins."""
+        values = self.primal(array, self._count)
+        for number, (level, part) in reversed([*enumerate(self._parts(array))]):
+            is_known = number >= self.depth and level.has(part)
+            values = level.with_values(part, values) if is_known else level.leaf(values)
+        source.variables = tuple(self.variables(values))
+        self.sources.update(dict.fromkeys(source.variables[: self.depth], source))
+        return values
+
+    def beginning(self, array, number: int):
+        """An array of the same values with which derivatives begin at the levels from one on."""
+        for level in reversed(self.levels[number:]):
+            array = level.leaf(array)
+        return array
+
+    def captured(self, tensor: Torchish, values):
+        """An array of these values with which the history of a leaf from a tape around goes on here."""
+        source = tensor.history
+        if not isinstance(source, Source) or source.variable is not tensor:
+            return values
+        if self.has(tensor.physical.array):
+            return self.with_values(tensor.physical.array, values)
+        if source not in self._captured:
+            array = self.primal(values)
+            for level in reversed(self.levels):
+                array = level.leaf(array)
+            self._captured[source] = array
+            self.sources.update(dict.fromkeys(self.variables(array), source))
+        return self.with_values(self._captured[source], values)
+
+    def expect_captured_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
+        """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
+
+        Raises:
+            NotImplementedError: it did, and the tape around knows that part; or `tensor` is one of several duals.
+        """
+        history, ends = tensor.history, [x.history for x in outputs]
+        if history is not None and history.name() == "MakeDualBackward0" and made_beside(ends, history):
+            raise NotImplementedError(
+                "got a gradient to take with respect to one of several duals of a tensor; wanted one dual of it, or "
+                "the gradient with respect to the tensor itself"
+            )
+        if self.has(tensor.physical.array):
+            return
+        if history in self._captured and used_beside(ends, history, "MakeDual"):
+            raise NotImplementedError(
+                "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
+                "wanted the tensor not to be used within the dual level: use its dual alone"
+            )
+
+    def primal(self, array, count: int | None = None):
+        """The array without its history at the first `count` levels, or at all of the code's own."""
+        for level in self.levels[: self.depth if count is None else count]:
+            array = level.values(array)
+        return array
+
+    def has(self, array) -> bool:
+        """Whether the array has a history that the code knows of."""
+        return any(level.has(part) for level, part in self._own_parts(array))
+
+    def knows(self, array) -> bool:
+        """Whether the array has a history here or on a tape around."""
+        return self.has(array) or (self.outer is not None and self.outer.knows(array))
+
+    def _parts(self, array) -> Iterable[tuple[Linearization, Any]]:
+        for level in self.levels:
+            yield level, array
+            array = level.values(array)
+
+    def _own_parts(self, array) -> Iterable[tuple[Linearization, Any]]:
+        return itertools.islice(self._parts(array), self.depth)
+
+    def with_values(self, array, values):
+        """Other values with the history of `array`."""
+        for level, part in reversed(list(self._own_parts(array))):
+            values = level.with_values(part, values)
+        return values
+
+    def tracked(self, array, origins: Sequence = ()):
+        """The array with a place at every level, also where it has no derivative with respect to what it came from.
+
+        What a tape around knows has its place there alone: a place here would be where its derivatives begin.
+        """
+        if len(self.variables(array)) == self._count or (not self.has(array) and self.knows(array)):
+            return array
+        values = self.primal(array, self._count)
+        before = [[part for _, part in self._parts(origin)] for origin in origins]
+        for variable, (level, part) in reversed([*enumerate(self._parts(array))]):
+            if level.has(part):
+                values = level.with_values(part, values)
+            else:
+                values = level.without_derivative(values, [parts[variable] for parts in before])
+        return values
+
+    def with_new_variable(self, array):
+        """The same array with a place of its own in the history: two tensors of equal values are two."""
+        values = self.primal(array, self._count)
+        for level, part in reversed(list(self._parts(array))):
+            values = level.with_new_variable(part, values)
+        return values
+
+    def with_own_variable(self, array):
+        """The array, with a place of its own if its place is another tensor's."""
+        variables = self.variables(array)
+        if not variables:
+            return array
+        if not self._owned_variables.isdisjoint(variables):
+            array = self.with_new_variable(array)
+            variables = self.variables(array)
+        self._owned_variables.update(variables)
+        return array
+
+    def stop_levels(self, array, dependencies: list, count: int):
+        """What a derivative at level `count - 1` gave: the levels up to that do not know how it came about."""
+        return stop_levels(array, dependencies, count) if dependencies else array
+
+    def variables(self, array) -> list[Var]:
+        """The places of an array in the history, one for each level that has it."""
+        variables = [level.variable(part) for level, part in self._parts(array)]
+        return [variable for variable in variables if variable is not None]
+
+    def places_of(self, tensor: Torchish) -> list[Var]:
+        """The places of a tensor in the history, one for each level that has it."""
+        history = tensor.history
+        if isinstance(history, Source) and history.variable is tensor:
+            return list(history.variables)
+        return self.variables(tensor.physical.array)
+
+    def end_of(self, tensor: Torchish) -> End:
+        """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
+        physical = tensor.physical
+        if self.outer is not None and not self.has(physical.array) and self.outer.knows(physical.array):
+            return self.outer.end_of(tensor)
+        tangents = tuple(part.tangent for level, part in self._parts(physical.array) if level.has(part))
+        return End(
+            tangents, TensorSpec(tensor.dtype, physical.layout, None, tensor._label, True), torch.Size(physical.shape)
+        )
+
+    def tensor_at(self, end: End, history: Node) -> Torchish:
+        """A tensor at an end: of its history, but not of its values."""
+        tensor = end.spec._replace(wants_grad=False).tensor(np.zeros(end.tangents[-1].aval.shape, canonical(end.dtype)))
+        values = tensor.physical.array
+        for level, tangent in zip(reversed(self.levels), reversed(end.tangents), strict=False):
+            values = level.with_tangent(values, tangent)
+        tensor.write(PhysicalArray(values, end.spec.layout), None, in_place_of_itself=True)
+        tensor._node.storage.history = history
+        return tensor
+
+    def hooked(self, end: End, history: Node | None) -> Hooked:
+        """The hooks on the gradient at an end, which is of that history."""
+        expect_no_journal("a hook on a gradient")
+        if self.outer is not None and end.tangents and not any(level.gave(end.tangents[0]) for level in self.levels):
+            return self.outer.hooked(end, history)
+        variables = end.variables
+        hooked = next((self.hooks[variable] for variable in variables if variable in self.hooks), None)
+        if hooked is None:
+            hooked = Hooked(end.spec, (lambda: None) if history is None else weakref.ref(history))
+            self.hooks.update(dict.fromkeys(variables, hooked))
+            for tangent in end.tangents:
+                if not keep_with(tangent, hooked) and history is not None:
+                    history.hooked = hooked
+        return hooked
+
+    def renumber(self, end: End, number: int) -> None:
+        """Gives the operation whose result is at an end another place in the order of a backward pass."""
+        for tangent in end.tangents:
+            renumber(tangent, number)
+
+    def show(self, node: Node) -> None:
+        """Calls the hooks of a node from now on."""
+        nodes = self.hooked(node.end, node).nodes
+        if not any(node is other for other in nodes):
+            nodes.append(node)
+
+    def variable_of(self, tensor: Torchish, number: int) -> Var | None:
+        """The place of a tensor in the history of one level."""
+        history = tensor.history
+        if isinstance(history, Source) and history.variable is tensor:
+            variables = self.variables(self._captured[history]) if history in self._captured else history.variables
+            return variables[number] if variables else None
+        return self.levels[number].variable(self.primal(tensor.physical.array, number))
+
+    def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
+        """The tensors that require grad by themselves, and that lead to the outputs."""
+        level = self.levels[self.depth - 1]
+        leaves = level.reach([self.primal(x.physical.array, self.depth - 1) for x in outputs]).leaves
+        found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
+        found.extend(sources_among(x.history for x in outputs))
+        return list({id(source): source.variable for source in found if source.variable is not None}.values())
+
+    def at_first(self, differentiate: Callable[[int], T]) -> T:
+        """What `differentiate` gives for the number of the first level that knows all that it is led back to.
+
+        Raises:
+            NeedsTape: the tape has too few.
+        """
+        for number in range(self.depth):
+            with contextlib.suppress(LevelEnd):
+                return differentiate(number)
+        raise NeedsTape(self.depth + 1)
+
+    def use(self, steps: list, keep: bool) -> None:
+        """Notes that a derivative needs the values that steps have kept.
+
+        Args:
+            steps: of a level.
+            keep: whether they are kept for another derivative.
+
+        Raises:
+            RuntimeError: they were not kept.
+        """
+        for step in steps:
+            if id(step) in self._used:
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time (or directly access saved tensors after they "
+                    "have already been freed). Saved intermediate values of the graph are freed when you call "
+                    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+                    "graph a second time or if you need to access saved tensors after calling backward."
+                )
+        if not keep:
+            for step in steps:
+                self._used[id(step)] = weakref.ref(step, self._forgets(id(step)))
+
+    def _forgets(self, key: int) -> Callable:
+        return lambda _: self._used.pop(key, None)

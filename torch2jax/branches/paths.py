@@ -1,0 +1,720 @@
+"""Questions of Python's about values that are traced: both answers are followed.
+
+A call begins without that. The first question abandons the run, and the code runs again, once for each way through it
+that the answers make, in a trace of its own each time. Python does the same again until another answer is given, so
+that two traces begin with the same equations: these are the graph's. Then comes a ``lax.cond``, whose branches have the
+rest, but for what they have in common at their ends.
+
+A way that ends in an exception which the code itself raises is a check: it is taken to be never gone.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.experimental import checkify
+from jax.extend.core import Literal, Primitive, Var
+
+from ..abandoning import Abandoned, Patience
+from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code, user_place
+from ..tensors.tensor import Torchish
+from ..tensors.trees import flatten
+from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
+from ..translation import current
+from .programs import (
+    Assertion,
+    Atom,
+    BranchProgram,
+    constant,
+    evaluated,
+    is_same_step,
+    is_same_value,
+    joined,
+    new_var,
+    pruned,
+    values_alike,
+)
+from .warnings_once import Warned, give
+
+__all__ = ["FOLLOWING", "BranchPolicy", "Fork", "Path", "answer", "followed"]
+
+T = TypeVar("T")
+
+
+class Fork(Abandoned):
+    """The code asks what `path` has no answer to."""
+
+    def __init__(self, path: "Path"):
+        super().__init__()
+        self.path = path
+
+
+class BranchPolicy(NamedTuple):
+    """How branches on traced values are translated, as `t2j` is told."""
+
+    checks: str = "assume"
+    branches: tuple[tuple[str, str, bool], ...] = ()
+    """Files, lines or functions in them, and the branch that is taken there."""
+    max_paths: int = 64
+
+    @classmethod
+    def of(cls, checks: str, branches: Mapping[str, bool] | None, max_paths: int) -> "BranchPolicy":
+        """The policy of these arguments of `t2j`.
+
+        Raises:
+            TypeError, ValueError: an argument is none that `t2j` takes.
+        """
+        if checks not in _CHECKS:
+            raise ValueError(
+                f"checks got {checks!r}; wanted one of {', '.join(map(repr, _CHECKS))}: checks of traced values are "
+                "taken to find nothing, are errors of jax.experimental.checkify, or raise while the program runs"
+            )
+        if not isinstance(max_paths, int) or max_paths < 1:
+            raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
+        found = []
+        for place, given in (branches or {}).items():
+            file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+            if not file or not at or not isinstance(given, bool):
+                raise TypeError(
+                    f"branches got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and True or False"
+                )
+            found.append((os.path.normpath(file), at, given))
+        return cls(checks, tuple(found), max_paths)
+
+    def answer(self, *places: SourceLine) -> bool | None:
+        """What was said to be answered at one of some places."""
+        for file, at, given in self.branches:
+            for place in places:
+                if at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file):
+                    return given
+        return None
+
+
+FOLLOWING = BranchPolicy()
+
+
+def _by_checkify(is_right, message: str) -> None:
+    checkify.check(is_right, message.replace("{", "{{").replace("}", "}}"))
+
+
+def _at_run_time(is_right, message: str) -> None:
+    def expect(is_right):
+        if not is_right:
+            raise RuntimeError(message)
+
+    jax.debug.callback(expect, is_right)
+
+
+_CHECKS: dict[str, Callable[[Any, str], None] | None] = {
+    "assume": None,
+    "checkify": _by_checkify,
+    "raise": _at_run_time,
+}
+
+
+_FEW = 4  # questions that a way may ask though there may be no room for its other ways: they may be checks
+
+# For each of the ways that are allowed, and for no fewer than this many:
+_AT_LEAST = 64
+_TURNS = 4  # questions of one line on one way: a loop that nothing but exceptions ends has no other bound
+_RUNS = 16  # ways of all kinds
+_ASKED = 512  # questions on all of them: what is traced grows with the square of a loop's turns
+
+_ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
+
+
+class _Question(NamedTuple):
+    place: SourceLine
+    asked_in: str
+    answer: bool
+    is_settled: bool
+    """Whether the user has said what the answer is."""
+
+    @property
+    def side(self) -> tuple[SourceLine, bool]:
+        """Where the answer leads to."""
+        return self.place, self.answer
+
+    @property
+    def other_side(self) -> tuple[SourceLine, bool]:
+        return self.place, not self.answer
+
+
+_question_p = Primitive("question")
+_question_p.multiple_results = True
+_question_p.def_abstract_eval(lambda _: [])
+
+
+class Path:
+    """One way through some code.
+
+    Args:
+        trace: what JAX traces the code with.
+        answers: to the first questions; None for code that runs as it is, without any.
+        limit: how many questions more get an answer.
+        checks: sides of questions on which the code has raised an exception of its own.
+    """
+
+    def __init__(
+        self,
+        policy: BranchPolicy,
+        trace: Any,
+        answers: tuple[bool, ...] | None = None,
+        limit: int = 0,
+        checks: Collection[tuple[SourceLine, bool]] = (),
+    ):
+        self.policy, self._trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
+        self.asked: list[_Question] = []
+        self.is_abandoned = False
+        self.refusal: BranchError | None = None
+        """Why it cannot be followed, if it was abandoned for that."""
+        self.warned: list[Warned] = []
+        self.patience = Patience()
+        self._known: dict[Any, list[tuple[Any, bool]]] = {}
+        self._count = 0
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return self._answers is not None
+
+    def can_answer(self, tensor: Torchish) -> bool:
+        """Whether questions about a tensor can be asked where the code is."""
+        return self.policy.max_paths > 1 and decides(_array(tensor), self._trace)
+
+    def answer(self, tensor: Torchish, what: str) -> bool:
+        """The answer to ``bool(tensor)``.
+
+        Raises:
+            TracedValueError: it cannot be asked there.
+            Fork: there is none yet.
+        """
+        if self.is_abandoned:
+            raise Fork(self)
+        place, asking = user_place(), asking_place()
+        self._count += 1
+        if self._count > _ANSWERED:
+            self._refuse(place)
+        settled = self.policy.answer(place, asking)
+        checks = self.policy.checks != "assume"
+        if settled is not None and not checks:
+            return settled
+        flag = _flag(tensor)
+        if not decides(flag, self._trace) or (settled is None and self.policy.max_paths == 1):
+            raise TracedValueError(what)
+        alike = self._known.setdefault(values_alike(flag), [])
+        for before, found in alike:
+            if is_same_value(flag, before):
+                return found
+        if self._answers is None:
+            self._abandon()
+        number, given = len(self.asked), self._answers or ()
+        if settled is not None:
+            found = settled
+        elif number < len(given):
+            found = given[number]
+        elif number - len(given) < self._limit:
+            found = self._likely(place)
+        else:
+            self._abandon()
+        self.asked.append(_Question(place, asking.file, found, settled is not None))
+        with running(self._trace):
+            _question_p.bind(flag)
+        alike.append((flag, found))
+        return found
+
+    def end(self) -> None:
+        """Lets go of what is of the run that ends."""
+        self._known.clear()
+        self.patience.end()
+
+    def _likely(self, place: SourceLine) -> bool:
+        """An answer with which the code goes far: a loop goes on, and no check finds something."""
+        before = next((question.answer for question in reversed(self.asked) if question.place == place), None)
+        if before is not None:
+            return before
+        return (place, True) not in self._checks or (place, False) in self._checks
+
+    def _refuse(self, place: SourceLine):
+        self.refusal = BranchError(
+            f"bool(tensor) at {place} is asked of a traced value again and again on one way, with an answer that is "
+            f"known: got {self._count} questions. Wanted code that ends with these answers: one that a loop waits for "
+            "changes in the loop, and what `branches=` says of it ends it"
+        )
+        self._abandon()
+
+    def _abandon(self):
+        self.is_abandoned = True
+        raise Fork(self)
+
+
+def _array(tensor: Torchish):
+    tape: Any = current().tape
+    array = tensor.read()
+    return without_derivatives(array if tape is None else tape.primal(array))
+
+
+def _flag(tensor: Torchish):
+    array = _array(tensor)
+    array = array if array.shape == () else lax.reshape(array, ())
+    return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
+
+
+def answer(tensor: Torchish, what: str) -> bool:
+    """The answer to ``bool(tensor)`` of a traced tensor of one element, on the path that the code is on.
+
+    Args:
+        what: the question, for errors.
+
+    Raises:
+        TracedValueError: both answers cannot be followed there.
+        BaseException: to `followed`.
+    """
+    return current().paths[-1].answer(tensor, what)
+
+
+class _Ended(NamedTuple):
+    """The end of a way: a tree of arrays and other things."""
+
+    leaves: list
+    structure: Any
+    note: Any
+    warned: list[Warned]
+
+
+class _Raised(NamedTuple):
+    error: Exception
+    is_check: bool
+
+
+class _Run(NamedTuple):
+    asked: list[_Question]
+    end: _Ended | _Raised | None
+    """None if the way was left unfinished."""
+    steps: list
+    results: list
+    consts: list[tuple[Var, Any]]
+
+    @property
+    def loop(self) -> tuple[SourceLine, int]:
+        """The line that asks most often, and how often it does."""
+        asking = Counter(question.place for question in self.asked if not question.is_settled)
+        return max(asking.items(), key=lambda item: item[1], default=(SourceLine("", 0, ""), 0))
+
+
+class _Start(NamedTuple):
+    """Where ways are still to be gone."""
+
+    answers: tuple[bool, ...]
+    side: tuple[SourceLine, bool] | None
+    """The last of the answers, if no run has given it."""
+    unfinished: _Run | None = None
+    """The run that goes on there."""
+
+
+class _Static(NamedTuple):
+    """A leaf that is no array."""
+
+    value: Any
+
+
+class _Side(NamedTuple):
+    """Where an answer leads to."""
+
+    program: BranchProgram
+    leaves: list[_Static | None]
+    structure: Any
+    notes: list
+    """Of all ways."""
+    warned: list[Warned]
+    """Of every way."""
+
+
+class _Node:
+    """What is computed up to a question, or to the end."""
+
+    def __init__(self):
+        self.steps: list | None = None
+        self.flag: Any = None
+        self.question: Any = None
+        self.sides: dict[bool, _Node] = {}
+        self.end: _Ended | _Raised | None = None
+        self.results: list = []
+
+
+def followed(
+    run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, warned: Iterable[Warned] = ()
+) -> tuple[Any, list]:
+    """Runs code on every way through it, and computes in the current trace what it gives.
+
+    Args:
+        run: gives a tree of arrays and other things, and anything to note. It can run again and again.
+        warned: what it has warned of before, when it was abandoned.
+
+    Returns:
+        The tree, and what each way noted.
+
+    Raises:
+        BranchError: the ways do not end alike, one cannot be translated, or there are too many.
+        Exception: what the code raises, whatever the answers are.
+    """
+    return _Ways(run, policy).joined({warning.key for warning in warned})
+
+
+class _Ways:
+    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy):
+        self._run, self._policy = run, policy
+        self._root = _Node()
+        self._checks: set[tuple[SourceLine, bool]] = set()
+        self._live = self._runs = self._asked = 0
+        self._consts: dict[Any, Var] = {}
+        self._values: dict[Var, Any] = {}
+
+    def joined(self, warned: set) -> tuple[Any, list]:
+        self._explore()
+        try:
+            side = self._side(self._root)
+            results = iter(() if isinstance(side, _Raised) else evaluated(pruned(side.program), self._values))
+        except RecursionError as error:
+            raise BranchError(
+                f"branches are nested too deep: got {self._live} ways through the code, one inside of another, more "
+                "than Python's stack has room for. A loop that ends when the data say so is torch.while_loop; or "
+                "allow more by sys.setrecursionlimit"
+            ) from error
+        if isinstance(side, _Raised):
+            raise side.error
+        new = {warning.key: warning for warning in side.warned if warning.key not in warned}
+        give(new.values())
+        leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
+        return side.structure.unflatten(leaves), side.notes
+
+    def _explore(self) -> None:
+        """Goes all ways, the last first that part from one which was gone."""
+        pending = [_Start((), None)]
+        while pending:
+            start = pending.pop()
+            expected = sum(other.side is not None and other.side not in self._checks for other in pending)
+            budget = self._policy.max_paths - self._live - expected
+            if start.unfinished is not None and budget <= 0:
+                raise self._too_many(start.unfinished)
+            run = self._go(start.answers, max(budget, _FEW))
+            if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
+                raise self._too_many(run)
+            self._insert(run)
+            self._count(run)
+            pending.extend(self._others(start, run))
+
+    def _count(self, run: _Run) -> None:
+        is_check = isinstance(run.end, _Raised) and run.end.is_check
+        if is_check:
+            self._checks.add(run.asked[-1].side)
+        self._live += run.end is not None and not is_check
+        self._runs += 1
+        self._asked += len(run.asked)
+        bound, (_, turns) = max(self._policy.max_paths, _AT_LEAST), run.loop
+        is_endless = run.end is None and turns > _TURNS * bound
+        are_many = self._live > self._policy.max_paths or self._runs > _RUNS * bound or self._asked > _ASKED * bound
+        if is_endless or are_many:
+            raise self._too_many(run)
+
+    def _others(self, start: _Start, run: _Run) -> list[_Start]:
+        """What is left to do behind a run, the first last."""
+        given = tuple(question.answer for question in run.asked)
+        others = [
+            _Start((*given[:i], not given[i]), run.asked[i].other_side)
+            for i in range(len(start.answers), len(given))
+            if not run.asked[i].is_settled
+        ]
+        if run.end is not None:
+            return others
+        # Whether a loop may go on depends on what is beside it: are these ways, or checks? Of the exits of each line
+        # the deepest and the shallowest tell.
+        deepest = {other.side: other for other in others}
+        shallowest = {other.side: other for other in reversed(others)}
+        first, rest = [], []
+        for other in others:
+            tells = other is deepest[other.side] or other is shallowest[other.side]
+            (first if tells and other.side not in self._checks else rest).append(other)
+        return [*rest, _Start(given, None, run), *first]
+
+    def _too_many(self, run: _Run) -> BranchError:
+        place, turns = run.loop
+        raised = self._runs - self._live
+        return BranchError(
+            f"bool(tensor) at {place} is asked of a traced value on more ways than can be followed: got more than "
+            f"{self._policy.max_paths} ways through the code, or many more that raise exceptions (it ran "
+            f"{self._runs} times, {raised} of these to no end but an exception; on the last way this line asked "
+            f"{turns} times). A loop that ends when the data say so is torch.while_loop "
+            "(torch._higher_order_ops.while_loop), or jax.lax.while_loop around the call; a loop that may end early "
+            "is a `for` of few turns; a choice of tensors is torch.where or torch.cond; a question whose answer is "
+            "always the same can be told it: t2j(..., branches={'file.py:line': False}); or allow more ways: "
+            "t2j(..., max_paths=...)"
+        )
+
+    def _go(self, answers: tuple[bool, ...], limit: int) -> _Run:
+        path: Any = None
+        end: Any = None
+        around = current_trace()
+
+        def traced():
+            with ending_with_errors(around):
+                return go()
+
+        def go():
+            nonlocal path, end
+            path = Path(self._policy, current_trace(), answers, limit, self._checks)
+            try:
+                tree, note = self._run(path)
+            except Fork as fork:
+                if fork.path is not path:
+                    raise
+                return []
+            except Exception as error:
+                if not path.asked:
+                    raise
+                is_check = is_raised_by_code(error, path.asked[-1].asked_in)
+                end = _Raised(_to_raise_later(error), is_check)
+                return []
+            finally:
+                path.end()
+            if path.is_abandoned:  # the code has handled even that
+                return []
+            leaves, structure = flatten(tree)
+            arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
+            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else _Static(leaf) for leaf in leaves]
+            end = _Ended(static, structure, note, path.warned)
+            return arrays
+
+        jaxpr = jax.make_jaxpr(traced)()
+        if path.refusal is not None:
+            raise path.refusal
+        consts = list(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+        return _Run(path.asked, end, jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars, consts)
+
+    def _insert(self, run: _Run) -> None:
+        """Puts a run into the tree, in terms of the variables that the tree has already."""
+        names: dict[Var, Any] = {}
+        consts = dict(run.consts)
+
+        def named(atom):
+            if isinstance(atom, Literal):
+                return atom
+            if atom not in names and atom in consts:
+                names[atom] = self._const(consts[atom])
+            return names[atom]
+
+        segments: list[list] = [[]]
+        flags = []
+        for step in run.steps:
+            if step.primitive is _question_p:
+                flags.append(step.invars[0])
+                segments.append([])
+            else:
+                segments[-1].append(step)
+        node = self._root
+        for i, segment in enumerate(segments):
+            if node.steps is None:
+                node.steps = []
+                for step in segment:
+                    outvars = [new_var(var.aval) for var in step.outvars]
+                    node.steps.append(step.replace(invars=[named(x) for x in step.invars], outvars=outvars))
+                    names.update(zip(step.outvars, outvars, strict=True))
+            elif i < len(flags) or run.end is not None:
+                self._follow(node.steps, segment, names, run)
+            if i < len(flags):
+                if node.question is None:
+                    node.question, node.flag = run.asked[i], named(flags[i])
+                elif node.question.place != run.asked[i].place:
+                    raise self._uneven(run)
+                node = node.sides.setdefault(run.asked[i].answer, _Node())
+            elif run.end is None:
+                node.steps = None  # nobody has been further
+            else:
+                node.end, node.results = run.end, [named(x) for x in run.results]
+
+    def _follow(self, steps: list, again: list, names: dict[Var, Any], run: _Run) -> None:
+        if len(steps) != len(again):
+            raise self._uneven(run)
+        for step, other in zip(steps, again, strict=True):
+            if not is_same_step(step, other, with_params=False):
+                raise self._uneven(run)
+            names.update(zip(other.outvars, step.outvars, strict=True))
+            names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
+
+    def _uneven(self, run: _Run) -> BranchError:
+        asked = run.asked[-1] if run.asked else self._root.question
+        return BranchError(
+            f"bool(tensor) at {asked.place}: to follow both answers the code runs several times, and it has "
+            "not done the same again up to there. Wanted code that does the same for the same arguments: no Python "
+            "random numbers, no caches that the first run fills"
+        )
+
+    def _const(self, value) -> Var:
+        key = _key_of(value)
+        if key not in self._consts:
+            var = new_var(jax.typeof(value))
+            self._consts[key], self._values[var] = var, value
+        return self._consts[key]
+
+    def _side(self, node: _Node) -> _Side | _Raised:
+        if isinstance(node.end, _Raised):
+            return node.end
+        if node.end is not None:
+            program = BranchProgram(node.steps or [], node.results)
+            return _Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
+        question = node.question
+        sides = {given: self._side(side) for given, side in node.sides.items()}
+        if len(sides) == 1:
+            ((wanted, side),) = sides.items()
+            message = f"t2j was told that the answer is {wanted}, at {question.place}"
+            return side if isinstance(side, _Raised) else self._checked(node, side, wanted, message)
+        yes, no = sides[True], sides[False]
+        for wanted, side, other in ((True, yes, no), (False, no, yes)):
+            if isinstance(other, _Raised) and other.is_check:
+                if isinstance(side, _Raised):
+                    return side
+                found = None if isinstance(other.error, TracedValueError) else _message(other.error)
+                text = "an exception with traced values in its message"
+                if found is not None:
+                    text = f"{type(other.error).__name__}: {found}"
+                return self._checked(node, side, wanted, f"{text} (at {question.place})")
+        if isinstance(yes, _Raised) and isinstance(no, _Raised) and _is_same_error(yes.error, no.error):
+            return yes
+        if isinstance(yes, _Raised):
+            raise _obstacle(question, True, yes.error) from yes.error
+        if isinstance(no, _Raised):
+            raise _obstacle(question, False, no.error) from no.error
+        yes, no = _alike(yes, no, question)
+        rest = joined(node.flag, yes.program, no.program)
+        program = BranchProgram([*(node.steps or []), *rest.statements], rest.results)
+        keys = {warned.key for warned in no.warned}
+        warned = [warned for warned in yes.warned if warned.key in keys]
+        return _Side(program, yes.leaves, yes.structure, [*yes.notes, *no.notes], warned)
+
+    def _checked(self, node: _Node, side: _Side, wanted: bool, message: str) -> _Side:
+        check = _CHECKS[self._policy.checks]
+        checks = [] if check is None else [Assertion(node.flag, wanted, message, check)]
+        statements = [*(node.steps or []), *checks, *side.program.statements]
+        return side._replace(program=BranchProgram(statements, side.program.results))
+
+
+def _to_raise_later(error: Exception) -> Exception:
+    """An exception; without its frames, which have what is traced, where JAX looks for that after the trace."""
+    config: Any = jax.config
+    raised: BaseException | None = error if config.jax_check_tracer_leaks else None
+    while raised is not None:
+        raised.__traceback__ = None
+        raised = raised.__cause__ or raised.__context__
+    return error
+
+
+def _message(error: Exception) -> str | None:
+    """The message of an exception; None if that is of values which are traced."""
+    try:
+        return str(error)
+    except TracedValueError:
+        return None
+
+
+def _is_same_error(one: Exception, other: Exception) -> bool:
+    return type(one) is type(other) and _message(one) is not None and _message(one) == _message(other)
+
+
+def _obstacle(question: _Question, given: bool, error: Exception) -> BranchError:
+    name = f"{os.path.basename(question.place.file)}:{question.place.line}"
+    return BranchError(
+        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed; where it "
+        f"is {given}, the code goes on to what cannot be translated: {type(error).__name__}: {error} If the answer is "
+        f"never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
+    )
+
+
+def _key_of(value) -> Any:
+    """What tells constants apart: small ones are made anew in every run."""
+    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return id(value)
+    if value.size > 2**18:
+        return id(value)
+    array = np.asarray(value)
+    return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
+
+
+def _alike(yes: _Side, no: _Side, question: _Question) -> tuple[_Side, _Side]:
+    """Two sides with the same leaves: Python numbers that differ have become arrays.
+
+    Raises:
+        BranchError: they are not alike.
+    """
+    if yes.structure != no.structure:
+        raise _unlike(question, str(yes.structure), str(no.structure), "structure")
+    mine: list[Atom] = []
+    theirs: list[Atom] = []
+    leaves: list[_Static | None] = []
+    atoms = iter(yes.program.results), iter(no.program.results)
+    for number, pair in enumerate(zip(yes.leaves, no.leaves, strict=True)):
+        found = [next(rest) if leaf is None else leaf for leaf, rest in zip(pair, atoms, strict=True)]
+        if all(isinstance(x, _Static) for x in found) and _is_same_value(*(x.value for x in found)):
+            leaves.append(found[0])
+            continue
+        dtype = _common_dtype(found)
+        made = [constant(x.value, dtype) if isinstance(x, _Static) and dtype is not None else x for x in found]
+        texts = [_described(x) for x in made]
+        if dtype is None or texts[0] != texts[1]:
+            raise _unlike(question, _described(found[0]), _described(found[1]), f"leaf {number}")
+        leaves.append(None)
+        mine.append(made[0])
+        theirs.append(made[1])
+    yes, no = (
+        side._replace(program=side.program._replace(results=results), leaves=leaves)
+        for side, results in ((yes, mine), (no, theirs))
+    )
+    return yes, no
+
+
+def _unlike(question: _Question, yes: str, no: str, what: str) -> BranchError:
+    return BranchError(
+        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed, and they "
+        f"lead to results that differ in their {what}: {yes} where it is True, {no} where it is False; wanted the "
+        "same structure, shapes and dtypes, as of torch.cond"
+    )
+
+
+def _described(x) -> str:
+    if isinstance(x, _Static):
+        return repr(x.value)
+    return f"{x.aval.dtype}{list(x.aval.shape)}"
+
+
+def _is_same_value(one, other) -> bool:
+    if one is other or (isinstance(one, float) and one != one and other != other):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (bool, int, float, complex, str, bytes)):
+        return one == other
+    return type(one).__eq__ is object.__eq__ or bool(one == other)
+
+
+_KINDS = {"b": 0, "i": 1, "u": 1, "c": 3}  # others are floats
+
+
+def _kind(dtype) -> int:
+    return _KINDS.get(np.dtype(dtype).kind, 2)
+
+
+def _common_dtype(pair: list) -> Any:
+    """The dtype of a number in place of which there may be an array; None if that cannot be."""
+    numbers = [x.value for x in pair if isinstance(x, _Static)]
+    if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):
+        return None
+    arrays = [x.aval.dtype for x in pair if not isinstance(x, _Static)]
+    if not numbers or len(arrays) > 1:
+        return arrays[0]
+    of_numbers = jax.dtypes.canonicalize_dtype(np.result_type(*map(type, numbers)))
+    if not arrays:
+        return of_numbers
+    return arrays[0] if _kind(of_numbers) <= _kind(arrays[0]) else None

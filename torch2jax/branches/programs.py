@@ -1,0 +1,326 @@
+"""JAX's equations, taken apart and put together: what the two sides of a branch have in common is there once.
+
+A path through some code leaves a list of equations. Two paths that part at a question become one program: what both do
+at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import JaxprEqn, Literal, Var
+from jax.interpreters import partial_eval as pe
+
+from ..internals.jax_traces import BatchTracer
+from ..loops.alike import Atom, is_same, is_same_step, key_of
+from ..loops.program import run_steps
+from ..tracing.traces import without_derivatives
+
+__all__ = [
+    "Assertion",
+    "Atom",
+    "Branch",
+    "BranchProgram",
+    "constant",
+    "evaluated",
+    "is_same_step",
+    "is_same_value",
+    "joined",
+    "new_var",
+    "pruned",
+    "values_alike",
+]
+
+
+class BranchProgram(NamedTuple):
+    """A jaxpr with branches: JAX's equations in their order, and the statements of this file."""
+
+    statements: list
+    results: list[Atom]
+
+
+class Branch(NamedTuple):
+    """One of two programs runs."""
+
+    predicate: Atom
+    yes: BranchProgram
+    no: BranchProgram
+    outvars: list[Var]
+
+
+class Assertion(NamedTuple):
+    """An assertion of the code's on traced values, which is checked while the program is computed."""
+
+    predicate: Atom
+    wanted: bool
+    message: str
+    check: Callable[[Any, str], None]
+    outvars: tuple = ()
+
+
+def new_var(aval) -> Var:
+    return Var(aval)
+
+
+def constant(value, dtype) -> Literal:
+    """A number as an operand."""
+    array = np.asarray(value, dtype)
+    return Literal(array, ShapedArray(array.shape, array.dtype))
+
+
+def evaluated(program: BranchProgram, values: dict[Var, Any]) -> list:
+    """Computes a program in the current trace of JAX.
+
+    Args:
+        values: of the variables that it does not set.
+    """
+    values = dict(values)
+    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, JaxprEqn)):
+        if is_step:
+            run_steps(list(group), values)
+            continue
+        for statement in group:
+            predicate = _read(statement.predicate, values)
+            if isinstance(statement, Assertion):
+                statement.check(predicate if statement.wanted else lax.bitwise_not(predicate), statement.message)
+                continue
+            results = lax.cond(
+                predicate,
+                lambda statement=statement: evaluated(statement.yes, values),
+                lambda statement=statement: evaluated(statement.no, values),
+            )
+            values.update(zip(statement.outvars, results, strict=True))
+    return [_read(atom, values) for atom in program.results]
+
+
+def _read(atom: Atom, values: dict[Var, Any]) -> Any:
+    return atom.val if isinstance(atom, Literal) else values[atom]
+
+
+def pruned(program: BranchProgram) -> BranchProgram:
+    """The program without what nothing needs."""
+    needed = {atom for atom in program.results if isinstance(atom, Var)}
+    kept = []
+    for statement in reversed(program.statements):
+        if isinstance(statement, Branch):
+            statement = _pruned_branch(statement, needed)
+        if not _has_effects(statement) and needed.isdisjoint(statement.outvars):
+            continue
+        needed.difference_update(statement.outvars)
+        needed.update(_operands(statement))
+        kept.append(statement)
+    return BranchProgram(kept[::-1], program.results)
+
+
+def _pruned_branch(branch: Branch, needed: set[Var]) -> Branch:
+    at = [i for i, var in enumerate(branch.outvars) if var in needed]
+    yes, no = (pruned(side._replace(results=[side.results[i] for i in at])) for side in (branch.yes, branch.no))
+    return Branch(branch.predicate, yes, no, [branch.outvars[i] for i in at])
+
+
+def _has_effects(statement) -> bool:
+    if isinstance(statement, Branch):
+        return any(_has_effects(x) for side in (statement.yes, statement.no) for x in side.statements)
+    return isinstance(statement, Assertion) or bool(statement.effects)
+
+
+def _operands(statement) -> set[Var]:
+    if isinstance(statement, JaxprEqn):
+        return {x for x in statement.invars if isinstance(x, Var)}
+    found = {statement.predicate} if isinstance(statement.predicate, Var) else set()
+    return found if isinstance(statement, Assertion) else found | _free(statement.yes) | _free(statement.no)
+
+
+def _free(program: BranchProgram) -> set[Var]:
+    found = {atom for atom in program.results if isinstance(atom, Var)}
+    for statement in reversed(program.statements):
+        found.difference_update(statement.outvars)
+        found.update(_operands(statement))
+    return found
+
+
+def joined(predicate: Atom, yes: BranchProgram, no: BranchProgram) -> BranchProgram:
+    """The program that gives what one of two gives, which have results of the same shapes and dtypes."""
+    yes, no = pruned(yes), pruned(no)
+    count = _common_end(yes, no)
+    heads = [side.statements[: len(side.statements) - count] for side in (yes, no)]
+    ends = [side.statements[len(side.statements) - count :] for side in (yes, no)]
+    end = {var for statement in ends[0] for var in statement.outvars}
+    chosen: dict[tuple, tuple[Atom, Atom, Var]] = {}
+
+    def either(one: Atom, other: Atom) -> Atom:
+        if isinstance(one, Var) and one in end:
+            return one
+        key = (key_of(one), key_of(other))
+        if key[0] == key[1]:
+            return one
+        if key not in chosen:
+            chosen[key] = (one, other, new_var(one.aval))
+        return chosen[key][2]
+
+    statements = [_rebuilt(one, other, either) for one, other in zip(*ends, strict=True)]
+    results = [either(one, other) for one, other in zip(yes.results, no.results, strict=True)]
+    if chosen or any(map(_has_effects, [*heads[0], *heads[1]])):
+        ones, others, outvars = (list(x) for x in zip(*chosen.values(), strict=True)) if chosen else ([], [], [])
+        branch = Branch(predicate, BranchProgram(heads[0], ones), BranchProgram(heads[1], others), outvars)
+        statements.insert(0, branch)
+    return BranchProgram(statements, results)
+
+
+def _common_end(yes: BranchProgram, no: BranchProgram) -> int:
+    """How many statements at the end of two programs are the same, but for what comes from before them."""
+    partners: dict[Var, set] = {}
+    partners_of_no: dict[Var, set] = {}
+
+    def note(pairs: Iterable[tuple[Atom, Atom]]) -> None:
+        for one, other in pairs:
+            if isinstance(one, Var):
+                partners.setdefault(one, set()).add(key_of(other))
+            if isinstance(other, Var):
+                partners_of_no.setdefault(other, set()).add(key_of(one))
+
+    note(zip(yes.results, no.results, strict=True))
+    count = 0
+    for one, other in zip(reversed(yes.statements), reversed(no.statements), strict=False):
+        pairs = _pairs(one, other)
+        if pairs is None:
+            break
+        if any(
+            partners.get(mine, {theirs}) != {theirs} or partners_of_no.get(theirs, {mine}) != {mine}
+            for mine, theirs in zip(one.outvars, other.outvars, strict=True)
+        ):
+            break
+        note(pairs)
+        count += 1
+    return count
+
+
+def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
+    """The operands of two statements that are the same but for these; None if they are not."""
+    if isinstance(one, JaxprEqn):
+        if not isinstance(other, JaxprEqn) or not is_same_step(one, other):
+            return None
+        pairs = list(zip(one.invars, other.invars, strict=True))
+        return pairs if all(_is_replaceable(*pair) for pair in pairs) else None
+    if isinstance(one, Assertion):
+        is_same = isinstance(other, Assertion) and one[1:4] == other[1:4]
+        return [(one.predicate, other.predicate)] if is_same else None
+    if not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
+        return None
+    found = [(one.predicate, other.predicate)]
+    for mine, theirs in ((one.yes, other.yes), (one.no, other.no)):
+        pairs = _pairs_of_programs(mine, theirs)
+        if pairs is None:
+            return None
+        found.extend(pairs)
+    return found
+
+
+def _is_replaceable(one: Atom, other: Atom) -> bool:
+    """Whether a literal, if one is there, is the same in both: a number that is chosen would be an array."""
+    return (isinstance(one, Var) and isinstance(other, Var)) or key_of(one) == key_of(other)
+
+
+def _pairs_of_programs(one: BranchProgram, other: BranchProgram) -> list[tuple[Atom, Atom]] | None:
+    if len(one.statements) != len(other.statements):
+        return None
+    inner: dict[Var, Var] = {}
+    theirs: set[Var] = set()
+    found = []
+
+    def enter(pairs: list[tuple[Atom, Atom]] | None) -> bool:
+        for x, y in pairs or ():
+            if isinstance(x, Var) and x in inner:
+                if inner[x] is not y:
+                    return False
+            elif isinstance(y, Var) and y in theirs:
+                return False
+            else:
+                found.append((x, y))
+        return pairs is not None
+
+    for mine, its in zip(one.statements, other.statements, strict=True):
+        if not enter(_pairs(mine, its)):
+            return None
+        inner.update(zip(mine.outvars, its.outvars, strict=True))
+        theirs.update(its.outvars)
+    results = list(zip(one.results, other.results, strict=True))
+    return found if all(_is_replaceable(*pair) for pair in results) and enter(results) else None
+
+
+def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
+    """A statement with operands chosen from those of two."""
+    if isinstance(one, JaxprEqn):
+        return one.replace(invars=[either(x, y) for x, y in zip(one.invars, other.invars, strict=True)])
+    predicate = either(one.predicate, other.predicate)
+    if isinstance(one, Assertion):
+        return one._replace(predicate=predicate)
+    yes, no = _rebuilt_program(one.yes, other.yes, either), _rebuilt_program(one.no, other.no, either)
+    return Branch(predicate, yes, no, one.outvars)
+
+
+def _rebuilt_program(one: BranchProgram, other: BranchProgram, either: Callable[[Atom, Atom], Atom]) -> BranchProgram:
+    inner = {var for statement in one.statements for var in statement.outvars}
+
+    def within(x: Atom, y: Atom) -> Atom:
+        return x if isinstance(x, Var) and x in inner else either(x, y)
+
+    statements = [_rebuilt(x, y, within) for x, y in zip(one.statements, other.statements, strict=True)]
+    return BranchProgram(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
+
+
+def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
+    """Whether two arrays are computed alike, by a few steps, from the same; of derivatives this says nothing."""
+    one, other = without_derivatives(one), without_derivatives(other)
+    if one is other:
+        return True
+    if isinstance(one, BatchTracer) and isinstance(other, BatchTracer):
+        is_one_batch = one._trace.tag is other._trace.tag and one.batch_dim == other.batch_dim
+        return is_one_batch and is_same_value(one.val, other.val, depth)
+    if not isinstance(one, Tracer) and not isinstance(other, Tracer):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if not isinstance(one, pe.DynamicJaxprTracer) or not isinstance(other, pe.DynamicJaxprTracer):
+        return False
+    mine: Atom = one.val
+    theirs: Atom = other.val
+    if mine is theirs:
+        return True
+    if isinstance(mine, Literal) or isinstance(theirs, Literal):
+        return isinstance(mine, Literal) and isinstance(theirs, Literal) and key_of(mine) == key_of(theirs)
+    step, again = one.parent, other.parent
+    if step is None or again is None or not depth or step.primitive is not again.primitive or step.effects:
+        return False
+    if not is_same(step.params, again.params) or step.outvars.index(mine) != again.outvars.index(theirs):
+        return False
+    pairs = zip(step.in_tracers, again.in_tracers, strict=False)
+    return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
+
+
+def values_alike(array: Any, depth: int = 8) -> Any:
+    """What is the same for arrays of which `is_same_value` may be true, and tells most others apart, as a hash does."""
+    return _likeness(array, depth, {})
+
+
+def _likeness(array: Any, depth: int, found: dict) -> Any:
+    array = without_derivatives(array)
+    if isinstance(array, BatchTracer):
+        return "batch", array.batch_dim, _likeness(array.val, depth, found)
+    if not isinstance(array, Tracer):
+        return "values"
+    if not isinstance(array, pe.DynamicJaxprTracer):
+        return id(array)
+    atom: Atom = array.val
+    if isinstance(atom, Literal):
+        return key_of(atom)
+    key = atom, depth
+    if key not in found:
+        step = array.parent
+        if step is None or not depth or step.effects:
+            found[key] = atom
+        else:
+            operands = (_likeness(x, depth - 1, found) for x in step.in_tracers)
+            found[key] = hash((step.primitive, step.outvars.index(atom), *operands))
+    return found[key]

@@ -1,0 +1,359 @@
+"""The state that a compiled part captures: objects, tensors and storages, and what its trace depends on of them."""
+
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from ..tensors.history import Source
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage, View
+from ..tensors.tensor import Torchish, make_region
+from ..translation import current
+from .objects import codec_of, leaf_of
+from .reordered import Reordered, physical_of, shown
+
+__all__ = ["Aliased", "CapturedState", "GuardedState"]
+
+_SEEN = object()
+_PLAIN = frozenset((dict, OrderedDict, set, list))
+_node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_physical"), attrgetter("memory.version")
+
+
+class Aliased(Exception):
+    """Several tensors of PyTorch's own are of the same memory."""
+
+
+class CapturedState:
+    """The objects, tensors and storages that some roots lead to, and that are not in a captured state before.
+
+    PyTorch's overrides must be off while it is made.
+
+    Args:
+        roots: any objects.
+        beyond: what is reached from others.
+        shares: whether several tensors of PyTorch's own may be of the same memory.
+        located: whether each tensor is where it is in its memory; by default rows stand alone.
+
+    Raises:
+        Aliased: several are, though they may not.
+    """
+
+    def __init__(
+        self, roots: Iterable, beyond: "CapturedState | None" = None, shares: bool = False, located: bool = False
+    ):
+        self._beyond, self.located = beyond, located
+        self.first_object = 0 if beyond is None else beyond.first_object + len(beyond.objects)
+        self.first_tensor = 0 if beyond is None else beyond.first_tensor + len(beyond.tensors)
+        self.first_storage = 0 if beyond is None else beyond.first_storage + len(beyond.storages)
+        self.objects: list = []
+        """Those that hold others."""
+        self.tensors: list[Torchish] = []
+        self.storages: list[Storage] = []
+        self._places: dict[int, int] = {}
+        self.originals: list[torch.Tensor] = []
+        """What the tensors stand for, themselves if for nothing."""
+        self.host: dict[int, torch.Tensor] = {}
+        """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
+        self._shape: list = []
+        self.stands: dict[int, Torchish] = {}
+        """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
+        self._at: list[int] = []  # where in the signature the tensors are
+        self._memories: dict[int, tuple[torch.Tensor, Torchish]] = {}
+        self._alone: set[int] | None = None if beyond is None or shares or located else set()
+        for root in roots:
+            self._visit(root)
+        if beyond is not None and not located:
+            self._stand_alone()
+
+    def _stand_alone(self) -> None:
+        """Lets a row be the same, whatever matrix it is a row of, where only the row is reached."""
+        if all(type(tensor._node) is Storage for tensor in self.tensors):
+            return
+        counts = Counter(self._shape[at][1] for at in self._at)
+        for tensor, at in zip(self.tensors, self._at, strict=True):
+            entry, node = self._shape[at], tensor._node
+            place, storage = entry[1], node.storage
+            is_view = isinstance(node, View) and not node.overlaps and not node.bits and not node.kind.traced
+            if not is_view or counts[place] > 1 or place < self.first_storage or not tensor.is_contiguous():
+                continue
+            if storage.memory.is_shared or storage.is_outgrown or storage.memory.foreign:
+                continue
+            alone = Storage(PhysicalArray(tensor.read(), None))
+            alone.differentiable, alone.history = storage.differentiable, storage.history
+            alone.memory.is_part, alone.memory.is_inference = True, storage.memory.is_inference
+            self.storages[place - self.first_storage] = alone
+            self._places[id(alone)] = place
+            self.stands[place] = tensor
+            self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
+
+    def place_of(self, value) -> Any:
+        """The number of an object, tensor or storage; None if it is not reached."""
+        key, captured = id(value), self
+        while captured is not None:
+            place = captured._places.get(key)
+            if place is not None:
+                return place
+            captured = captured._beyond
+        return None
+
+    def _shared(self, storage: Storage) -> int:
+        """A number for the memory of a storage: that of the first storage there."""
+        place = self.place_of(storage.memory)
+        return self._places.setdefault(id(storage.memory), self._places[id(storage)]) if place is None else place
+
+    @property
+    def ids(self) -> set[int]:
+        """Those of all that is reached."""
+        return {*self._places} if self._beyond is None else self._beyond.ids.union(self._places)
+
+    @property
+    def all_objects(self) -> list:
+        """Also those reached before."""
+        return self.objects if self._beyond is None else self._beyond.all_objects + self.objects
+
+    @property
+    def all_tensors(self) -> list[Torchish]:
+        return self.tensors if self._beyond is None else self._beyond.all_tensors + self.tensors
+
+    @property
+    def all_originals(self) -> list[torch.Tensor]:
+        return self.originals if self._beyond is None else self._beyond.all_originals + self.originals
+
+    @property
+    def all_host(self) -> dict[int, torch.Tensor]:
+        return self.host if self._beyond is None else {**self._beyond.all_host, **self.host}
+
+    @property
+    def all_stands(self) -> dict[int, Torchish]:
+        return self.stands if self._beyond is None else {**self._beyond.all_stands, **self.stands}
+
+    @property
+    def all_storages(self) -> list[Storage]:
+        return self.storages if self._beyond is None else self._beyond.all_storages + self.storages
+
+    @property
+    def all_arrays(self) -> list:
+        """What the storages hold: arrays, or what waits to be put in another order."""
+        arrays = [*map(shown, self.storages)]
+        return arrays if self._beyond is None else self._beyond.all_arrays + arrays
+
+    def lend(self, place: int) -> None:
+        """Keeps no array of a storage, which a program destroys."""
+        if self._beyond is not None and place < self.first_storage:
+            self._beyond.lend(place)
+
+    def note_written(self, place: int, storage: Storage, array) -> None:
+        """Takes note of what a storage holds, which is like what it held before."""
+        if self._beyond is not None and place < self.first_storage:
+            self._beyond.note_written(place, storage, array)
+
+    @property
+    def signature(self) -> tuple:
+        """What the trace depends on, but for what `storages` are like."""
+        return tuple(self._shape)
+
+    def _visit(self, value) -> None:
+        kind = type(value)
+        codec = codec_of(kind)
+        if codec is None:
+            if issubclass(kind, torch.Tensor):
+                self._visit_tensor(value)
+            else:
+                self._shape.append(leaf_of(kind)(value))
+            return
+        place = self.place_of(value)
+        if place is not None:
+            self._shape.append((_SEEN, place))
+            return
+        self._places[id(value)] = self.first_object + len(self.objects)
+        self.objects.append(value)
+        if kind in _PLAIN and not value and not (kind is OrderedDict and vars(value)):
+            self._shape.append(kind)  # as most that modules have, for hooks
+            return
+        head, items = codec.open(value)
+        self._shape.append((kind, head))
+        for item in items:
+            self._visit(item)
+
+    def _visit_tensor(self, value: torch.Tensor) -> None:
+        place = self.place_of(value)
+        if place is not None:
+            self._shape.append((_SEEN, place, "tensor"))
+            return
+        tensor: Any = value
+        holder = None
+        if not isinstance(value, Torchish):
+            try:
+                tensor, holder = self._standing_for(value)
+            except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
+                self._shape.append(leaf_of(object)(value))
+                return
+            place = self.place_of(tensor)
+        if place is None:
+            place = self._places[id(tensor)] = self.first_tensor + len(self.tensors)
+            self.tensors.append(tensor)
+            self.originals.append(value)
+        self._places[id(value)] = place
+        storage = tensor._node.storage
+        at = self.place_of(storage)
+        if at is None:
+            at = self._places[id(storage)] = self.first_storage + len(self.storages)
+            self.storages.append(storage)
+            if holder is not None:
+                self.host[at] = holder
+        geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
+        restriction = tensor._restriction and tensor._restriction.kind
+        self._at.append(len(self._shape))
+        self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
+
+    def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
+        """The tensor of the call for another, and for one of PyTorch's own what has its memory."""
+        constants = current().constants
+        if not constants.is_host(value):
+            return constants.lift(value), None
+        host, memory = constants.host, value.untyped_storage()._cdata
+        entry = self._memory(memory)
+        if entry is None and self._alone is not None and value.is_contiguous():
+            if memory in self._alone:
+                raise Aliased
+            self._alone.add(memory)
+            tensor = host.standing_for(value)
+            tensor._node.storage.memory.is_part = value.nbytes < value.untyped_storage().nbytes()
+            return tensor, value
+        if entry is None:
+            whole = host.memory_of(value)
+            entry = self._memories[memory] = whole, host.standing_for(whole)
+        whole, base = entry
+        if whole.dtype != value.dtype:
+            return host.standing_for(value), value
+        return make_region(base, value.shape, value.stride(), value.storage_offset()), whole
+
+    def _memory(self, memory: int) -> tuple[torch.Tensor, Torchish] | None:
+        entry = self._memories.get(memory)
+        return entry if entry is not None or self._beyond is None else self._beyond._memory(memory)
+
+    def described(self) -> tuple:
+        """What the trace depends on of the storages."""
+        return tuple([self._described(storage) for storage in self.storages])
+
+    def _described(self, storage: Storage) -> tuple:
+        physical = physical_of(storage)
+        memory, history = storage.memory, storage.history
+        shared = self._shared(storage) if memory.is_shared else None
+        return (
+            *(physical.shape, physical.dtype, physical.layout, storage.order, storage.differentiable, shared),
+            *(None if history is None else isinstance(history, Source), memory.foreign, memory.is_inference),
+        )
+
+
+class GuardedState(CapturedState):
+    """The captured state of objects that seldom change, with guards: asking whether they have costs little.
+
+    PyTorch's overrides must be off while it is made.
+
+    Args:
+        roots: these objects.
+        beyond: what is reached from others that seldom change.
+    """
+
+    def __init__(self, roots: Sequence, beyond: "GuardedState | None" = None):
+        super().__init__(roots, beyond, shares=True, located=True)
+        self._before = beyond
+        self._roots = roots
+        self._empty: list[Any] = []
+        self._keyed: list[Any] = []  # whose keys are strings, and which these are
+        self._keys: list[str] = []
+        self._sized: list[Any] = []  # all, and how many items they have
+        self._sizes: list[int] = []
+        self._views: list[Any] = []  # what shows the items, and which these are
+        for value in self.objects:
+            self._watch(value)
+        self._items = [*itertools.chain.from_iterable(self._views)]
+        self._nodes = [*map(_node_of, self.tensors)]
+        self._physical: list = []
+        self._versions: list[int] = []
+        self.arrays: list = []
+        self.number: Any = None
+        """What stands for it, as long as it has not changed, in the keys of programs."""
+        self._shape_number: Any = None  # and for its signature, which many objects make up
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its tensors have memory of the call's, from its beginning: others are told apart in each call."""
+        nodes = self._nodes
+        return not self.host and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
+
+    def _watch(self, value) -> None:
+        kind = type(value)
+        if kind in _PLAIN and not value:
+            self._empty.append(value)
+            return
+        codec: Any = codec_of(kind)
+        views = () if codec.views is None else codec.views(value)
+        for keys, items in itertools.zip_longest(views[::2], views[1::2]):
+            if type(keys) in _PLAIN and not keys:
+                self._empty.append(keys)
+                continue
+            self._sized.append(keys)
+            self._sizes.append(len(keys))
+            found = None if items is None else list(keys)
+            if found is not None and all(type(key) is str for key in found):
+                self._keyed.append(keys)
+                self._keys.extend(found)
+            else:
+                self._views.append(keys)
+            if items is not None:
+                self._views.append(items)
+
+    def is_current(self, roots: Sequence | None = None) -> bool:
+        """Whether the objects hold what they did, and are those that they are to be."""
+        return (
+            (roots is None or (len(roots) == len(self._roots) and all(map(is_, roots, self._roots))))
+            and not self.host
+            and not any(self._empty)
+            and [*map(len, self._sized)] == self._sizes
+            and [*itertools.chain.from_iterable(self._keyed)] == self._keys
+            and all(map(is_, itertools.chain.from_iterable(self._views), self._items))
+            and all(map(is_, map(_node_of, self.tensors), self._nodes))
+        )
+
+    def refresh(self, numbered: Callable[[tuple], int]) -> None:
+        """Takes note of what the storages hold by now."""
+        is_current = self.number is not None and [*map(_version_of, self.storages)] == self._versions
+        if is_current and all(map(is_, map(_held_of, self.storages), self._physical)):
+            return
+        described = self.described()
+        self._physical = [storage._physical for storage in self.storages]
+        self._versions = [*map(_version_of, self.storages)]
+        self.arrays = [storage.physical.array for storage in self.storages]
+        if self._shape_number is None:
+            self._shape_number, self._shape = numbered(self.signature), []
+        self.number = numbered((self._shape_number, described))
+
+    @property
+    def numbers(self) -> tuple:
+        """The numbers of all."""
+        return (self.number,) if self._before is None else (*self._before.numbers, self.number)
+
+    @property
+    def all_arrays(self) -> list:
+        return self.arrays if self._beyond is None else self._beyond.all_arrays + self.arrays
+
+    def lend(self, place: int) -> None:
+        if place < self.first_storage:
+            super().lend(place)
+        else:
+            place -= self.first_storage
+            self.arrays[place], self._versions[place] = None, -1
+
+    def note_written(self, place: int, storage: Storage, array) -> None:
+        if place < self.first_storage:
+            super().note_written(place, storage, array)
+        else:
+            place -= self.first_storage
+            self._physical[place], self._versions[place] = storage._physical, storage.memory.version
+            self.arrays[place] = array

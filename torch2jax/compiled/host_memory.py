@@ -1,0 +1,126 @@
+"""Memory of PyTorch's own around compiled parts: what parts write to it, and how it becomes JAX's."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import storage_use_count
+from ..tensors.dtypes import is_integral
+from ..tensors.interop import dense_strides, tensor_to_array
+from ..tensors.storage import Storage
+from ..tensors.tensor import CPU, Torchish, at_the_place_of, make_tensor, swap_objects
+from .ownership import NO, WANTING, YES, state_of
+from .transfers import in_place_of, write
+
+__all__ = ["Memories"]
+
+_ALONE = 2  # what memory counts of those that use it, where that is one tensor: the other is who asks
+
+
+class Memories:
+    """The memory of PyTorch's own tensors in one call."""
+
+    def __init__(self):
+        self.shown: dict[int, torch.Tensor] = {}
+        """The tensors that have memory which views on JAX show, by that memory."""
+        self.is_blurred = False
+        """Whether memory of a tensor that is said not to require grad may do so."""
+
+    def write_back(self, value: torch.Tensor, array, wants: bool) -> None:
+        """Writes to one of PyTorch's own what was written to the tensor that stood for it.
+
+        Args:
+            wants: whether that requires grad.
+
+        Raises:
+            NotImplementedError: a view on JAX shares its memory.
+        """
+        if self.shown:
+            self.expect_writable(value)
+        if wants and state_of(value) == YES and not is_integral(value.dtype):
+            value._is_host = WANTING  # pyright: ignore[reportAttributeAccessIssue]
+            self.is_blurred = True
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if array.shape != value.shape:
+                value.resize_(array.shape)
+            write(value, array)
+
+    def receive(self, value: torch.Tensor, storage: Storage, wants: bool) -> None:
+        """Lets one of PyTorch's own have what a part has written to a storage that stood for its memory.
+
+        Floating-point values, as a cache has, are JAX's from then on, if nobody else has that memory.
+        """
+        may_be_replaced = not is_integral(value.dtype) and not storage.memory.is_part
+        if not may_be_replaced or not self._replace(value, lambda: _at_storage(value, storage)):
+            self.write_back(value, storage.read(), wants)
+
+    def give_up_all(self, values: tuple) -> None:
+        """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
+
+        Raises:
+            NotImplementedError: the memory of one is that of others too.
+        """
+        for value in values:
+            if state_of(value) == NO:
+                continue
+            self._give_up(value)
+            if state_of(value) != NO:
+                raise _shared_already()
+
+    def share(self, value: torch.Tensor, tensor: Torchish) -> None:
+        """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
+
+        Where others have the memory of the first too, neither may be written to as long as they all are there.
+        """
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if self._replace(value, lambda: at_the_place_of(tensor)):
+                return
+            number = value.untyped_storage()._cdata
+        memory = tensor._node.storage.memory
+        self.shown[number] = value
+        weakref.finalize(memory, self.shown.pop, number, None).atexit = False
+        memory.follow(self._refuse)
+
+    def _give_up(self, value: torch.Tensor) -> None:
+        """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
+        self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
+
+    def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
+        """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if storage_use_count(value.untyped_storage()._cdata) > _ALONE:
+                return False
+            try:
+                swap_objects(value, make())
+            except RuntimeError:
+                return False
+        return True
+
+    def _refuse(self) -> None:
+        raise _shared_already()
+
+    def expect_writable(self, value: Any) -> None:
+        """
+        Raises:
+            NotImplementedError: a tensor's memory is to be written to, and is shared with a view on JAX.
+        """
+        if state_of(value) != NO:
+            with DisableTorchFunction():
+                if value.untyped_storage()._cdata in self.shown:
+                    raise _shared_already()
+
+
+def _shared_already() -> NotImplementedError:
+    return NotImplementedError(
+        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; "
+        "wanted one without, as clone() gives"
+    )
+
+
+def _at_storage(value: torch.Tensor, storage: Storage) -> Torchish:
+    """A tensor of the call like one of PyTorch's own, which holds what a storage does."""
+    shape = storage.physical.shape
+    return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)

@@ -1,0 +1,286 @@
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and what it leaves behind."""
+
+import gc
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
+import torch
+from jax.core import eval_jaxpr
+
+from ..tensors.history import UNRECORDED
+from ..tensors.journal import Journal, Uncontained
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage
+from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
+from ..tracing.traces import current_trace, ending_with_errors
+from ..translation import current
+from .captured import CapturedState
+from .donation import references_alone
+from .effects import Effects, Rebuilt, Restoration
+from .reordered import Order, Reordered, physical_of, shown
+
+__all__ = ["PartProgram"]
+
+_MANY = 4  # ways to put what is given in order
+
+
+def _held_elsewhere(tensors: list) -> list:
+    """Those that others have besides this list and what remembers them: the rest was made only just now."""
+    made: list[Any] = [object()]
+    remembered = (made[0],)
+    alone = sys.getrefcount(made[0])
+    del remembered
+    return [tensors[i] for i in range(len(tensors)) if sys.getrefcount(tensors[i]) > alone]
+
+
+class _Written(NamedTuple):
+    """A storage that was there before, and is written."""
+
+    place: int
+    layout: tuple[int, ...] | None
+    has_history: bool
+
+
+def _standing(tensor: Torchish, storage: Storage) -> Torchish:
+    """Lets a view show a storage of its own; gives what is to be restored."""
+    before = at_the_place_of(tensor)
+    set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
+    tensor._node = storage
+    return before
+
+
+class PartProgram:
+    """The program that a part was traced to, for one signature.
+
+    Args:
+        name: the part's.
+        function: it takes `args` and `kwargs`, tensors of the current call in objects of any kind.
+        reached: what is reached from the part's module, and from the arguments besides.
+
+    Raises:
+        Uncontained: it does what cannot be done again by running a program; nothing has been changed then.
+        Exception: what the function raises; nothing has been changed then.
+    """
+
+    def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, captured: CapturedState):
+        self._call: Any = current()
+        self._written: list[_Written] = []
+        self._writes: list[tuple[int, int]] = []
+        self._draws = 0
+        self._stream: Any = None
+        self._outer: list[torch.Tensor] = []
+        self._left: Any = None
+        self._program: Any = None
+        self._made_within: set[int] = set()
+        self._orders: set[tuple[int | None, ...]] = set()
+        while not self._trace(function, args, kwargs, captured):
+            pass
+        self._finish(name, captured)
+        self._call = None
+
+    # Tracing.
+
+    def _trace(self, function: Callable, args: tuple, kwargs: dict, captured: CapturedState) -> bool:
+        """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
+        call = self._call
+        captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
+        stream, constants = call.stream.state, call.constants
+        restoration, tensors = Restoration(captured.all_objects), captured.all_tensors
+        writes = [tensor._writes[0] for tensor in tensors]
+        storages = captured.all_storages
+        casts, call.casts = call.casts, {}
+        around = current_trace()
+
+        def run(arrays: Sequence, key, before) -> list:
+            journal = Journal(repeats=True)
+            try:
+                with ending_with_errors(around), journal, call.nested():
+                    self._enter(storages, arrays)
+                    journal.written.clear()
+                    if key is not None:
+                        call.stream.state = stream._replace(key=key, taken=0, before=before)
+                    with call.inside(), constants.lifting(captured):
+                        result = function(*args, **kwargs)
+                    if journal.changes_older:
+                        raise Uncontained("a change of a tensor from outside itself, not of its values")
+                    self._note(storages, arrays, tensors, writes, key, stream)
+                    self._left = Effects(captured, restoration.changed(), result)
+                    found = [storages[x.place].physical.arranged(x.layout) for x in self._written] + self._left.arrays
+                    return found if self._stream is None else [*found, self._stream.key]
+            except BaseException:
+                journal.cancel()
+                raise
+            finally:
+                call.stream.state = stream
+                self._made_within = {id(node) for node in journal.survivors()}
+                for node in journal.survivors():
+                    if isinstance(node, Storage) and isinstance(node.physical.array, jax.core.Tracer):
+                        node.lose()
+
+        stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in captured.all_stands.items()]
+        refused: Uncontained | None = None
+        try:
+            arrays = [*map(shown, storages)]
+            key = stream.key if stream.key is not None else None
+            with constants.noting() as used:
+                self._program = jax.make_jaxpr(run)(arrays, key, np.uint32(0))
+        except Uncontained as error:
+            refused = error.with_traceback(None)  # whose frames hold what was made within
+        finally:
+            restoration.restore()
+            for tensor, before in stood:
+                set_geometry(tensor, before)
+                tensor._node = before._node
+            for tensor, count in zip(tensors, writes, strict=True):
+                tensor._writes[0] = count
+            call.casts = casts
+        outer = [*used.values()]
+        used.clear()
+        found = [x for x in _held_elsewhere(outer) if captured.place_of(x) is None]
+        if refused is not None and (self._outer or not found):
+            raise refused
+        self._outer.extend(found)
+        if found:
+            self._written, self._writes, self._stream = [], [], None
+        return not found
+
+    def _enter(self, storages: Sequence[Storage], arrays: Sequence) -> None:
+        if any(storage.is_outgrown for storage in storages):
+            raise Uncontained("memory that has grown")
+        for storage, array in zip(storages, arrays, strict=True):
+            storage.replace(PhysicalArray(array, physical_of(storage).layout), None, is_written=True)
+        for storage in storages:
+            storage.settle_as_is()
+
+    def _note(self, storages, arrays, tensors: list[Torchish], writes: list[int], key, stream) -> None:
+        """Takes down what was written to, and how many random numbers were drawn."""
+        self._written = []
+        for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
+            array, layout = storage.physical
+            if array is not entered:
+                self._written.append(_Written(place, layout, storage.history is not None))
+        counts: dict[int, tuple[int, int]] = {}
+        for place, (tensor, before) in enumerate(zip(tensors, writes, strict=True)):
+            if tensor._writes[0] != before:
+                counts.setdefault(id(tensor._writes), (place, tensor._writes[0] - before))
+        self._writes = list(counts.values())
+        end = self._call.stream.state
+        if end.key is not key:
+            self._stream = end
+        elif end.seed != stream.seed:
+            raise Uncontained("torch.manual_seed")
+        self._draws = end.taken
+
+    # Running.
+
+    def _finish(self, name: str, captured: CapturedState) -> None:
+        closed = self._program
+        self._check_constants(closed.consts, captured)
+        jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
+        inputs = len(jaxpr.invars) - 1 - has_key
+        before, after = closed.in_avals, closed.out_avals
+        given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
+        kept = [i for i in range(inputs) if i not in given]
+        storages = captured.all_storages
+        layouts = {x.place: x.layout for x in self._written}
+        self._alike = frozenset(
+            place for place in given if place < len(storages) and physical_of(storages[place]).layout == layouts[place]
+        )
+        self._uses_stream = self._draws > 0 or self._stream is not None
+
+        def evaluate(spare: list, orders: Sequence[Order | None], others: list, constants: list, stream: tuple) -> list:
+            arrays: list[Any] = [None] * inputs
+            for place, array, order in itertools.zip_longest(given, spare, orders):
+                arrays[place] = array if order is None else order.of(array)
+            for place, array in zip(kept, others, strict=True):
+                arrays[place] = array
+            if has_key:
+                key, before = stream
+                arrays.append(key)
+            else:
+                before = np.uint32(0)
+            return eval_jaxpr(jaxpr, constants, *arrays, before)
+
+        evaluate.__name__ = evaluate.__qualname__ = name
+        self._kept, self._given, self._constants = kept, given, list(closed.consts)
+        self._run = jax.jit(evaluate, donate_argnums=0)
+        self._program = None
+
+    def _check_constants(self, constants: Sequence, captured: CapturedState) -> None:
+        """Refuses a trace that has taken values of tensors for constants, which need not be so the next time."""
+        arrays = [array for array in constants if isinstance(array, jax.Array)]
+        if not arrays:
+            return
+        known = {*map(id, self._call.constants.storages()), *self._made_within, *captured.ids}
+        for holder in gc.get_referrers(*arrays):
+            if isinstance(holder, Storage) and id(holder) not in known:
+                raise Uncontained("a tensor that is in neither its module nor its arguments")
+
+    def run(self, call: Any, captured: CapturedState) -> Any:
+        """Runs the program, and leaves behind what the function would have left."""
+        if self._outer:
+            captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
+        around = call.constants.host
+        storages: list[Any] = list(captured.all_storages)
+        arrays: list[Any] = list(captured.all_arrays)
+        given, orders, alone = [], self._taken(storages, arrays), references_alone()
+        for place in self._given:
+            captured.lend(place)
+            array, arrays[place] = arrays[place], None
+            array = array.array if type(array) is Reordered else array
+            given.append(around.donated.given(storages[place], array, alone))
+            del array
+        stream, pytorchs, stands = call.stream.state, captured.all_host, captured.all_stands
+        results = self._run(given, orders, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
+        del given
+        if self._stream is not None:
+            call.stream.state = self._stream._replace(key=results.pop())
+        elif self._draws:
+            call.stream.state = stream._replace(taken=stream.taken + self._draws)
+        for (place, layout, has_history), array in zip(self._written, results, strict=False):
+            storage = storages[place]
+            if place in stands:
+                stands[place].write(PhysicalArray(array, layout))
+                continue
+            storage.receive(PhysicalArray(array, layout))
+            if place in pytorchs:
+                around.memories.receive(pytorchs[place], storage, has_history)
+            if has_history and storage.history is None:
+                storage.history = UNRECORDED
+            elif place in self._alike:
+                captured.note_written(place, storage, array)
+            around.donated.add(array)
+        objects, tensors = captured.all_objects if self._left.needs_objects else (), captured.all_tensors
+        for place, count in self._writes:
+            tensors[place]._writes[0] += count
+        for place, tensor in stands.items():
+            storages[place] = tensor._node
+        return self._left.make(Rebuilt(captured, objects, storages, results[len(self._written) :]))
+
+    def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[Order | None, ...]:
+        """The orders in which the program is to put what is given to it; what else waits for one is put there.
+
+        For each combination of dimensions the program is compiled once more: it takes a few.
+        """
+        waiting = [place for place, array in enumerate(arrays) if type(array) is Reordered]
+        if not waiting:
+            return ()
+        orders = tuple([arrays[i].order if type(arrays[i]) is Reordered else None for i in self._given])
+        dims = tuple([order and order.dim for order in orders])
+        if len(self._orders) < _MANY:
+            self._orders.add(dims)
+        is_taken = dims in self._orders
+        for place in waiting:
+            if not is_taken or place in self._kept:
+                arrays[place] = storages[place].physical.array
+        return orders if is_taken else ()
+
+    def _rng(self, stream: Any) -> tuple:
+        if not self._uses_stream:
+            return (stream.key, np.uint32(0)) if stream.key is not None else ()
+        return stream.key, np.uint32(stream.taken)

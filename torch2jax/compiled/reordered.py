@@ -1,0 +1,141 @@
+"""Rows of what parts have written, put in another order: within the next part's program, if that takes them.
+
+Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
+within the step, where it costs no call and no copy.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..rules import registry
+from ..rules.inline import call_inlined
+from ..tensors.dtypes import canonical
+from ..tensors.known import defer_body, in_pytorch, real
+from ..tensors.physical import LazyArray, PhysicalArray
+from ..tensors.storage import Storage
+from ..tensors.tensor import Torchish, make_tensor
+from ..translation import current
+
+__all__ = ["REORDERING", "Order", "Orders", "Reordered", "physical_of", "shown"]
+
+REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
+"""What may reorder, and the number of its arguments."""
+_INDICES = (torch.int64, torch.int32)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("dim",))
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which rows follow each other along a dimension."""
+
+    rows: jax.Array
+    dim: int
+
+    def of(self, array) -> Any:
+        """An array in this order."""
+        rule: Any = registry.lookup(torch.index_select)
+        return call_inlined(rule.body, (array, self.dim, self.rows), {}, rule.name)
+
+
+class Reordered(LazyArray):
+    """What holds an array in another order, which it gets no sooner than asked.
+
+    Args:
+        array: no tracer.
+        order: as many rows as it has.
+    """
+
+    __slots__ = ("array", "order")
+    layout = None
+
+    def __init__(self, array, order: Order):
+        self.array, self.order, self._physical = array, order, None
+        self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
+
+    @property
+    def physical(self) -> PhysicalArray:
+        if self._physical is None:
+            with current().outside():
+                self._physical = PhysicalArray(self.order.of(self.array), None)
+        return self._physical
+
+    def values(self, dtype: torch.dtype) -> torch.Tensor:
+        """The values as a tensor of PyTorch's own, for which nothing is compiled."""
+        if self._physical is not None:
+            return in_pytorch(real(self._physical.array).to, dtype)
+        return in_pytorch(torch.index_select, real(self.array), self.order.dim, real(self.order.rows)).to(dtype)
+
+
+def physical_of(storage: Storage) -> PhysicalArray | Reordered:
+    """What a storage holds; an array that waits is not put in order for that."""
+    physical = storage.lazy(None, None)
+    return physical if type(physical) is Reordered else storage.physical
+
+
+def shown(storage: Storage) -> Any:
+    """An array that a storage holds, or what waits to be put in another order."""
+    physical = physical_of(storage)
+    return physical if type(physical) is Reordered else physical.array
+
+
+class Orders:
+    """What finds reorderings among the functions that are called around parts.
+
+    Args:
+        is_written: tells whether an array is what a part has written to.
+        is_around: tells whether a tensor is one of PyTorch's own that has come about there.
+    """
+
+    def __init__(self, is_written: Callable[[Any], bool], is_around: Callable[[Any], bool]):
+        self._is_written, self._is_host = is_written, is_around
+        self._last: tuple[torch.Tensor, jax.Array, int, int] | None = None  # all caches get the same order
+
+    def reordered(self, args: tuple) -> Torchish | None:
+        """A tensor that waits to be put in order; None if one of `REORDERING` does something else, or is to refuse."""
+        tensor, dim, rows = args if len(args) == 3 else (args[0], 0, _row_index(args[1]))
+        if type(tensor) is not Torchish or type(dim) is not int or not self._is_host(rows):
+            return None
+        node, label = tensor._node, tensor._label
+        if type(node) is not Storage or node.history is not None or node.memory.foreign or node.is_outgrown:
+            return None
+        with DisableTorchFunction(), DisableTorchDispatch():
+            physical, shape, dtype = node.lazy(None, None), tensor.shape, tensor.dtype
+            if (
+                not isinstance(physical, PhysicalArray)
+                or physical.layout is not None
+                or not self._is_written(physical.array)
+            ):
+                return None
+            dim = dim + len(shape) if dim < 0 else dim
+            if not dtype.is_floating_point or not tensor.is_contiguous() or physical.array.dtype != canonical(dtype):
+                return None
+            if not 0 <= dim < len(shape) or rows.shape != shape[dim : dim + 1] or rows.dtype not in _INDICES:
+                return None
+            array, least, most = self._taken(rows)
+            if least < 0 or most >= shape[dim]:
+                return None
+            waiting = Reordered(physical.array, Order(array, dim))
+            storage = Storage.waiting(waiting, defer_body(waiting.values, dtype))
+            return make_tensor(storage, shape, dtype, None, None, label)
+
+    def _taken(self, rows: torch.Tensor) -> tuple[jax.Array, int, int]:
+        """Rows as an array, the least of them and the greatest."""
+        if self._last is None or self._last[0].dtype != rows.dtype or not torch.equal(self._last[0], rows):
+            copied = rows.clone()  # PyTorch cannot resize what numpy has
+            array = jax.numpy.asarray(copied.numpy().astype(canonical(rows.dtype)))
+            least, most = torch.aminmax(rows) if len(rows) else (0, -1)
+            self._last = copied, array, int(least), int(most)
+        return self._last[1:]
+
+
+def _row_index(index) -> Any:
+    """The tensor that an index has for the first dimension, if it is nothing else."""
+    if type(index) is tuple and len(index) == 2 and index[1] is Ellipsis:
+        return index[0]
+    return index

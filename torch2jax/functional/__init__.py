@@ -1,0 +1,1 @@
+"""`torch.func` and `torch.vmap` within translated code, as JAX's transformations."""

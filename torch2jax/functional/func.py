@@ -1,0 +1,383 @@
+"""The derivatives of `torch.func` are JAX's: `jax.vjp`, `jax.jvp` and `jax.linearize` of functions of arrays.
+
+What a user may have bound before (`torch.func.grad`, `jacrev`, ...) looks up what stands here when it is called.
+"""
+
+import inspect
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from ..internals.functorch import (
+    assert_non_empty_list_of_tensors,
+    assert_non_empty_tensor_output,
+    doesnt_support_saved_tensors_hooks,
+    eager_transforms,
+    jvp_str,
+    make_fx,
+    slice_argnums,
+    split_const_subgraphs,
+)
+from ..internals.gradients import set_fwd_grad_enabled
+from ..internals.guards import DisableTorchFunction
+from ..internals.pytree import tree_flatten, tree_unflatten, treespec_pprint
+from ..patches import stands_in
+from ..tensors.tensor import Torchish
+from ..tracing.tensor_spec import TensorSpec, conjugate
+from ..translation import current
+from .transformation import Transformation
+
+__all__ = ["tangent_array"]
+
+
+class _Derivative(Transformation):
+    """A function that is being differentiated with respect to some of the tensors in its arguments."""
+
+    takes_gradients = True
+
+    def __init__(self, args: tuple, kwargs: dict, argnums=None):
+        super().__init__(current())
+        self._leaves, self._spec = tree_flatten((args, kwargs))
+        numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
+        chosen = numbers if argnums is None else slice_argnums(numbers, argnums, as_tuple=False)
+        self._places, self.spec = tree_flatten(chosen)
+        self.inputs = [self._input(self._leaves[place]) for place in self._places]
+        self.specs = [TensorSpec.of(tensor) for tensor in self.inputs]
+
+    def _input(self, leaf) -> Torchish:
+        if not isinstance(leaf, torch.Tensor):
+            raise ValueError(f"Thing passed to transform API must be Tensor, got {type(leaf)}")
+        return self.call.lift(leaf)
+
+    @property
+    def arrays(self) -> list:
+        """What is differentiated with respect to."""
+        return [tensor.physical.array for tensor in self.inputs]
+
+    def arguments(self, arrays, *, require_grad: bool) -> tuple[tuple, dict]:
+        """The arguments for the function, with tensors on these arrays."""
+        leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        for place, outer, spec, array in zip(self._places, self.inputs, self.specs, arrays, strict=True):
+            inner = spec.at(array, *_geometry(outer))
+            leaves[place] = self.give(outer, inner)
+            if require_grad:
+                inner.start_history()
+        return tree_unflatten(leaves, self._spec)
+
+    def _constant(self, leaf: torch.Tensor) -> Torchish:
+        outer = self.call.lift(leaf)
+        spec, array, known = TensorSpec.of(outer)._replace(wants_grad=False), outer.physical.array, outer.known
+        inner = spec.at(array, *_geometry(outer)) if known is None else spec.tensor(array, known)
+        return self.give(outer, inner)
+
+    def check_write(self, tensor: Torchish, array) -> None:
+        if not self.is_new(tensor):
+            raise RuntimeError(
+                "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call an in-place "
+                "operation that would mutate a captured Tensor. This is not supported; please rewrite the function "
+                "being transformed to explicitly accept the mutated Tensor(s) as inputs."
+            )
+
+    def gradients(self, cotangents) -> Any:
+        """PyTorch's gradients for JAX's cotangents of the inputs."""
+        wants = any(spec.wants_grad for spec in self.specs)
+        specs = [spec._replace(wants_grad=wants) for spec in self.specs]
+        gradients = [spec.result(conjugate(array)) for spec, array in zip(specs, cotangents, strict=True)]
+        return tree_unflatten(gradients, self.spec)
+
+
+def _geometry(tensor: Torchish) -> tuple[tuple[int, ...], int]:
+    with DisableTorchFunction():
+        return tensor.stride(), int(tensor.storage_offset())
+
+
+def _with_aux(result, has_aux: bool, name: str):
+    if not has_aux:
+        return result, ()
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise RuntimeError(f"{name}: output of function f should be a tuple: (output, aux) if has_aux is True")
+    return result
+
+
+@stands_in(eager_transforms, "grad_and_value_impl")
+@doesnt_support_saved_tensors_hooks
+def _grad_and_value(func, argnums, has_aux, args, kwargs):
+    level = _Derivative(args, kwargs, argnums)
+    name = "grad_and_value(f)(*args)"
+    found: Any = None
+
+    def run(*arrays):
+        nonlocal found
+        with torch.enable_grad(), level.running(arrays):
+            args, kwargs = level.arguments(arrays, require_grad=True)
+            output, aux = _with_aux(func(*args, **kwargs), has_aux, name)
+            if not isinstance(output, torch.Tensor):
+                raise RuntimeError(f"{name}: Expected f(*args) to return a Tensor, got {type(output)}")
+            if output.dim() != 0:
+                raise RuntimeError(
+                    f"{name}: Expected f(*args) to return a scalar Tensor, got tensor with {output.dim()} dims. Maybe "
+                    "you wanted to use the vjp or jacrev APIs instead?"
+                )
+            if output.is_complex():
+                raise RuntimeError(
+                    f"grad can be implicitly created only for real scalar outputs but got {output.dtype}"
+                )
+            array = level.call.array_of(level.call.lift(output))
+            found = level.take_all((output, aux))
+            return [array] if output.is_floating_point() else [], (level.taken(), level.written())
+
+    values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+    gradients = level.gradients(pull([np.ones((), value.dtype) for value in values]))
+    output, aux = level.put(found, arrays)
+    return gradients, ((output, aux) if has_aux else output)
+
+
+@stands_in(eager_transforms, "_vjp_with_argnums")
+@doesnt_support_saved_tensors_hooks
+def _vjp(func, *primals, argnums=None, has_aux=False):
+    level = _Derivative(primals, {}, argnums)
+    specs: list[TensorSpec] = []
+    found: Any = None
+    spec: Any = None
+
+    def run(*arrays):
+        nonlocal found, spec
+        with torch.enable_grad(), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=True)
+            outputs, aux = _with_aux(func(*args), has_aux, "vjp(f, *primals)")
+            found = level.take_all(aux)
+            flat, spec = tree_flatten(outputs)
+            assert_non_empty_tensor_output(flat, "vjp(f, *primals)")
+            for output in flat:
+                if not (output.is_floating_point() or output.is_complex()):
+                    raise RuntimeError(
+                        "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with "
+                        f"dtype {output.dtype}"
+                    )
+            lifted = [level.call.lift(output) for output in flat]
+            specs.extend(TensorSpec.of(output) for output in lifted)
+            return [level.call.leaving(output.physical.array) for output in lifted], (level.taken(), level.written())
+
+    values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+
+    def pull_back(cotangents, retain_graph=True, create_graph=None):
+        del retain_graph, create_graph
+        flat, given = tree_flatten(cotangents)
+        if given != spec:
+            raise RuntimeError(
+                "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the "
+                f"function. cotangents: {treespec_pprint(given)}, primal output: {treespec_pprint(spec)}"
+            )
+        wanted = zip(flat, specs, values, strict=True)
+        return level.gradients(pull([_cotangent(number, *each) for number, each in enumerate(wanted)]))
+
+    results = tree_unflatten([spec.result(value) for spec, value in zip(specs, values, strict=True)], spec)
+    return (results, pull_back, level.put(found, arrays)) if has_aux else (results, pull_back)
+
+
+def _cotangent(index: int, gradient, spec: TensorSpec, value):
+    """JAX's cotangent for PyTorch's gradient of a result."""
+    lifted = current().lift(gradient)
+    shape = lifted.shape if spec.layout is None else tuple(lifted.shape[dim] for dim in spec.layout)
+    if len(lifted.shape) != value.ndim or shape != value.shape:
+        raise RuntimeError(
+            f"Mismatch in shape: grad_output[{index}] has a shape of {lifted.shape} and output[{index}] has a shape of "
+            f"{torch.Size(value.shape)}."
+        )
+    return conjugate(_cast(lifted.physical.arranged(spec.layout), value.dtype))
+
+
+def _cast(array, dtype):
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = lax.real(array)
+    return lax.convert_element_type(array, dtype)
+
+
+class _Forward(_Derivative):
+    """A function that is being differentiated forwards."""
+
+    is_forward, takes_gradients = True, False
+
+
+@stands_in(eager_transforms, "_jvp_with_argnums")
+def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
+    if not isinstance(primals, tuple):
+        raise RuntimeError(f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
+    chosen = primals if argnums is None else slice_argnums(primals, argnums)
+    flat_primals, spec = tree_flatten(chosen)
+    flat_tangents, tangents_spec = tree_flatten(tangents)
+    if spec != tangents_spec:
+        raise RuntimeError(
+            f"{jvp_str}: Expected primals and tangents to have the same python structure. For example, if primals is a "
+            f"tuple of 3 tensors, tangents also must be. Got primals with structure {spec} and tangents with structure "
+            f"{tangents_spec}"
+        )
+    assert_non_empty_list_of_tensors(flat_primals, jvp_str, "primals")
+    assert_non_empty_list_of_tensors(flat_tangents, jvp_str, "tangents")
+    level = _Forward(primals, {}, argnums)
+    given = [tangent_array(*each) for each in zip(flat_tangents, level.inputs, level.specs, strict=True)]
+    specs: list[TensorSpec | Torchish] = []
+    found: Any = None
+    spec: Any = None
+
+    def run(*arrays):
+        nonlocal found, spec
+        with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=False)
+            outputs, aux = _with_aux(func(*args), has_aux, jvp_str)
+            found = level.take_all(aux)
+            flat, spec = tree_flatten(outputs)
+            assert_non_empty_tensor_output(flat, jvp_str)
+            return _moved(level, flat, specs, strict), (level.taken(), level.written())
+
+    values, moves, (arrays, written) = jax.jvp(run, level.arrays, given, has_aux=True)
+    level.write_back(written)
+    pairs = zip(values, moves, strict=True)
+    results = [_dual(spec, pairs) for spec in specs]
+    primals_out = tree_unflatten([primal for primal, _ in results], spec)
+    tangents_out = tree_unflatten([tangent for _, tangent in results], spec)
+    return (primals_out, tangents_out, level.put(found, arrays)) if has_aux else (primals_out, tangents_out)
+
+
+def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchish], strict: bool) -> list:
+    """The arrays of the outputs that the inputs move, and in `specs` those of all, or the outputs that they do not."""
+    arrays = []
+    for output in outputs:
+        lifted = level.call.lift(output)
+        if level.owns(lifted.physical.array):
+            arrays.append(level.call.leaving(lifted.physical.array))
+            specs.append(TensorSpec.of(lifted))
+        elif strict:
+            raise RuntimeError(
+                "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. This is not "
+                "allowed with strict=True."
+            )
+        else:
+            specs.append(level.unowned(lifted))
+    return arrays
+
+
+def tangent_array(tangent, primal: Torchish, spec: TensorSpec):
+    """The array of a tangent, as that of its primal is held.
+
+    Raises:
+        ValueError: one of them is not floating point or complex.
+        RuntimeError: the tangent is of another shape.
+    """
+    lifted = current().lift(tangent)
+    if not spec.is_differentiable:
+        raise ValueError(f"Expected primal to be floating point or complex, but got: {primal.dtype}")
+    if not (lifted.is_floating_point() or lifted.is_complex()):
+        raise ValueError(f"Expected tangent to be floating point or complex, but got: {lifted.dtype}")
+    if lifted.shape != primal.shape:
+        raise RuntimeError(
+            "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not "
+            f"supported. Tensor is of size {list(primal.shape)} while the given forward gradient is of size "
+            f"{list(lifted.shape)}."
+        )
+    return _cast(lifted.physical.arranged(spec.layout), primal.physical.array.dtype)
+
+
+def _dual(spec: TensorSpec | Torchish, pairs):
+    if isinstance(spec, Torchish):
+        return spec, torch.zeros_like(spec)
+    value, move = next(pairs)
+    return spec.result(value), spec.result(move)
+
+
+@stands_in(eager_transforms, "_chunked_standard_basis_for_")
+def _standard_basis(tensors, tensor_numels, chunk_size=None):
+    """The rows of an identity matrix, cut into chunks, and each chunk into the columns of each tensor."""
+    total = sum(tensor_numels)
+    ends = list(itertools.accumulate(tensor_numels, initial=0))
+    size = min(chunk_size or total, total)
+    for start in range(0, total, size) if size else [0]:
+        rows = min(size, total - start)
+        yield tuple(
+            _columns(tensor, start, rows, begin).view(rows, *tensor.shape)
+            for tensor, begin in zip(tensors, ends, strict=False)
+        )
+
+
+def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.Tensor:
+    """Of an identity matrix, `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
+    whole = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
+    return whole[start : start + rows, begin : begin + tensor.numel()]
+
+
+@stands_in(eager_transforms, "lazy_dynamo_disallow")
+def _tool_of_linearize(tool):
+    """What `linearize` traces its function with, and then leaves of that what is linear."""
+    tools = {
+        make_fx: _traced_by_linearize,
+        split_const_subgraphs: lambda graph: graph,
+    }
+    return tools.get(tool, tool)
+
+
+def _traced_by_linearize(trace):
+    """What `linearize` calls with tangents: its function, linear at the primals."""
+    known = inspect.getclosurevars(trace).nonlocals
+    func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
+    level = _Forward(primals, {})
+    specs: list[TensorSpec | Torchish] = []
+
+    def run(*arrays):
+        with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
+            args, _ = level.arguments(arrays, require_grad=False)
+            flat, _ = tree_flatten(func(*args))
+            return _moved(level, flat, specs, strict=False), level.written()
+
+    _, push, written = jax.linearize(run, *level.arrays, has_aux=True)
+    level.write_back(written)
+
+    def graph(*tangents):
+        given = [tangent_array(*each) for each in zip(tangents, level.inputs, level.specs, strict=True)]
+        moves = iter(push(*given))
+        return [torch.zeros_like(x) if isinstance(x, Torchish) else x.result(next(moves)) for x in specs]
+
+    return lambda tangents: graph
+
+
+# `functionalize`: writes and views are pure functions of arrays here anyway.
+
+
+@stands_in(eager_transforms, "_func_increment_nesting")
+def _enter_functionalize(reapply_views):
+    del reapply_views
+    return 0
+
+
+@stands_in(eager_transforms, "_func_decrement_nesting")
+def _leave_functionalize() -> int:
+    return 0
+
+
+@stands_in(eager_transforms, "_wrap_all_tensors_to_functional")
+def _as_functional(tree, level, **options):
+    del level, options
+    return tree
+
+
+@stands_in(eager_transforms, "_unwrap_all_tensors_from_functional")
+def _from_functional(tree, *, reapply_views):
+    del reapply_views
+    return tree
+
+
+@stands_in(eager_transforms, "_propagate_functional_input_mutation")
+def _propagate_nothing(unwrapped, wrapped) -> None:
+    del unwrapped, wrapped
+
+
+@stands_in(torch, "_sync")
+def _sync_nothing(tensor) -> None:
+    del tensor

@@ -1,0 +1,243 @@
+"""`torch.vmap` is JAX's: `jax.vmap` of a function of arrays.
+
+PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
+"""
+
+import importlib
+from typing import Any
+
+import jax
+import torch
+from torch.autograd import functional
+
+from ..errors import BatchedValueError, TracedValueError
+from ..internals.functorch import unwrap_batched, vmap_internals, vmap_module
+from ..internals.pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
+from ..patches import stands_in
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tracing.tensor_spec import TensorSpec
+from ..tracing.traces import example_of, examples_in
+from ..translation import current
+from .batched_views import Kinds, batched_region, batched_view, example_among, kinds_between
+from .mapped_draws import Mapped
+from .transformation import Transformation
+
+__all__ = ["Batch", "batch_of", "of_all_examples"]
+
+_UNBATCHED_WRITE = (
+    "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
+    "that has more elements than `self`. This happened due to `other` being vmapped over but `self` not being vmapped "
+    "over in a vmap. Please try to use out-of-place operators instead of inplace arithmetic."
+)
+
+
+class Batch(Transformation):
+    """A function of one example that is being run on all at once."""
+
+    def __init__(self, size: int, dims: list[int], out_dims, randomness: str):
+        super().__init__(current())
+        self.size, self.dims, self.randomness = size, dims, randomness
+        wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
+        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
+        self._outputs: list[list[Any]] = [[] for _ in self.axes]
+        self._out_forms: list[list[TensorSpec]] = [[] for _ in self.axes]
+        self._aliases: list[_Alias] = []
+
+    def check_write(self, tensor: Torchish, array) -> None:
+        if not self.is_new(tensor) and self.owns(array):
+            raise RuntimeError(_UNBATCHED_WRITE)
+
+    def is_batched(self, tensor: torch.Tensor) -> bool:
+        return self.owns(self.call.lift(tensor).physical.array)
+
+    def has_examples(self, tensor: Torchish) -> bool:
+        """As `is_batched`, also where derivatives of the examples are taken meanwhile."""
+        return examples_in(tensor.read(), self.tag)[1] is not None
+
+    def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
+        """The tensor with all examples, outside of the batch, and their dimension; None if it is no example."""
+        array = tensor.read()
+        found, dim = examples_in(array, self.tag)
+        if found is array:
+            return tensor, None
+        return TensorSpec.of(tensor)._replace(layout=None, strides=None).result(found), dim
+
+    def example(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """One example of a tensor from outside of the batch, that has them along a dimension."""
+        if dim is None:
+            return tensor
+        lifted = self.call.lift(tensor)
+        array = example_of(self.trace, lifted.read(), dim % lifted.dim())
+        return TensorSpec.of(lifted)._replace(layout=None, strides=None).result(array)
+
+    def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
+        """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
+        ndim = tensor.dim() + 1
+        if not -ndim <= out_dim < ndim:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
+            )
+        if not self.is_batched(tensor):
+            tensor = self.unowned(self.call.lift(tensor)).unsqueeze(out_dim)
+            return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
+        lifted = self.call.lift(tensor)
+        spec, array, alias = TensorSpec.of(lifted), self.call.leaving(lifted.physical.array), self._alias(lifted)
+        if alias is not None:
+            spec, array = spec._replace(layout=None), self.call.array_of(lifted)
+        number = self.axes.index((out_dim, spec.layout is not None))
+        self._outputs[number].append(array)
+        self._out_forms[number].append(spec.with_examples(out_dim % ndim))
+        return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
+
+    def _alias(self, tensor: Torchish) -> "_Alias | None":
+        """What the tensor is of an argument, if it is a view of one."""
+        for (outer, origin, _, inner), dim in zip(self.given, self.dims, strict=True):
+            kinds = kinds_between(origin._node, tensor._node)
+            if kinds is not None or (tensor._node.storage is origin._node and not tensor._node.storage.is_outgrown):
+                is_argument = tensor is inner and kinds is not None and not kinds
+                self._aliases.append(_Alias(outer, dim, origin, kinds, origin if is_argument else tensor))
+                return self._aliases[-1]
+        return None
+
+    def end(self) -> None:
+        super().end()
+        for alias in self._aliases:
+            for tensor in (alias.inner, alias.example):
+                tensor._node.forget()
+                if is_traced(tensor._node.storage.physical.array):
+                    tensor._node.storage.empty()
+
+    def outputs(self) -> list[list]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def results(self, tree, arrays: list[list], wants_grad: bool) -> Any:
+        """The results, of arrays that have left JAX; views of arguments as views of them."""
+
+        def put(leaf):
+            if not isinstance(leaf, _Output):
+                return leaf
+            array = arrays[leaf.number][leaf.index]
+            aliased = None if leaf.alias is None else leaf.alias.of_all(leaf.out_dim, array)
+            if aliased is not None:
+                return aliased
+            spec = self._out_forms[leaf.number][leaf.index]
+            return spec._replace(wants_grad=spec.wants_grad or wants_grad).result(array)
+
+        return tree_map(put, tree)
+
+
+class _Alias:
+    """A tensor that is a view of one example of an argument, which has the examples along a dimension."""
+
+    def __init__(self, outer: Torchish, dim: int, inner: Torchish, kinds: Kinds | None, example: Torchish):
+        self.outer, self.dim, self.inner, self.kinds, self.example = outer, dim, inner, kinds, example
+
+    def of_all(self, out_dim: int, array) -> torch.Tensor | None:
+        if self.kinds is None:
+            return batched_region(self.outer, self.dim, self.inner, self.example, out_dim)
+        if not self.kinds:
+            outer = self.outer if self.example is self.inner else self.outer.view_as(self.outer)
+            return outer if out_dim == self.dim else outer.movedim(self.dim, out_dim)
+        return batched_view(self.outer, self.dim, self.inner, self.kinds, self.example, out_dim, array)
+
+
+class _Output:
+    """Where a result is to be put."""
+
+    def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
+        self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
+
+
+def batch_of(tensor: Torchish) -> Batch | None:
+    """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
+    levels = current().transformations
+    return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
+
+
+def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
+    lifted = current().lift(tensor)
+    for level in reversed(current().transformations):
+        if isinstance(level, Batch):
+            lifted, _ = level.whole(lifted)
+    return lifted
+
+
+@stands_in(vmap_module, "_flat_vmap")
+def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
+    places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
+    dims = [flat_in_dims[place] for place in places]
+    level = Batch(batch_size, dims, out_dims, randomness)
+    level.is_functorchs = not hasattr(func, "of_autograd")
+    call: Any = level.call
+    tensors = [call.lift(flat_args[place]) for place in places]
+    specs = [TensorSpec.of(tensor) for tensor in tensors]
+    axes = [dim if spec.layout is None else spec.layout.index(dim) for spec, dim in zip(specs, dims, strict=True)]
+    name = f"torch.vmap {len(call.transformations)}" if randomness == "different" else None
+    found: Any = None
+
+    def run(arrays):
+        nonlocal found
+        examples = list(flat_args)
+        with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
+            for place, tensor, spec, dim, array in zip(places, tensors, specs, dims, arrays, strict=True):
+                examples[place] = level.give(tensor, example_among(tensor, spec, dim, array))
+            results = func(*tree_unflatten(examples, args_spec), **kwargs)
+            found = unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore[reportArgumentType]
+            found = tree_map_only(Torchish, level.unowned, found)
+            return level.outputs(), [[] if array is None else [array] for array in level.written()]
+
+    out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
+    arrays = [tensor.physical.array for tensor in tensors]
+    mapped = jax.vmap(run, in_axes=(axes,), out_axes=out_axes, axis_size=batch_size, axis_name=name)
+    try:
+        outputs, written = mapped(arrays)
+    except BatchedValueError:
+        raise
+    except TracedValueError as error:
+        raise BatchedValueError(error) from error
+    level.write_back([array[0] if array else None for array in written])
+    return level.results(found, outputs, any(spec.wants_grad for spec in specs))
+
+
+@stands_in(vmap_module, "is_batchedtensor")
+def _is_batched(tensor) -> bool:
+    return batch_of(tensor) is not None
+
+
+@stands_in(vmap_module, "_remove_batch_dim")
+def _remove_batch_dim(tensor, level, batch_size, out_dim):
+    return level.unbatch(tensor, out_dim)
+
+
+@stands_in(vmap_module, "lazy_load_decompositions")
+def _load_nothing() -> None:
+    pass
+
+
+@stands_in(vmap_internals, "_vmap")
+@stands_in(functional, "_vmap")
+@stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
+def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False):
+    """What autograd batches gradients with; results may be None."""
+
+    def mapped(*args):
+        outputs: Any = None
+
+        def run(*examples):
+            nonlocal outputs
+            outputs = func(*examples)
+            if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+                return outputs
+            return tuple(output for output in outputs if output is not None)
+
+        run.of_autograd = True
+        results = torch.vmap(run, in_dims, out_dims)(*args)
+        if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:
+            return results
+        found = iter(results)
+        return tuple(None if output is None else next(found) for output in outputs)
+
+    return mapped

@@ -1,0 +1,53 @@
+"""Tensors that translated code sets on modules from outside of its call: they are there as long as the call."""
+
+import weakref
+
+import torch
+
+from ..patches import runs_instead_of
+from ..tensors.tensor import Torchish
+from ..translation import current
+
+__all__: list[str] = []
+
+_Module = torch.nn.Module
+_ABSENT = object()
+
+
+@runs_instead_of(_Module.__init__, with_original=True)
+def _begin(original, self, *args, **kwargs):
+    current().settings.made[id(self)] = weakref.ref(self)
+    original(self, *args, **kwargs)
+
+
+@runs_instead_of(_Module.__setattr__, with_original=True)
+def _set(original, self, name, value):
+    if isinstance(value, Torchish) and not _is_made_here(self):
+        place = next((part for part in _parts_of(self) if name in part), vars(self))
+        before = place.get(name, _ABSENT)
+        if not isinstance(before, Torchish):
+            _put_back_later(self, place, name, before)
+    original(self, name, value)
+
+
+def _is_made_here(module: _Module) -> bool:
+    reference = current().settings.made.get(id(module))
+    return reference is not None and reference() is module
+
+
+def _parts_of(module: _Module) -> list[dict]:
+    own = vars(module)
+    return [own[part] for part in ("_parameters", "_buffers") if part in own] + [own]
+
+
+def _put_back_later(module: _Module, place: dict, name: str, before) -> None:
+    reference = weakref.ref(module)
+
+    def undo() -> None:
+        if before is not _ABSENT:
+            place[name] = before
+        elif (there := reference()) is not None:
+            for part in _parts_of(there):
+                part.pop(name, None)
+
+    current().settings.undo_later(undo)

@@ -1,0 +1,233 @@
+"""Modules: a skeleton of the user's module, with the caller's arrays in place of its parameters and buffers."""
+
+import collections
+import copy
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..calls.dispatch import Translation
+from ..errors import user_level
+from ..internals.guards import DisableTorchFunction
+from ..patches import runs_instead_of, stands_in
+from ..tensors.tensor import Torchish
+from ..tracebacks import is_call_of_module
+from .states import StateNames, as_array, expect_shape, first_few, named_tensors
+
+__all__ = ["Skeleton", "copy_structure", "name_scopes"]
+
+_CONTAINERS = frozenset((dict, collections.OrderedDict, set))
+
+
+class Skeleton:
+    """A copy of a module's Python structure that shares no state with it and copies no weights.
+
+    Args:
+        names: those of the user's module, which is only read.
+        state: arrays for some or all of its parameters and buffers, as `StateNames.given` gives them; the others are
+            constants.
+        call: the translated call that the skeleton lives in; it must be the active one.
+        parts: those of the module that are compiled (`compiled.part.Parts`), or None.
+
+    Raises:
+        RuntimeError: `state` has an array of another shape. What is on the meta device and not in `state` raises one
+            where its values are used.
+        TypeError: `state` has a `jax.ShapeDtypeStruct`, which has no values.
+    """
+
+    def __init__(self, names: StateNames, state: Mapping[str, Any], call: Translation, parts: Any = None):
+        module = names.module
+        self._names, self._state, self._call = names, state, call
+        self._missing: set[str] = set()
+        self.module = copy_structure(module, self._bind(call))
+        self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        name_scopes(self.module)
+        if call.last_resort is not None:
+            call.last_resort.take_over(module, self.module)
+        if parts is not None:
+            parts.take_over(self.module)
+
+    def _bind(self, call: Translation) -> dict[int, Any]:
+        names, bound, memo = self._names, {}, {}
+        for name, tensor in names.tensors.items():
+            if name not in self._state:
+                continue
+            with DisableTorchFunction():
+                value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
+            memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
+        for name, tensor in names.tensors.items():
+            if id(tensor) in memo:
+                continue
+            if names.first(name) in bound and names.is_whole(name):
+                memo[id(tensor)] = call.bind_alias(tensor, bound[names.first(name)])
+            elif tensor.is_meta:
+                self._missing.add(names.first(name))
+                memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
+            else:
+                memo[id(tensor)] = call.lift_own(tensor)
+        return memo
+
+    def _error_of_missing(self, name: str, tensor: torch.Tensor) -> RuntimeError:
+        what = f"parameter {name!r}" if isinstance(tensor, torch.nn.Parameter) else f"buffer {name!r}"
+        way = "give its array, or a jax.ShapeDtypeStruct where nothing is computed, under this name"
+        if name not in self._names.persistent:
+            way += (
+                "; module.state_dict() leaves it out, t2j(dict(module.named_buffers())) does not. Or make the module "
+                "that computes it anew, without the meta device"
+            )
+        return RuntimeError(f"the {what} is on the meta device, and state_dict does not have it: {way}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
+
+        A tied weight is under the name under which it was given. As ordered as the given state, so that a jitted step
+        takes either.
+        """
+        tensors, persistent = named_tensors(self.module), self._names.persistent
+        names = [name for name in self._names.distinct(self._state) if name in tensors or name in self._state]
+        names += [name for name in self._state if name not in persistent]
+        self.warn_of_lost_buffers([tensors[name] for name in names if name in tensors])
+        array_of: Any = self._call.array_of
+        state = {
+            name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state[name]
+            for name in names
+            if self._names.first(name) not in self._missing
+        }
+        return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
+
+    def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
+        """Warns of buffers that the call has written, where nobody is given what they hold now.
+
+        Args:
+            kept: the tensors of the state that is given; None if none is.
+        """
+        memories = set(map(_memory, kept or ()))
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        lost = [
+            name
+            for name, before in self._buffers.items()
+            if _is_written(buffers.get(name), before) and _memory(buffers.get(name)) not in memories
+        ]
+        if lost:
+            mode = "is in training mode and " if self.module.training else ""
+            way = "give their arrays in state_dict= as well" if kept is not None else "give return_state_dict=True"
+            warnings.warn(
+                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(lost)}), and what it writes is "
+                f"lost: {way}, or call eval() on the module first if it is not meant",
+                stacklevel=user_level(),
+            )
+
+    def method(self, method: types.MethodType):
+        """The skeleton's own version of a bound method of the module."""
+        return types.MethodType(method.__func__, self.module)
+
+
+def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place.
+
+    What has been copied is added to `memo`.
+    """
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel):
+            memo[id(part)] = _copied_wrapper(part, memo)
+    copied = {**_copies_of_empty(module), **memo}
+    try:
+        result = copy.deepcopy(module, copied)
+    except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
+        shared = {id(value): value for value in _uncopyable(module)}
+        if not shared:
+            raise
+        copied = {**shared, **_copies_of_empty(module), **memo}
+        result = copy.deepcopy(module, copied)
+    memo.update(copied)
+    return result
+
+
+def _copies_of_empty(module: torch.nn.Module) -> dict[int, Any]:
+    """New containers in place of those that are empty, by the ids of these.
+
+    A module has some twelve, for hooks of all kinds, which take most of the time to copy otherwise.
+    """
+    found = {}
+    for part in module.modules():
+        for value in vars(part).values():
+            kind = type(value)
+            if kind in _CONTAINERS and not value and not (kind is collections.OrderedDict and vars(value)):
+                found[id(value)] = kind()
+    return found
+
+
+def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> DistributedDataParallel:
+    """A wrapper around a copy of its module, without the processes that it talks to."""
+    copied = object.__new__(type(wrapper))
+    vars(copied).update(vars(wrapper), _modules={"module": copy.deepcopy(wrapper.module, memo)})
+    return copied
+
+
+@stands_in(DistributedDataParallel, "forward")
+@stands_in(torch.nn.DataParallel, "forward")
+def _forward_of_wrapper(self, *inputs, **kwargs):
+    """JAX alone decides where arrays are, and what is averaged over devices."""
+    return self.module(*inputs, **kwargs)
+
+
+def _memory(tensor: Any) -> int:
+    return id(tensor._node.storage.memory if isinstance(tensor, Torchish) else tensor)
+
+
+def _is_written(tensor: Any, before: Any) -> bool:
+    """Whether the buffer that a call began with was written to, or another stands in its place."""
+    return tensor is not before or before._writes[0] > 0
+
+
+def _uncopyable(module: torch.nn.Module):
+    for part in module.modules():
+        for key, value in vars(part).items():
+            if key in ("_parameters", "_buffers", "_modules") or isinstance(value, (torch.nn.Module, torch.Tensor)):
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                yield value
+
+
+class _Named:
+    """A module's call, whose operations are named after its path below the module that calls it."""
+
+    def __init__(self, module: torch.nn.Module, path: str, stack: list[str]):
+        self._module, self._path, self._stack = module, path, stack
+
+    def __call__(self, *args, **kwargs):
+        return self.call(self._module, args, kwargs)
+
+    @is_call_of_module
+    def call(self, module: torch.nn.Module, args: tuple, kwargs: dict):
+        outer = self._stack[-1]
+        self._stack.append(self._path)
+        try:
+            with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
+                return module._call_impl(*args, **kwargs)
+        finally:
+            self._stack.pop()
+
+
+def name_scopes(skeleton: torch.nn.Module) -> None:
+    """Lets the operations of a module's parts bear their names."""
+    stack = [""]
+    for path, module in skeleton.named_modules():
+        if path and not isinstance(module, torch.jit.ScriptModule):
+            # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
+            named: Any = _Named(module, path, stack)
+            module._compiled_call_impl = named
+
+
+@runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
+def _call(original, self, *args, **kwargs):
+    """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
+    named = vars(self).get("_compiled_call_impl")
+    return named.call(self, args, kwargs) if isinstance(named, _Named) else original(self, *args, **kwargs)

@@ -1,0 +1,299 @@
+"""The state of a module by names: which there are, which are names of one tensor, apart and back into the module."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..calls.layers import has_layers, names_of_layers, unstack_layers
+from ..hints import nearest
+from ..internals.guards import DisableTorchFunction
+from ..internals.modules import load_from_state_dict
+from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
+from ..tensors.ties import Tie, ties
+from ..tensors.traced import is_traced
+
+__all__ = ["StateNames", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
+
+_LISTED = 5
+
+
+def first_few(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer, also non-persistent ones, under each of its names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+class StateNames:
+    """The names of a module's parameters and buffers."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+        self.tensors = named_tensors(module)
+        self.persistent: dict[str, Any] = module.state_dict(keep_vars=True)
+
+    @cached_property
+    def ties(self) -> dict[str, Tie]:
+        """Names that stand for no tensor of their own. Of several the first in ``state_dict()`` is not among them."""
+        names = dict.fromkeys([*self.persistent, *self.tensors])
+        return ties({name: self.tensors[name] for name in names if name in self.tensors})
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a name is one of all of a tensor, not of a part or a view of one."""
+        tie = self.ties.get(name)
+        return tie is None or tie.is_same
+
+    def first(self, name: str) -> str:
+        """The name that stands for all names of a tensor."""
+        tie = self.ties.get(name)
+        return name if tie is None else tie.first
+
+    def distinct(self, given: Mapping[str, Any]) -> list[str]:
+        """The names of the module's own state, one for each tensor: that under which it is given, if it is."""
+        known, names = {self.first(name) for name in given}, []
+        for name in self.persistent:
+            first = self.first(name)
+            if name in given or first not in known:
+                known.add(first)
+                names.append(name if self.is_whole(name) else first)
+        return names
+
+    def given(self, state: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """A state as a call takes it: with one name for each tensor.
+
+        Raises:
+            TypeError: it is no mapping.
+            RuntimeError: it has a name of no parameter or buffer.
+            ValueError: it has two arrays for one tensor, as `torch.func.functional_call` raises it: a gradient would be
+                of one of them; or an array for a part of a tensor.
+        """
+        return self._one_of_each({} if state is None else state, _is_one)
+
+    def one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As `given`, of a state that may have two arrays for one tensor if they are known to be equal."""
+        return self._one_of_each(state, _is_equal)
+
+    def _expect(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
+                "t2j(module.state_dict()), or params | buffers of t2j(module).split()"
+            )
+        unknown = [name for name in state if name not in self.tensors and not self._is_extra(name)]
+        if not unknown:
+            return
+        if unknown[0] in self.persistent:
+            raise RuntimeError(
+                f"state_dict has {unknown[0]!r}, a name that only {type(self.module).__name__}.state_dict() makes, by "
+                "code of its own; wanted names of named_parameters() and named_buffers()"
+            )
+        lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
+        more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
+        raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
+
+    def _is_extra(self, name: str) -> bool:
+        """Whether a module's own ``get_extra_state`` gives what has this name."""
+        return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
+
+    def _one_of_each(self, state: Mapping[str, Any], is_one: Callable[[Any, Any], bool]) -> Mapping[str, Any]:
+        self._expect(state)
+        if not state or not self.ties:
+            return state
+        kind, names = type(self.module).__name__, {}  # under which a tensor is given, by its first one
+        for name in state:
+            first = self.first(name)
+            if not self.is_whole(name):
+                raise ValueError(
+                    f"state_dict has {name!r}, which is a view of {first!r} in {kind}: leave it out, and give {first!r}"
+                )
+            before = names.setdefault(first, name)
+            if before != name and not is_one(state[before], state[name]):
+                raise ValueError(
+                    f"state_dict has two arrays for one tensor of {kind}, under {before!r} and {name!r}: a gradient "
+                    "would be of one of them alone. Leave one name out, as t2j(module.state_dict()) does, or let "
+                    "params, buffers = t2j(module).split(state) do it, outside of jax.jit"
+                )
+        kept = [(name, state[name]) for name in names.values()]
+        return state if len(kept) == len(state) else OrderedDict(kept) if _is_ordered(state) else dict(kept)
+
+
+def _is_ordered(state: Mapping[str, Any]) -> bool:
+    return isinstance(state, OrderedDict)  # which JAX takes for another structure than a dict
+
+
+def _is_one(array: Any, other: Any) -> bool:
+    """Whether two entries are one array, or tensors of the same memory."""
+    return array is other or bool(ties({"": array, "other": other}).get("other", _NO_TIE).is_same)
+
+
+_NO_TIE = Tie("", False)
+
+
+def _is_equal(array: Any, other: Any) -> bool:
+    """Whether two entries are one, or have the same values, as far as these are known."""
+    if _is_one(array, other):
+        return True
+    if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for x in (array, other)):
+        return False
+    array, other = as_array(array), as_array(other)
+    if (array.shape, array.dtype) != (other.shape, other.dtype):
+        return False
+    return bool(jnp.array_equal(array, other, equal_nan=jnp.issubdtype(array.dtype, jnp.inexact)))
+
+
+def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What of a state is trained, and the rest, each tensor under one name.
+
+    Args:
+        state: by default the module's own.
+
+    Raises what `StateNames.one_of_each` raises.
+    """
+    names = StateNames(module)
+    if has_layers(state):
+        return _split_layers(module, state)  # pyright: ignore[reportArgumentType]
+    if state is None:
+        own = (name for name in names.distinct({}) if name in names.tensors)
+        state = {name: _array_of(names.tensors[name]) for name in own}
+    else:
+        state = names.one_of_each(state)
+    parameters = module.named_parameters(remove_duplicate=False)
+    trained = {names.first(name) for name, parameter in parameters if parameter.requires_grad}
+    params = {name: array for name, array in state.items() if names.first(name) in trained}
+    return params, {name: array for name, array in state.items() if name not in params}
+
+
+def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `split`, of a state with entries for all layers, which stay whole: they are trained if one layer is."""
+    params, _ = split(module, unstack_layers(state))
+    trained = {
+        name for name in state if name in params or any(layer in params for layer in names_of_layers(name, state))
+    }
+    return (
+        {name: value for name, value in state.items() if name in trained},
+        {name: value for name, value in state.items() if name not in trained},
+    )
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
+
+
+def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: bool) -> None:
+    """Writes states into a module.
+
+    Raises:
+        RuntimeError: they lack something of the module's own state and `strict` is set, or have a name that the module
+            lacks, or an array of another shape; or the module is on the meta device.
+        ValueError: they have two values for one tensor.
+        TypeError: they have something without values.
+    """
+    names, given = StateNames(module), {}
+    for state in states:
+        state = unstack_layers(state) if has_layers(state) else state
+        twice = next((name for name in state if name in given and not _is_equal(given[name], state[name])), None)
+        if twice is not None:
+            raise ValueError(f"load got two values for {twice!r}, in two of the states; wanted one")
+        given.update(state)
+    given = names.one_of_each(given)
+    missing = [name for name in names.distinct(given) if name in names.tensors and name not in given]
+    if strict and missing:
+        raise RuntimeError(
+            f"load got no array for {first_few(list(map(repr, missing)))}: give all that split() gave, or strict=False "
+            "to keep what the module has there"
+        )
+    writes, extra = [], []
+    for name, value in given.items():
+        tensor = names.tensors.get(name)
+        if tensor is None:
+            extra.append((module.get_submodule(name.rpartition(".")[0]), value))
+            continue
+        if tensor.is_meta:
+            raise RuntimeError(f"{name!r} is on the meta device and holds no values: call module.to_empty() first")
+        writes.append((tensor, _tensor_of(expect_shape(value, tensor, name, "the state", module, name))))
+    with torch.no_grad():
+        for tensor, value in writes:  # all or none
+            overwrite(tensor, value)
+    for owner, value in extra:
+        owner.set_extra_state(value)
+
+
+def _tensor_of(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
+
+
+def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:
+    """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
+
+    As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions. The part of
+    `module` that has the tensor (`path` is its name there) may load others, as an observer that has not seen how many
+    channels there are.
+
+    Raises:
+        RuntimeError: it is of another shape.
+        TypeError: it is no array.
+    """
+    try:
+        shape = tuple(value.shape)
+    except AttributeError:
+        raise TypeError(f"got a {type(value).__name__} for {name} in {state}; wanted an array") from None
+    if shape == (1,) and tensor.ndim == 0:
+        return value[0]
+    if shape != tuple(tensor.shape) and not _loads_shape(module, path, shape):
+        raise RuntimeError(
+            f"size mismatch for {name}: got an array of shape {shape} in {state}; wanted {tuple(tensor.shape)}"
+        )
+    return value
+
+
+def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
+    """Whether the part of a module that has a tensor of this name would load one of another shape."""
+    path, _, own = path.rpartition(".")
+    part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None
+    load = load_from_state_dict
+    if part is None or type(part)._load_from_state_dict is load:
+        return False
+    with DisableTorchFunction(), torch.no_grad():
+        part = copy.deepcopy(part).to("meta")
+        state = {**part._parameters, **part._buffers}
+        state = {key: torch.empty_like(each) for key, each in state.items() if each is not None}
+        state[own] = torch.empty(shape, dtype=state[own].dtype, device="meta")
+        errors: list[str] = []
+        part._load_from_state_dict(state, "", {"version": part._version}, False, [], [], errors)
+    return not errors
+
+
+def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes a value that `expect_shape` gave into the tensor that it is for."""
+    if tensor.shape != value.shape:
+        tensor.resize_(value.shape)
+    tensor.copy_(value)
+
+
+def as_array(value) -> jax.Array:
+    """An entry of a state, a tensor or an array of anyone's.
+
+    Raises:
+        TypeError: it has a shape and a dtype alone.
+    """
+    if isinstance(value, jax.Array):  # jax.numpy would ask twice what it is
+        return value
+    if isinstance(value, jax.ShapeDtypeStruct) or (isinstance(value, torch.Tensor) and value.is_meta):
+        raise TypeError(
+            f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "
+            "it as an argument of jax.eval_shape, or of jit(...).lower"
+        )
+    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jnp.array(value)

@@ -1,0 +1,280 @@
+"""Translated functions and modules: pure functions on arrays, that jit, grad, vmap and pickle as any."""
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+import jax
+import numpy as np
+import torch
+
+from ..autograd.hooks import finished
+from ..autograd.inputs import Inputs
+from ..autograd.tape import Attempt, Runs
+from ..branches.paths import FOLLOWING, BranchPolicy
+from ..calls import optimizers as optimizers, process_state as process_state  # registers what stands in for PyTorch's
+from ..calls.dispatch import Translation
+from ..calls.framework_checks import expect_no_state_by_another_name
+from ..calls.layers import has_layers, restacked, unstack_layers
+from ..calls.logical_dtypes import StandsFor
+from ..compiled.host_tensors import HostTensors
+from ..compiled.part import Parts
+from ..errors import hinting_at_axes
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tensors.trees import map_arguments, map_results
+from ..tracebacks import boundary
+from ..tracing.rolling import Rolling
+from . import attributes as attributes
+from .skeleton import Skeleton
+from .states import StateNames, load, split
+
+__all__ = ["TranslatedFunction", "TranslatedModule", "entered_around_code", "run_on_arrays"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = ContextVar("around", default=None)
+
+
+@contextlib.contextmanager
+def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
+    """Lets the code of translated calls within run in a context that `make` gives for each run of it."""
+    token = _around.set(make)
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+class _Signature:
+    """What is wrapped has this signature, and keywords that translation adds: the static_argnames of jit need it."""
+
+    def __init__(self, **added):
+        self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
+
+    def __get__(self, instance, owner=None) -> inspect.Signature | None:
+        if instance is None:
+            return None
+        wrapped = inspect.signature(instance.__wrapped__)
+        added = {parameter.name: parameter for parameter in self._added}
+        own = [parameter for name, parameter in wrapped.parameters.items() if name not in added]
+        rest = [own.pop()] if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+        return wrapped.replace(parameters=[*own, *self._added, *rest])
+
+
+class TranslatedFunction(Generic[P, R]):
+    """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``.
+
+    To a type checker it has the function's own signature. One that names tensors takes arrays as well.
+    """
+
+    __signature__ = _Signature(rng=None)
+
+    def __init__(
+        self,
+        function: Callable,
+        last_resort: Any = None,
+        policy: BranchPolicy = FOLLOWING,
+        stands_for: StandsFor | None = None,
+        rolling: Rolling | None = None,
+    ):
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
+        self._stands_for = stands_for
+        functools.update_wrapper(self, function, updated=())
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload  # a method of a module, which is a function to a type checker
+    def __call__(
+        self, *args: Any, return_state_dict: Literal[True], **kwargs: Any
+    ) -> tuple[R, dict[str, jax.Array]]: ...
+    @overload
+    def __call__(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> R: ...
+    @boundary
+    def __call__(self, *args, rng=None, **kwargs) -> Any:
+        def run(attempt: Attempt, given: Any):
+            args, kwargs, rng = given
+            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
+                return finished(attempt, run_on_arrays(call, self._function, args, kwargs, self._stands_for))
+
+        return self._runs.run(run, (args, kwargs, rng))
+
+    def __repr__(self) -> str:
+        return f"t2j({self._function!r})"
+
+
+class TranslatedModule(Generic[P, R]):
+    """A module, or one method of it, as a function of its arguments and its state.
+
+    It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
+    """
+
+    __signature__ = _Signature(state_dict=None, rng=None, return_state_dict=False)
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        method: types.MethodType | None = None,
+        last_resort: Any = None,
+        policy: BranchPolicy = FOLLOWING,
+        parts: Parts | None = None,
+        stands_for: StandsFor | None = None,
+        rolling: Rolling | None = None,
+    ):
+        self._module, self._method, self._last_resort = module, method, last_resort
+        self._runs, self._parts, self._stands_for = Runs(policy, Inputs(), rolling), parts, stands_for
+        named = module.forward if method is None else method
+        functools.update_wrapper(self, named, updated=())
+        self.__name__ = type(module).__name__ if method is None else method.__name__
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        state_dict: Mapping[str, Any] | None = None,
+        rng: jax.Array | None = None,
+        return_state_dict: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[R, dict[str, jax.Array]]: ...
+    @overload
+    def __call__(
+        self,
+        *args: Any,
+        state_dict: Mapping[str, Any] | None = None,
+        rng: jax.Array | None = None,
+        return_state_dict: Literal[False] = False,
+        **kwargs: Any,
+    ) -> R: ...
+    @boundary
+    def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs) -> Any:
+        if is_traced(return_state_dict):
+            raise TypeError(
+                "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
+                'jit with static_argnames="return_state_dict", or a function that passes it'
+            )
+
+        names = StateNames(self._module)
+        if kwargs:
+            expect_no_state_by_another_name(vars(self)["__wrapped__"], kwargs, names.tensors)
+
+        def run(attempt: Attempt, given: Any):
+            args, kwargs, whole, rng = given
+            # Within the run, so that the graph tells which array the layers are of.
+            state = names.given(unstack_layers(whole)) if is_stacked else whole
+            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
+                if self._parts is not None:
+                    call.constants.host = HostTensors(call)
+                    call.features.add("host tensors")
+                skeleton = Skeleton(names, state, call, self._parts)
+                function = skeleton.module if self._method is None else skeleton.method(self._method)
+                result = run_on_arrays(call, function, args, kwargs, self._stands_for)
+                if return_state_dict:
+                    left = skeleton.state_dict()
+                    return finished(attempt, (result, restacked(left, whole, state) if is_stacked else left))
+                skeleton.warn_of_lost_buffers()
+                return finished(attempt, result)
+
+        is_stacked = has_layers(state_dict)
+        return self._runs.run(run, (args, kwargs, state_dict if is_stacked else names.given(state_dict), rng))
+
+    if not TYPE_CHECKING:  # which would take all names for known
+
+        def __getattr__(self, name: str):
+            raise AttributeError(_told_of(self, name), name=name, obj=self)
+
+    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """What of a state is trained, and the rest: ``params, buffers = t2j(module).split()``.
+
+        Each tensor has one entry. A tied weight has its first name, or, of a state that is given, that which it has
+        there. ``params | buffers`` is a state to call the function with.
+
+        Args:
+            state: one that the function takes or gives, or a checkpoint's; by default the module's own, in new arrays.
+
+        Returns:
+            The entries of parameters that require grad, and all others: frozen parameters, and the buffers that
+            ``module.state_dict()`` has.
+
+        Raises:
+            RuntimeError: `state` has a name that the module lacks.
+            ValueError: it has two values for one tensor.
+        """
+        return split(self._module, state)
+
+    def load(self, *states: Mapping[str, Any], strict: bool = True) -> None:
+        """Writes states into the module itself: ``t2j(module).load(params, buffers)``.
+
+        Arrays are cast to the module's dtypes, and gathered where they are sharded.
+
+        Args:
+            strict: refuse states that lack something of ``module.state_dict()``. A tied weight needs one of its names.
+
+        Raises:
+            RuntimeError: a name or an array is missing, or the module lacks it; or an array is of another shape; or the
+                module is on the meta device.
+            ValueError: there are two values for one tensor.
+        """
+        load(self._module, states, strict)
+
+    def __repr__(self) -> str:
+        return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
+
+
+def _told_of(function: TranslatedModule, name: str) -> str:
+    """What to tell of an attribute that a translated module lacks."""
+    module = vars(function).get("_module")
+    told = f"{type(function).__name__!r} object has no attribute {name!r}"
+    if name.startswith("_") or module is None:
+        return told
+    told += f": t2j({type(module).__name__}(...)) is a function of arrays"
+    if name in ("apply", "init"):
+        return f"{told}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
+    if hasattr(module, name):
+        return (
+            f"{told}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
+        )
+    return told
+
+
+def run_on_arrays(
+    call: Translation, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None
+):
+    """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
+
+    A function that is called by translated code gets its tensors, and gives tensors.
+    """
+    is_inner = False
+
+    def enter(value, parameter=None):
+        nonlocal is_inner
+        is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_host(value)
+        if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
+            dtype = stands_for.of(value, parameter)
+            if dtype is not None:
+                return call.constants.given(value, dtype)
+        return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
+
+    def leave(value):
+        if isinstance(value, torch.Tensor):
+            return call.lift(value) if is_inner else call.array_of(call.lift(value))
+        return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
+
+    if stands_for is None:
+        args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+    else:
+        named = zip(args, stands_for.parameters(args), strict=True)
+        args = tuple([map_arguments(functools.partial(enter, parameter=name), value) for value, name in named])
+        kwargs = {
+            name: map_arguments(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()
+        }
+    make = _around.get()
+    with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
+        result = function(*args, **kwargs)
+    return map_results(leave, result)

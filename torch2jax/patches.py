@@ -1,0 +1,221 @@
+"""Python code of PyTorch that no override reaches: something else is in its place while a translated call is made.
+
+The exchange is seen by all threads, so that what stands in must do as the original does where no call is translated.
+"""
+
+import functools
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from .translation import current
+
+__all__ = [
+    "absent",
+    "applies",
+    "apply_patches",
+    "awaited",
+    "exchange",
+    "expect_targets",
+    "remove_patches",
+    "runs_instead_of",
+    "stands_in",
+]
+
+_ABSENT = object()
+_awaited: list[tuple[str, Callable]] = []
+_patches: list[tuple[Any, str, Any]] = []
+_absent: list[tuple[Any, str]] = []
+_originals: list[tuple[Any, str, Any]] = []
+_lock = threading.RLock()
+_calls = 0
+_expects_targets = False
+
+
+def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
+    """Declares what is ``owner.name``, an attribute of a module, class or function, while calls are translated.
+
+    Args:
+        owner: itself, or the name of a module, which counts once it has been imported.
+        may_lack: the attribute need not be there; by default nothing is exchanged then.
+    """
+    if isinstance(owner, str):
+        _awaited.append((owner, lambda module: exchange(module, name, stand_in, may_lack=may_lack)))
+    elif name in vars(owner) or may_lack:
+        with _lock:
+            _patches.append((owner, name, stand_in))
+            if _calls:
+                _put(owner, name, stand_in)
+    else:
+        _lack(owner, name)
+
+
+def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what a function or property is within translated calls.
+
+    Args:
+        owner: a module, class or function; or the name of a module, which counts once it has been imported.
+        may_lack: the function need not be there: releases of PyTorch that have none need no stand-in.
+    """
+
+    def register(body: Callable) -> Callable:
+        if isinstance(owner, str):
+            _awaited.append((owner, lambda module: stands_in(module, name, may_lack=may_lack)(body)))
+            return body
+        original = vars(owner).get(name)
+        if original is None and isinstance(owner, types.ModuleType):
+            original = getattr(owner, name, None)  # which some modules hand out without having it
+        if isinstance(original, property):
+            exchange(owner, name, property(_chosen(original.fget, body)))
+        elif original is not None:
+            exchange(owner, name, _chosen(original, body), may_lack=True)
+        elif not may_lack:
+            _lack(owner, name)
+        return body
+
+    return register
+
+
+def applies(owner, name: str) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what ``owner.name``, an autograd function, applies in translated calls."""
+
+    def register(body: Callable) -> Callable:
+        exchange(owner, name, types.SimpleNamespace(apply=_chosen(vars(owner)[name].apply, body)))
+        return body
+
+    return register
+
+
+def runs_instead_of(
+    function: types.FunctionType | str, *, with_original: bool = False
+) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to run where `function` is called within translated calls, however it was bound.
+
+    Its code is exchanged, since methods that were bound before keep the function itself.
+
+    Args:
+        function: itself, or ``"module.name"``, which counts once the module has been imported.
+        with_original: its first argument is what runs otherwise.
+    """
+
+    def register(body: Callable) -> Callable:
+        if isinstance(function, str):
+            module, _, name = function.rpartition(".")
+            _awaited.append((module, lambda module: _run_instead(vars(module)[name], body, with_original)))
+        else:
+            _run_instead(function, body, with_original)
+        return body
+
+    return register
+
+
+def _run_instead(function: types.FunctionType, body: Callable, with_original: bool) -> None:
+    original = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    inside = functools.partial(body, original) if with_original else body
+    exchange(function, "__code__", _code_that_calls(_chosen(original, inside), function), may_lack=True)
+
+
+def _code_that_calls(target: Callable, function: types.FunctionType) -> types.CodeType:
+    """The code of a function with as many free variables as another, that hands its arguments on to `target`."""
+    # Python must compile them in: who looks at the variables of a frame, as debuggers do, would end the process else.
+    free = [f"free_{number}" for number in range(len(function.__code__.co_freevars))]
+    lines = [f"def around({', '.join(free)}):"]
+    lines += ["    def hand_on(*args, **kwargs):"]
+    lines += [f"        if False: {', '.join(free)}"] if free else []
+    lines += ["        return 'target'(*args, **kwargs)", "    return hand_on"]
+    namespace: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # text is not callable; what comes in its place is
+        exec("\n".join(lines), namespace)
+    code = namespace["around"](*free).__code__
+    constants = tuple(target if constant == "target" else constant for constant in code.co_consts)
+    # A file of this package, for its frames to be left out of tracebacks, that has no lines to show.
+    return code.replace(co_consts=constants, co_name=function.__name__, co_filename=f"{__file__}:hand_on")
+
+
+def _chosen(original, body: Callable) -> Callable:
+    @functools.wraps(original)
+    def stand_in(*args, **kwargs):
+        return (original if current() is None else body)(*args, **kwargs)
+
+    return stand_in
+
+
+def _lack(owner, name: str) -> None:
+    if _expects_targets:
+        raise AttributeError(
+            f"{getattr(owner, '__name__', owner)}.{name} is not there in this release of PyTorch, and torch2jax would "
+            "stand in for it: the code that called it may go another way now"
+        )
+    _absent.append((owner, name))
+
+
+def expect_targets() -> None:
+    """Lets what is to be exchanged and is not there be an error, also what was so before: for tests.
+
+    Raises:
+        AttributeError: names the first of them.
+    """
+    global _expects_targets
+    _expects_targets = True
+    for owner, name in _absent:
+        _lack(owner, name)
+
+
+def absent() -> list[tuple[Any, str]]:
+    """What was to be exchanged, and is not there in this release of PyTorch: owners and names."""
+    return list(_absent)
+
+
+def awaited() -> list[tuple[str, Callable]]:
+    """Modules in which something is exchanged once they are imported, by name."""
+    return list(_awaited)
+
+
+def apply_patches() -> None:
+    """Exchanges what was declared, until `remove_patches`."""
+    global _calls
+    with _lock:
+        if _calls == 0:
+            _meet_awaited()
+            for patch in _patches:
+                _put(*patch)
+        _calls += 1
+
+
+def _put(owner, name: str, stand_in) -> None:
+    _originals.append((owner, name, _present(owner, name)))
+    setattr(owner, name, stand_in)
+
+
+def _meet_awaited() -> None:
+    for awaited in [awaited for awaited in _awaited if awaited[0] in sys.modules]:
+        _awaited.remove(awaited)
+        module, declare = awaited
+        declare(sys.modules[module])
+
+
+def remove_patches() -> None:
+    """Undoes one `apply_patches`; with the last one, everything is as it was."""
+    global _calls
+    with _lock:
+        _calls -= 1
+        if _calls == 0:
+            while _originals:
+                owner, name, original = _originals.pop()
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
+
+
+def _present(owner, name: str) -> Any:
+    if isinstance(owner, types.FunctionType):
+        return getattr(owner, name, _ABSENT)
+    return vars(owner).get(name, _ABSENT)

@@ -1,0 +1,103 @@
+"""The arrays in storages: with their dimensions in some order, and in the graph or not yet there."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from ..translation import current
+
+__all__ = ["LazyArray", "PhysicalArray"]
+
+_MOST_STEPS = 24
+
+
+class PhysicalArray(NamedTuple):
+    """A tensor's values as one jax array, whose dimensions may be in another order than the tensor's.
+
+    Operators that do not care for the order of dimensions work on the physical array: a transposition is emitted only
+    where one is needed, and a convolution net stays in channels-last order from its first layer to its last.
+    """
+
+    array: Any
+    layout: tuple[int, ...] | None
+    """The tensor's dimension at each place of `array`, None if they are in order."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        if self.layout is None:
+            return self.array.shape
+        return tuple(size for _, size in sorted(zip(self.layout, self.array.shape, strict=True)))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def size(self) -> int:
+        return self.array.size
+
+    @property
+    def physical(self) -> "PhysicalArray":
+        return self
+
+    def arranged(self, layout: tuple[int, ...] | None):
+        """The array with its dimensions in the order `layout` asks for."""
+        if layout == self.layout:
+            return self.array
+        own = self.layout or range(self.array.ndim)
+        wanted = range(self.array.ndim) if layout is None else layout
+        return lax.transpose(self.array, [list(own).index(dim) for dim in wanted])
+
+
+class LazyArray:
+    """The array of a known value that the graph has not asked for yet: it enters there at most once, or never.
+
+    Args:
+        emit: gives the array, in what JAX traces outside of all transformations that the code has begun.
+        shape: the tensor's.
+        dtype: the array's.
+        depth: how many others `emit` asks in turn.
+        source: the operation that it comes from, and which of its results it is.
+    """
+
+    __slots__ = ("_emit", "_physical", "depth", "dtype", "shape", "source")
+
+    def __init__(
+        self,
+        emit: Callable[[], PhysicalArray],
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        depth: int = 1,
+        source: tuple[Any, int] | None = None,
+    ):
+        self._emit: Callable[[], PhysicalArray] | None = emit
+        self._physical: Any = None
+        self.shape, self.dtype, self.depth, self.source = shape, dtype, depth, source
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the values are shorter said than how they come about; it also bounds the recursion of `physical`."""
+        return self.depth > _MOST_STEPS
+
+    @property
+    def physical(self) -> PhysicalArray:
+        """The array, which is in the graph from now on."""
+        if self._emit is not None:
+            with current().outside():
+                self._physical = self._emit()
+            self._emit = None
+        return self._physical
+
+    def then(
+        self, change: Callable[[PhysicalArray], PhysicalArray], shape: tuple[int, ...], dtype: np.dtype
+    ) -> "LazyArray":
+        """What `change` makes of it, no sooner than the graph asks for that."""
+        return LazyArray(lambda: change(self.physical), shape, dtype, self.depth + 1)

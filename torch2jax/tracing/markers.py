@@ -1,0 +1,147 @@
+"""Marker primitives: arrays whose derivative is an error, or leads to another level of a tape."""
+
+import functools
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..internals.jax_programs import fallback_linearize_rule, primitive_linearizations
+from .traces import is_zero
+
+__all__ = ["LevelEnd", "Undecided", "once", "stop_levels", "stops_levels", "undecided"]
+
+
+class LevelEnd(Exception):
+    """The way back leads through a derivative that this level knows nothing of."""
+
+
+def stop_levels(array, dependencies, count: int):
+    """What was computed of the values of `dependencies` alone, but depends on what these came from.
+
+    Args:
+        array: has no part in the first `count` levels.
+        dependencies: arrays.
+        count: of the levels that raise `LevelEnd` where they are led back here.
+    """
+    return _stop_levels_p.bind(array, *dependencies, count=count)
+
+
+def stops_levels(step) -> bool:
+    """Whether a step of a linear program is where `stop_levels` ends it."""
+    return step.primitive is _level_end_p
+
+
+_stop_levels_p, _level_end_p = Primitive("seal"), Primitive("stop_levels")
+_stop_levels_p.def_impl(lambda array, *_, count: array)
+_stop_levels_p.def_abstract_eval(lambda array, *_, count: array)
+mlir.register_lowering(_stop_levels_p, lambda _, array, *rest, count: [array])
+_level_end_p.def_abstract_eval(lambda *_, aval: aval)
+
+
+def _batch_stop_levels(arrays, dims, *, count):
+    return _stop_levels_p.bind(*arrays, count=count), dims[0]
+
+
+def _jvp_of_stop_levels(primals, tangents, *, count):
+    tangent = tangents[0]
+    if not is_zero(tangent):
+        tangent = _stop_levels_p.bind(tangent, *primals[1:], count=count)
+    return _stop_levels_p.bind(*primals, count=count), tangent
+
+
+def _jvp_for_linearization(primals, tangents, *, count):
+    array, *dependencies = primals
+    aval = jax.typeof(array).to_tangent_aval()
+    tangent = _level_end_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
+    return array if count == 1 else stop_levels(array, dependencies, count - 1), tangent
+
+
+def _led_back(*_args, **_params):
+    raise LevelEnd
+
+
+batching.primitive_batchers[_stop_levels_p] = _batch_stop_levels
+ad.primitive_jvps[_stop_levels_p] = _jvp_of_stop_levels
+# JAX makes a rule for linearization of one for forward mode; what such a rule returns depends on JAX's version.
+_linearized_stop_levels_p = Primitive("linearized_stop_levels")
+ad.primitive_jvps[_linearized_stop_levels_p] = _jvp_for_linearization
+primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_rule, _linearized_stop_levels_p)
+ad.primitive_transposes[_level_end_p] = _led_back
+
+
+def once(array, dependencies, message: str):
+    """An array whose derivative is an error, once it is asked for: a function is differentiable once.
+
+    Args:
+        array: what its backward gave.
+        dependencies: the arrays that it came from.
+        message: of the error.
+    """
+    return _once_p.bind(array, *dependencies, message=message)
+
+
+_once_p, _of_once_p = Primitive("once"), Primitive("of_once")
+_once_p.def_impl(lambda array, *_, message: array)
+_once_p.def_abstract_eval(lambda array, *_, message: array)
+mlir.register_lowering(_once_p, lambda _, array, *rest, message: [array])
+
+
+def _batch_once(arrays, dims, *, message):
+    return _once_p.bind(*arrays, message=message), dims[0]
+
+
+def _jvp_of_once(primals, tangents, *, message):
+    given = [x for x in tangents if not is_zero(x)]
+    aval = jax.typeof(primals[0]).to_tangent_aval()
+    return once(primals[0], primals[1:], message), _of_once_p.bind(*given, aval=aval, message=message)
+
+
+def _twice(*_args, message, **_params):
+    raise RuntimeError(message)
+
+
+_of_once_p.def_abstract_eval(lambda *_, aval, message: aval)
+_of_once_p.def_impl(_twice)
+mlir.register_lowering(_of_once_p, _twice)
+batching.primitive_batchers[_once_p] = _batch_once
+ad.primitive_jvps[_once_p] = _jvp_of_once
+ad.primitive_transposes[_of_once_p] = _twice
+
+
+class Undecided:
+    """Whether code was told of an input that it requires no grad, though JAX may differentiate it yet."""
+
+    is_asked = False
+
+
+def undecided(array, asked: Undecided):
+    """An input of code whose derivative is an error, if the code was told that it has none.
+
+    A later derivative runs code anew that is told otherwise. It cannot where JAX has taken another one by then.
+    """
+    return _undecided_p.bind(array, asked=asked)
+
+
+_undecided_p = Primitive("undecided")
+_undecided_p.def_impl(lambda array, *, asked: array)
+_undecided_p.def_abstract_eval(lambda array, *, asked: array)
+mlir.register_lowering(_undecided_p, lambda _, array, *, asked: [array])
+
+
+def _batch_undecided(arrays, dims, *, asked):
+    return undecided(arrays[0], asked), dims[0]
+
+
+def _jvp_of_undecided(primals, tangents, *, asked):
+    if asked.is_asked:
+        raise NotImplementedError(
+            "got a derivative of a derivative, within jax.jit, that was taken with respect to other inputs, of code "
+            "that asks whether its inputs require grad: it was told that this one does not. Wanted jax.jit around all "
+            "derivatives, as jit(jacfwd(grad(f), 1)), or one derivative with respect to all of these inputs"
+        )
+    return undecided(primals[0], asked), tangents[0]
+
+
+batching.primitive_batchers[_undecided_p] = _batch_undecided
+ad.primitive_jvps[_undecided_p] = _jvp_of_undecided

@@ -1,0 +1,145 @@
+"""Code on tensors as a pure function of arrays, in a JAX trace of its own: the body of a checkpoint, branch or loop.
+
+Such code is Python: it may use any tensor around it, write to it, draw random numbers, and give or put aside anything.
+Arrays that it uses are closed over, as JAX allows. What it leaves behind has arrays of the inner trace, which must not
+be met outside: a scope finds all of it, gives these arrays as results, and puts what they are outside in their place.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..errors import TracedValueError
+from ..tensors.journal import Journal, Uncontained, suspended
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage, View
+from ..tensors.traced import is_traced
+from ..translation import current
+from .traces import current_trace, ending_with_errors, running
+
+__all__ = ["UNSUITED", "Scope", "outside", "rehearse"]
+
+UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
+"""What `Scope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
+
+
+class Scope:
+    """One run of some code in a JAX trace of its own.
+
+    It is made outside; `trace` is called in the inner trace, at most once; what JAX makes of the arrays that it gives
+    goes to `close`, outside again.
+    """
+
+    def __init__(self):
+        self._call, self._around = current(), current_trace()
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._left: list[_Left] = []
+        self._stream: Any = None
+
+    def trace(self, function: Callable, *args, **kwargs) -> list:
+        """Calls `function`, and gives the arrays of what is left of that.
+
+        An exception that it raises is raised by `close`, when all it has done before is done.
+
+        Raises:
+            UNSUITED: it needs values, or does what cannot be undone.
+        """
+        call, stream = self._call, self._call.stream.state
+        try:
+            with ending_with_errors(self._around), Journal() as journal, call.nested():
+                try:
+                    self._run(function, args, kwargs)
+                    return self._gather(journal, stream)
+                except UNSUITED:
+                    journal.cancel()
+                    raise
+        finally:
+            call.stream.state = stream
+
+    def _run(self, function: Callable, args: tuple, kwargs: dict) -> None:
+        try:
+            self._result = function(*args, **kwargs)
+        except UNSUITED:
+            raise
+        except Exception as error:
+            self._error = error
+
+    def _gather(self, journal: Journal, stream: Any) -> list:
+        written = list(journal.written.values())
+        arrays = []
+        for node in journal.survivors():
+            if isinstance(node, View) and node.kind.traced:
+                raise Uncontained("a view at a place that is computed within")
+            if isinstance(node, Storage) and id(node) not in journal.written and is_traced(node.physical.array):
+                self._left.append(_Left(node, is_written=False))
+        self._left.extend(_Left(storage, is_written=True) for storage in written)
+        self._left = [left for left in self._left if not left.storage.is_outgrown]
+        for left in self._left:
+            arrays.append(self._call.leaving(left.storage.physical.array))
+        for left in self._left:
+            left.storage.empty()
+        self._stream = self._call.stream.state
+        if self._stream.key is not stream.key:
+            arrays.append(self._stream.key)
+        return arrays
+
+    def close(self, arrays: list) -> Any:
+        """What the function gave or raised, now with arrays of the trace outside.
+
+        Args:
+            arrays: those that `trace` gave, as they are outside.
+        """
+        for left, array in zip(self._left, arrays, strict=False):
+            left.replace(array)
+        for left in self._left:
+            left.storage.settle_as_is()
+        if len(arrays) > len(self._left):
+            self._stream = self._stream._replace(key=arrays[-1])
+        self._call.stream.state = self._stream
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def rehearse(function: Callable, *args, **kwargs) -> None:
+    """Calls `function`, and leaves all tensors and random numbers as they were."""
+    call: Any = current()
+    stream = call.stream.state
+    try:
+        with Journal() as journal:
+            try:
+                function(*args, **kwargs)
+            finally:
+                journal.cancel()
+    finally:
+        call.stream.state = stream
+
+
+class _Left:
+    """A storage that is left behind: made within and still in use, or older, and written."""
+
+    def __init__(self, storage: Storage, is_written: bool):
+        (_, layout), known = storage.physical, storage.known
+        self.storage, self._is_written = storage, is_written
+        self._layout, self._known = layout, known
+        self._history, self._differentiable = storage.history, storage.differentiable
+
+    def replace(self, array) -> None:
+        self.storage.replace(PhysicalArray(array, self._layout), self._known, is_written=self._is_written)
+        self.storage.history, self.storage.differentiable = self._history, self._differentiable
+
+
+@contextlib.contextmanager
+def outside():
+    """A context for what is no part of the code in transformations, such as a constant that it is the first to use."""
+    call: Any = current()
+    tape = call.tape
+    trace, call.tape = call.outermost
+    try:
+        with suspended(), running(trace):
+            yield
+    finally:
+        call.tape = tape

@@ -1,0 +1,85 @@
+"""The metadata of tensors: what results and gradients are made like."""
+
+from typing import NamedTuple
+
+import torch
+from jax import lax
+
+from ..internals.guards import DisableTorchFunction
+from ..tensors.interop import fills_memory, is_dense
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
+from ..translation import current
+
+__all__ = ["TensorSpec", "conjugate"]
+
+
+class TensorSpec(NamedTuple):
+    """The metadata of a tensor: dtype, layout, strides, device, and whether it requires grad; all but its array."""
+
+    dtype: torch.dtype
+    layout: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    device: torch.device
+    wants_grad: bool
+
+    @classmethod
+    def of(cls, tensor: Torchish) -> "TensorSpec":
+        with DisableTorchFunction():
+            strides = tensor.stride() if is_dense(tensor) else strides_of_copy(tensor)
+        return cls(tensor.dtype, tensor.physical.layout, strides, tensor._label, tensor.history is not None)
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    def that_may_want_grad(self, wants_grad: bool) -> "TensorSpec":
+        """The form of one of several results, of which some want grad."""
+        return self._replace(wants_grad=wants_grad and self.is_differentiable)
+
+    def example(self, dim: int) -> "TensorSpec":
+        """The form of one example of a tensor with examples along a dimension."""
+        layout, strides = self.layout, self.strides
+        if layout is not None:
+            layout = tuple(other - (other > dim) for other in layout if other != dim)
+            layout = None if layout == tuple(range(len(layout))) else layout
+        if strides is not None:  # those of a dense tensor, if no other dimension is further out
+            strides = None if any(stride > strides[dim] for stride in strides) else strides[:dim] + strides[dim + 1 :]
+        return self._replace(layout=layout, strides=strides)
+
+    def with_examples(self, dim: int) -> "TensorSpec":
+        """The form of all examples, of which this is one; where its layout is its own, the examples come first."""
+        layout = self.layout
+        if layout is not None:
+            layout = (dim, *(other + (other >= dim) for other in layout))
+        return self._replace(layout=layout, strides=None)
+
+    def tensor(self, array, known=None) -> Torchish:
+        """The tensor of this form that holds `array`."""
+        tensor = wrap(array, self.dtype, known, layout=self.layout, strides=self.strides, device=self.device)
+        if self.wants_grad:
+            tensor.descend_from_afar()
+        return tensor
+
+    def at(self, array, strides: tuple[int, ...], offset: int) -> Torchish:
+        """The tensor of this form, on memory of its own, with the strides and the offset of one on other memory."""
+        physical = PhysicalArray(array, self.layout)
+        if offset or not fills_memory(physical.shape, strides):
+            return wrap_spread(physical, self.dtype, strides, offset, self.device)
+        return self._replace(strides=strides, wants_grad=False).tensor(array)
+
+    def result(self, array) -> Torchish:
+        """As `tensor`, for what a transformation gave: where gradients are off it has none."""
+        if torch.is_grad_enabled():
+            tape, wants_grad = current().tape, self.wants_grad
+            if tape is not None and (tape.outer is None or not wants_grad):  # it does not know arrays of outer ones
+                wants_grad = tape.knows(array)
+            return self._replace(wants_grad=wants_grad).tensor(array)
+        tensor = self._replace(wants_grad=False).tensor(lax.stop_gradient(array) if self.is_differentiable else array)
+        tensor._node.storage.differentiable = False
+        return tensor
+
+
+def conjugate(array):
+    """PyTorch's gradient for JAX's cotangent, and the other way round."""
+    return lax.conj(array) if array.dtype.kind == "c" else array

@@ -1,0 +1,238 @@
+"""What JAX is tracing, and tangents of what it computes meanwhile."""
+
+import contextlib
+import weakref
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import TraceTag, set_current_trace
+from jax.interpreters import ad
+
+from ..internals.jax_traces import BatchTrace, BatchTracer, DynamicJaxprTrace, EvalTrace, LinearizeTracer, trace_ctx
+
+__all__ = [
+    "Bookmark",
+    "Tangents",
+    "current_trace",
+    "decides",
+    "ending_with_errors",
+    "example_of",
+    "examples_in",
+    "is_differentiated",
+    "is_float",
+    "is_from_outside",
+    "is_transforming",
+    "is_zero",
+    "may_differentiate",
+    "program_of",
+    "running",
+    "values_of_examples",
+    "without_derivatives",
+    "without_tangents",
+]
+
+
+def is_float(array) -> bool:
+    """Whether an array has a dtype that has derivatives."""
+    return jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def current_trace():
+    return trace_ctx.trace
+
+
+def is_transforming() -> bool:
+    """Whether a transformation of JAX is going on."""
+    return not trace_ctx.is_top_level()
+
+
+def running(trace):
+    """A context in which JAX computes with `trace`."""
+    return set_current_trace(trace)
+
+
+@contextlib.contextmanager
+def ending_with_errors(around):
+    """A context for code that JAX traces to a program: an exception that leaves the code ends the program.
+
+    JAX lets go of what a program holds only where its trace ends well. Else its constants keep it for ever.
+
+    Args:
+        around: the trace that the code was begun in. Where JAX runs the code in that one, nothing is ended.
+    """
+    trace = current_trace()
+    try:
+        yield
+    except BaseException:
+        if trace is not around:
+            trace.invalidate()
+        raise
+
+
+def is_zero(cotangent) -> bool:
+    return type(cotangent) is ad.Zero
+
+
+def examples_in(array, tag) -> tuple[Any, int | None]:
+    """What the batch of a tag has for an array, without derivatives taken since, and the dimension of its examples.
+
+    That is None if the array is no example.
+    """
+    while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
+        array = array.primal
+    if isinstance(array, BatchTracer) and array._trace.tag is tag:
+        return array.val, array.batch_dim
+    return array, None
+
+
+def without_derivatives(array):
+    """The values of an array, whatever derivatives are taken of it."""
+    while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
+        array = array.primal
+    return array
+
+
+def values_of_examples(array) -> np.ndarray | None:
+    """The values of an array, with all examples of the batches that it is in along a first dimension.
+
+    None if a program decides them, or they are on other processes.
+    """
+    array = without_derivatives(array)
+    if isinstance(array, BatchTracer):
+        dim, whole = array.batch_dim, values_of_examples(array.val)
+        if whole is None or not isinstance(dim, int):
+            return whole if dim is None else None
+        moved = np.moveaxis(whole, dim + 1, 1)
+        return moved.reshape(-1, *moved.shape[2:])
+    if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
+        return None
+    return np.asarray(array)[None]
+
+
+def decides(array, trace) -> bool:
+    """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
+    now: Any = current_trace()
+    while now is not trace:
+        if now is None or isinstance(now, DynamicJaxprTrace):
+            return False
+        if isinstance(array, Tracer) and getattr(array._trace, "tag", array) is getattr(now, "tag", now):
+            return False
+        now = getattr(now, "parent_trace", None)
+    return True
+
+
+def _stack(trace) -> Iterator[Any]:
+    """The traces that JAX is at with one, the innermost first."""
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def may_differentiate(trace) -> bool:
+    """Whether JAX may take derivatives of what it computes with a trace, now or later."""
+    return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
+
+
+def program_of(trace) -> Any:
+    """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
+    return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
+
+
+def _layers(array) -> Iterator[Any]:
+    """The tracers of an array, from the innermost transformation outwards."""
+    while isinstance(array, Tracer):
+        yield array
+        array = array.primal if isinstance(array, _DERIVED) else getattr(array, "val", None)
+
+
+_DERIVED = (ad.JVPTracer, LinearizeTracer)
+
+
+def is_differentiated(array) -> bool:
+    """Whether JAX is taking a derivative with respect to what an array came from."""
+    return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
+
+
+def is_from_outside(array, program) -> bool:
+    """Whether an array is of a trace outside of a program that JAX is at."""
+    tags = set()  # by their ids: JAX's tags are all equal
+    for trace in _stack(current_trace()):
+        tags.add(id(getattr(trace, "tag", trace)))
+        if trace is program:
+            break
+    return any(id(getattr(x._trace, "tag", x._trace)) not in tags for x in _layers(array))
+
+
+def example_of(trace, array, dim: int):
+    """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
+    return BatchTracer(trace, array, dim)
+
+
+def without_tangents(array, tags: Collection):
+    """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
+    if not isinstance(array, Tracer):
+        return array
+    trace: Any = array._trace
+    if isinstance(array, BatchTracer):
+        below = without_tangents(array.val, tags)
+        return array if below is array.val else BatchTracer(trace, below, array.batch_dim)
+    if not isinstance(array, (ad.JVPTracer, LinearizeTracer)):
+        return array
+    below = without_tangents(array.primal, tags)
+    if isinstance(array, ad.JVPTracer) and any(trace.tag is tag for tag in tags):  # all tags are equal to JAX
+        return below
+    return array if below is array.primal else type(array)(trace, below, array.tangent)
+
+
+class Bookmark:
+    """How much the programs that are being traced hold by now."""
+
+    def __init__(self):
+        self._programs: list[tuple[list, int]] = []
+        trace: Any = current_trace()
+        while trace is not None:
+            if isinstance(trace, DynamicJaxprTrace):
+                steps = trace.frame.tracing_eqns
+                self._programs.append((steps, len(steps)))
+            trace = getattr(trace, "parent_trace", None)
+
+    def added(self) -> list[str]:
+        """The names of the steps that have come since, those of the innermost program first."""
+        alive = [step() if isinstance(step, weakref.ref) else step for steps, n in self._programs for step in steps[n:]]
+        return [step.primitive.name for step in alive if step is not None]
+
+    def return_to(self) -> None:
+        """Takes out what has come since; nothing may need it."""
+        for steps, count in self._programs:
+            del steps[count:]
+
+
+class Tangents:
+    """One derivative in forward mode of what is computed while its trace is current.
+
+    Args:
+        below: the trace that the values and the tangents are computed with.
+    """
+
+    def __init__(self, below):
+        self.below, self.tag = below, TraceTag()
+        self.trace = ad.JVPTrace(below, self.tag)
+
+    def has(self, array) -> bool:
+        return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
+
+    def dual(self, values, tangent):
+        """An array with a tangent of its shape and dtype."""
+        return ad.JVPTracer(self.trace, values, tangent)
+
+    def values(self, array):
+        return array.primal if self.has(array) else array
+
+    def tangent(self, array):
+        """None if the array has none."""
+        if not self.has(array) or is_zero(array.tangent):
+            return None
+        return array.tangent

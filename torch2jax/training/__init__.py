@@ -1,0 +1,1 @@
+"""Functions that change modules and optimizers, as pure functions of a state."""

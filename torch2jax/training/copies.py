@@ -1,0 +1,172 @@
+"""Copies of modules, optimizers, schedulers and scalers for one call, with the arrays of a state in them."""
+
+import copy
+import types
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..calls.dispatch import Translation
+from ..calls.optimizers import adopt, step_abstractly
+from ..modules.skeleton import copy_structure, name_scopes
+from ..modules.states import as_array
+from ..tensors.dtypes import dtype_j2t
+from ..tensors.tensor import Torchish, wrap
+from ..values.both_answers import Slot
+from ..values.traced_numbers import Count, Number
+from .slots import Gradient, Inserted, Key, fitting, places, start
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """Copies of a function's objects for one call, with the arrays of a state in them.
+
+    Args:
+        call: which the tensors in the copies are of.
+        names: of the objects.
+        originals: the objects, which are only read.
+        given: the arrays; None for the objects' own values.
+        numbers: those of `given` that are Python numbers in the objects.
+        dtypes: of those that the objects lack.
+    """
+
+    def __init__(
+        self,
+        call: Translation,
+        names: Sequence[str],
+        originals: Sequence[Any],
+        given: dict[Key, Any] | None,
+        numbers: Set[Key],
+        dtypes: Mapping[Key, torch.dtype],
+    ):
+        self._call, self._names, self._originals = call, names, originals
+        self._memo: dict[int, Any] = {}
+        things = dict(zip(names, originals, strict=True))
+        for key, place in places(names, originals):
+            tensor = place.get()
+            if isinstance(tensor, torch.Tensor) and not isinstance(place, Gradient):
+                if given is not None and key not in given:
+                    raise RuntimeError(f"the state lacks {'.'.join(key)}; make it with init(*args)")
+                array = as_array(fitting(given[key], tensor, key, things[key[0]])) if given is not None else None
+                if array is not None:
+                    found = call.bind(tensor, array)
+                elif tensor.is_meta:
+                    found = call.bind_missing(tensor, _without_values(key))
+                else:
+                    found = call.lift_own(tensor)
+                self._memo[id(tensor)] = _apart(found)
+        self.objects = [self._copied(thing) for thing in originals]
+        for module in self.objects:
+            if isinstance(module, torch.nn.Module):
+                name_scopes(module)
+        for thing in self.objects:
+            start(thing)
+        if given is None:
+            self._keep_gradients()
+        else:
+            self._fill(dict(given), numbers, dtypes)
+
+    def _keep_gradients(self) -> None:
+        for _, place in places(self._names, self._originals):
+            if isinstance(place, Gradient):
+                gradient: Any = place.get()
+                self._memo[id(place.tensor)].grad = self._call.lift_own(gradient)
+
+    def _fill(self, given: dict[Key, Any], numbers: Set[Key], dtypes: Mapping[Key, torch.dtype]) -> None:
+        bound = {id(tensor) for tensor in self._memo.values()}
+        for key, place in list(self.places()):
+            if key not in given:
+                continue
+            array, value = jnp.asarray(self._call.attempt.entering(given.pop(key))), place.get()
+            if isinstance(value, torch.Tensor):
+                if id(value) not in bound:  # one that a copy made at its start
+                    place.set(_apart(wrap(array, value.dtype)))
+            else:
+                kind = Count if key[1].endswith("_step_count") else Number
+                place.set(kind.holding(array, value))
+        inserted = Inserted(self._names, self.objects)
+        for key, array in given.items():
+            array = jnp.asarray(self._call.attempt.entering(array))
+            tensor = _apart(wrap(array, dtypes.get(key) or dtype_j2t(array.dtype)))
+            inserted.put(key, Number.of(tensor) if key in numbers else tensor)
+
+    def places(self) -> Iterator[tuple[Key, Slot]]:
+        return places(self._names, self.objects)
+
+    def optimizers(self) -> list[Optimizer]:
+        return [thing for thing in self.objects if isinstance(thing, Optimizer)]
+
+    def _copied(self, value) -> Any:
+        """A copy that has the call's tensors in place of others, and copies in place of the objects."""
+        if id(value) in self._memo:
+            return self._memo[id(value)]
+        if isinstance(value, torch.nn.Module):
+            for tensor in (*value.parameters(), *value.buffers()):
+                self._memo.setdefault(id(tensor), self._call.lift_own(tensor))
+            result = copy_structure(value, self._memo)
+            if self._call.last_resort is not None:
+                self._call.last_resort.take_over(value, result)
+            return result
+        if isinstance(value, torch.Tensor):
+            return self._remember(value, self._call.lift_own(value))
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self._copied(value.__self__))
+        if isinstance(value, dict):
+            result = self._remember(value, copy.copy(value))
+            result.clear()
+            result.update({self._copied(key): self._copied(item) for key, item in value.items()})
+            return result
+        if type(value) is list:
+            result = self._remember(value, [])
+            result.extend(map(self._copied, value))
+            return result
+        if type(value) is tuple:
+            return tuple(map(self._copied, value))
+        if isinstance(value, (Optimizer, LRScheduler, GradScaler)) or any(value is x for x in self._originals):
+            return self._copied_object(value)
+        try:
+            return copy.deepcopy(value, self._memo)
+        except Exception:  # a lock, a file, a generator is shared
+            return value
+
+    def _copied_object(self, value) -> Any:
+        result = self._remember(value, object.__new__(type(value)))
+        for name, item in vars(value).items():
+            if not (name == "step" and isinstance(value, Optimizer)):  # a scheduler's wrapper of it
+                result.__dict__[name] = self._copied(item)
+        adopt(result)
+        if isinstance(result, Optimizer):
+            result.step = types.MethodType(_step_of_copy, result)
+            result.__dict__["_opt_called"] = True
+        return result
+
+    def _remember(self, value, copied) -> Any:
+        self._memo[id(value)] = copied
+        return copied
+
+
+def _without_values(key: Key) -> RuntimeError:
+    return RuntimeError(
+        f"{'.'.join(key)} is on the meta device, and init makes a first state of values: give it some, or for shapes "
+        "alone translate the module, and take gradients and steps in JAX"
+    )
+
+
+def _apart(tensor: Torchish) -> Torchish:
+    """A tensor of a state: what is computed of it with gradients off has no derivative to be stopped."""
+    if tensor.history is None:
+        tensor._node.storage.differentiable = False
+    return tensor
+
+
+def _step_of_copy(self, *args, **kwargs):
+    return step_abstractly(self, *args, **kwargs)
+
+
+_step_of_copy._wrapped_by_lr_sched = True  # pyright: ignore[reportFunctionMemberAccess]  # as schedulers expect

@@ -1,1 +1,0 @@
-"""PyTorch's own transformations within translated code, as JAX's."""

@@ -1,0 +1,143 @@
+"""The short way of operations on small known values: PyTorch's function on real tensors, and nothing else.
+
+A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
+what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..internals.guards import DisableTorchFunction
+from ..internals.modes import len_torch_function_stack
+from ..rules import registry
+from ..rules.inplace import InPlace
+from ..rules.legacy_signatures import is_in_old_order
+from ..rules.rule import OverloadedRule, TensorRule
+from ..tensors.known import LazyConstant
+from ..tensors.storage import Storage
+from ..tensors.tensor import CPU, Torchish, make_tensor
+from .elements import known_element, write_known_element
+from .known import is_free_number, results_of
+
+__all__ = ["run_at_once"]
+
+_Tensor = torch.Tensor
+_NUMBERS = frozenset((int, float, bool))
+_SMALL = 256
+_READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
+_TO = torch.Tensor.to
+_LOOK = _READERS | {_TO}
+_READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+_SUBSCRIPTS = frozenset((_READ, _WRITE))
+
+
+def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
+    """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
+    if type(rule) is TensorRule and function not in _LOOK:
+        if function in _SUBSCRIPTS:
+            return _element(call, function, rule, args)
+        return _tensor(call, rule, args) if function is torch.tensor else None
+    tensors: list[Torchish] = []
+    knowns: list[torch.Tensor] = []
+    reals = []
+    for value in args:
+        kind = type(value)
+        if kind is Torchish:
+            node = value._node
+            known = node.known
+            if type(known) is not _Tensor or node.storage.history is not None:
+                return None
+            if (value._label is not CPU and value._label.type != "cpu") or (known.ndim and known.numel() > _SMALL):
+                return None
+            tensors.append(value)
+            knowns.append(known)
+            value = known
+        elif kind not in _NUMBERS and not (kind is torch.dtype and function is _TO):
+            return None
+        reals.append(value)
+    if not tensors or not _is_plain(call) or is_in_old_order(function, args):
+        return None
+    if function in _LOOK:
+        return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else None
+    if type(rule) is OverloadedRule:
+        rule = rule.find(rule.choose(*args))
+    writes = type(rule) is InPlace
+    if not _is_pytorchs(rule.rule if writes else rule) or not (rule.elementwise or _are_small(args)):
+        return None
+    try:
+        with DisableTorchFunction():
+            if writes:
+                return _written(function, tensors[0], reals) if tensors[0] is args[0] else None
+            made = function(*reals)
+    except Exception:  # with the words of the rule
+        return None
+    if type(made) is not _Tensor:
+        return None
+    if made.ndim == 0:
+        return _number(made)
+    return results_of(made, function, rule, tensors, knowns, args, {})
+
+
+def _tensor(call, rule, args: tuple) -> Torchish | None:
+    """That of a Python number."""
+    if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
+        return None
+    if len_torch_function_stack():  # one may say on which device
+        return None
+    with DisableTorchFunction():
+        return _number(torch.tensor(args[0]))
+
+
+def _element(call, function: Callable, rule, args: tuple) -> Torchish | None:
+    """One element; or the tensor that a number was written to an element of."""
+    if not _is_plain(call) or not registry.is_provided(rule):
+        return None
+    if function is _READ:
+        return known_element(*args)
+    return args[0] if type(args[2]) in _NUMBERS and write_known_element(*args) else None
+
+
+def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
+    """What a number is, or the number in another dtype."""
+    with DisableTorchFunction():
+        real = reals[0]
+        if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
+            return None
+        if function is not _TO:
+            return function(*reals)
+        if type(reals[-1]) is not torch.dtype:
+            return None
+        made = function(*reals)
+        return tensor if made is real else _number(made)
+
+
+def _are_small(args: tuple) -> bool:
+    """Whether no number may stand for a large size."""
+    return all(type(value) is not int or abs(value) <= _SMALL for value in args)
+
+
+def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
+    """The target, once a function has written to it, where it is a number of its own."""
+    if not is_free_number(target):
+        return None
+    made = reals[0].clone()
+    function(made, *reals[1:])
+    target.write(LazyConstant(made), made)
+    return target
+
+
+def _number(made: torch.Tensor) -> Torchish:
+    """The tensor of this call with a number that PyTorch has just made."""
+    return make_tensor(Storage.waiting(LazyConstant(made), made), (), made.dtype, None, None, CPU)
+
+
+def _is_pytorchs(rule) -> bool:
+    """Whether a rule gives what PyTorch does, and changes nothing."""
+    return rule.is_pure and not rule.has_own_values and not rule.concrete
+
+
+def _is_plain(call) -> bool:
+    """Whether PyTorch gives what the rules would, and nobody looks on."""
+    return call.is_lazy and call.is_plain and call.settings.default_dtype is None

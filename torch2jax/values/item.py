@@ -1,0 +1,120 @@
+"""What ``.item()`` gives of a traced tensor: code may compute with it and compare it, while nobody has to know it."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import TracedValueError
+from ..rules import registry
+from ..rules.rule import MetadataRule
+from ..tensors.tensor import Torchish
+from ..tensors.trees import map_arguments
+from .traced_numbers import Number
+
+__all__ = ["Item", "taken"]
+
+
+class Item(Number):
+    """A number that PyTorch would have taken out of a tensor: among tensors it counts as Python's numbers do.
+
+    What has to know it (a size, a range, a text, `int`) is an error; a comparison is a question like any other.
+    """
+
+    @property
+    def __class__(self):  # for code that asks whether it is a number
+        return self.stands_for
+
+    @property
+    def stands_for(self) -> type:
+        return float if self.dtype.is_floating_point else int
+
+    @classmethod
+    def out_of(cls, tensor: Torchish) -> "Item":
+        """The number in a tensor of one element, real and no bool."""
+        wide: Any = tensor.detach().reshape(())
+        return cls.of(wide.double() if tensor.dtype.is_floating_point else wide.long())
+
+    def tensor(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """What ``torch.tensor`` makes of the number."""
+        if dtype is None:
+            dtype = torch.get_default_dtype() if self.dtype.is_floating_point else self.dtype
+        return Number.of(self).to(dtype)
+
+    def __str__(self) -> str:
+        raise TracedValueError("the text of a number")
+
+    def __format__(self, spec: str) -> str:
+        raise TracedValueError("the text of a number")
+
+    def __round__(self, digits: int | None = None):
+        raise TracedValueError("round(number)")
+
+    def _compared(self, name: str, other, compare):
+        if not _is_number(other):
+            return getattr(Torchish, name)(self, other)
+        return compare(Number.of(self), _plain(other))
+
+
+def _is_number(value) -> bool:
+    return type(value) in (int, float, bool, Item)
+
+
+def _plain(value):
+    return Number.of(value) if type(value) is Item else value
+
+
+def _binary(name: str) -> Callable:
+    def compute(self, other):
+        if not _is_number(other):
+            return getattr(Torchish, name)(self, other)
+        return Item.of(getattr(Number, name)(Number.of(self), _plain(other)))
+
+    return compute
+
+
+def _unary(name: str) -> Callable:
+    return lambda self: Item.of(getattr(Number, name)(Number.of(self)))
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    setattr(Item, f"__{_name}__", _binary(f"__{_name}__"))
+    setattr(Item, f"__r{_name}__", _binary(f"__r{_name}__"))
+    setattr(Item, f"__i{_name}__", getattr(Item, f"__{_name}__"))
+for _name in ("neg", "pos", "abs"):
+    setattr(Item, f"__{_name}__", _unary(f"__{_name}__"))
+
+
+# Functions that are no elementwise ones: those that write it, and those that ask for it, or make a tensor of it.
+_WRITE = frozenset(
+    (torch.full_like, torch.Tensor.new_full, torch.Tensor.fill_, torch.Tensor.__setitem__, torch.masked_fill)
+    + (torch.Tensor.masked_fill, torch.Tensor.masked_fill_)
+)
+_TAKE = frozenset(
+    (torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__complex__)
+    + (torch.Tensor.__index__, torch.Tensor.__repr__, torch.is_nonzero, torch.where, torch.Tensor.where, torch.full)
+    + (torch.tensor, torch.as_tensor)
+)
+
+
+def taken(func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a function, some of which are such numbers, as its rule takes them.
+
+    Raises:
+        TracedValueError: the function has to know one, or takes tensors only.
+    """
+    rule: Any = registry.lookup(func)
+    if func in _WRITE:
+        return map_arguments(_plain, (args, kwargs))
+    is_own_body = rule is None and isinstance(func, types.FunctionType)
+    if func in _TAKE or isinstance(rule, MetadataRule) or is_own_body:
+        return args, kwargs
+    if rule is not None and rule.elementwise:
+        placed, named = rule.names.placed(func, args, kwargs)
+        count = len(rule.names.places)
+        options = (*placed[count:], *(x for name, x in named.items() if name not in rule.names.places))
+        is_among_tensors = any(isinstance(x, torch.Tensor) and type(x) is not Item for x in placed[:count])
+        if is_among_tensors and not any(type(x) is Item for x in options):
+            return args, kwargs
+    raise TracedValueError(f"torch.{getattr(func, '__name__', func)} of what Tensor.item() gave")

@@ -1,0 +1,205 @@
+"""Python's numbers that a training step changes: what a scheduler counts, the learning rates that it sets."""
+
+import functools
+import math
+import operator
+from typing import Any, Self
+
+import jax
+import torch
+from jax import lax
+
+from ..errors import TracedValueError
+from ..tensors.tensor import Torchish, wrap
+from ..translation import current
+
+__all__ = ["Number", "TensorMath", "as_float", "is_unknown", "larger", "smaller"]
+
+
+def is_unknown(value) -> bool:
+    """Whether `value` is a tensor whose values a traced input decides."""
+    return isinstance(value, Torchish) and value.known is None
+
+
+class Number(Torchish):
+    """A tensor that code takes for a Python number: no operator changes it, and with others it gives numbers.
+
+    It is an int64 or a float64, as Python computes. A hyperparameter that is traced is taken to be none of the special
+    values (``momentum != 0``) that code distinguishes, if it is none at first.
+    """
+
+    _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
+
+    @classmethod
+    def of(cls, tensor: Torchish, started=None) -> Self:
+        """The number that a tensor holds, which stays as it is."""
+        array, tape = tensor.read(), current().tape
+        if tape is not None:
+            array = tape.primal(array)
+        if tensor._node.storage.differentiable:  # no derivatives are taken with respect to numbers
+            array = lax.stop_gradient(array)
+        result: Any = wrap(array, tensor.dtype, tensor.known, device=tensor._label)
+        result._node.storage.differentiable = False
+        result.__class__ = cls
+        result._started = started
+        return result
+
+    def again(self) -> "Number":
+        """The same number, as a tensor that may be written: PyTorch does that where it finds one for a number."""
+        return type(self).of(self, self._started)
+
+    @classmethod
+    def holding(cls, array, started) -> "Number":
+        """The number in an array, in place of `started`."""
+        dtype = torch.float64 if isinstance(started, float) else torch.int64
+        tensor = wrap(array, dtype)
+        tensor._node.storage.differentiable = False
+        return cls.of(tensor, started)
+
+    def __hash__(self):
+        raise TracedValueError("a number looked up in a dictionary or set")
+
+    def __eq__(self, other):
+        return self._compared("__eq__", other, operator.eq)
+
+    def __ne__(self, other):
+        return self._compared("__ne__", other, operator.ne)
+
+    def __lt__(self, other):
+        return self._compared("__lt__", other, operator.lt)
+
+    def __le__(self, other):
+        return self._compared("__le__", other, operator.le)
+
+    def __gt__(self, other):
+        return self._compared("__gt__", other, operator.gt)
+
+    def __ge__(self, other):
+        return self._compared("__ge__", other, operator.ge)
+
+    def _compared(self, name: str, other, compare):
+        if self._started and type(other) in (int, float) and other == 0:
+            return compare(self._started, 0)
+        return _once(name, self, other)
+
+
+class Count(Number):
+    """How often a scheduler has stepped, where PyTorch only asks in order to warn before the second time."""
+
+    def _compared(self, name: str, other, compare):
+        return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
+
+
+def _once(method: str, *operands):
+    """A method of tensors, whose result serves again where code is followed on several ways; see `follow`."""
+    known = current().memo
+    arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
+    key = (method, *((type(x), id(x) if isinstance(x, jax.Array) else x) for x in arrays))
+    if known is None:
+        return getattr(Torchish, method)(*operands)
+    if key not in known:
+        with torch.no_grad():
+            known[key] = getattr(Torchish, method)(*operands), arrays  # which keep their ids
+    return known[key][0].clone()
+
+
+def _real(number):
+    return number if _is_real(number) else Number.of(_once("double", number))
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_UNARY = ("neg", "pos", "abs")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, Number) or type(value) in (int, float)
+
+
+def _is_real(value) -> bool:
+    return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
+
+
+def _binary(name: str, method: str):
+    @functools.wraps(getattr(Torchish, method))
+    def compute(self, other):
+        if not _is_number(other):
+            return getattr(Torchish, method)(self, other)
+        if name == "truediv" or _is_real(other):
+            self = _real(self)
+        if isinstance(other, Number) and _is_real(self):
+            other = _real(other)
+        return Number.of(_once(method, self, other))
+
+    return compute
+
+
+def _unary(method: str):
+    return functools.wraps(getattr(Torchish, method))(lambda self: Number.of(_once(method, self)))
+
+
+for _name in _BINARY:
+    setattr(Number, f"__{_name}__", _binary(_name, f"__{_name}__"))
+    setattr(Number, f"__r{_name}__", _binary(_name, f"__r{_name}__"))
+    setattr(Number, f"__i{_name}__", getattr(Number, f"__{_name}__"))  # a number is not written in place
+for _name in _UNARY:
+    setattr(Number, f"__{_name}__", _unary(f"__{_name}__"))
+
+
+def number_of(value) -> Any:
+    """A Python number as a tensor, at Python's precision."""
+    if isinstance(value, torch.Tensor):
+        return Number.of(value if isinstance(value, Torchish) else current().lift(value))
+    return Number.of(current().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
+
+
+def larger(*values, **options):
+    """``max``, also of tensors."""
+    return _extreme(max, torch.maximum, values, options)
+
+
+def smaller(*values, **options):
+    """``min``, also of tensors."""
+    return _extreme(min, torch.minimum, values, options)
+
+
+def _extreme(builtin, function, values: tuple, options: dict):
+    if len(values) < 2 or options or not any(map(is_unknown, values)):
+        return builtin(*values, **options)
+    numbers = [number_of(value) for value in values]
+    if any(map(_is_real, numbers)):
+        numbers = [_real(x) for x in numbers]
+    return Number.of(functools.reduce(function, numbers))
+
+
+class _Float(type):
+    def __instancecheck__(cls, instance) -> bool:
+        return isinstance(instance, float)
+
+
+class as_float(metaclass=_Float):
+    """``float``, also of a traced tensor."""
+
+    def __new__(cls, value=0.0) -> Any:
+        number: Any = value
+        return Number.of(number.detach().reshape(()).double()) if is_unknown(number) else float(number)
+
+
+class TensorMath:
+    """The module ``math``, also of tensors."""
+
+    def __getattr__(self, name: str):
+        function = getattr(math, name)
+        if not callable(function):
+            return function
+
+        @functools.wraps(function)
+        def compute(*args):
+            if not any(map(is_unknown, args)):
+                return function(*args)
+            tensors: list[Any] = [x.double() if isinstance(x, torch.Tensor) else number_of(float(x)) for x in args]
+            if name == "log" and len(tensors) == 2:
+                return Number.of(tensors[0].log() / tensors[1].log())
+            result: Any = getattr(torch, name)(*tensors)
+            return Number.of(result.long() if name in ("floor", "ceil", "trunc") else result)
+
+        return compute

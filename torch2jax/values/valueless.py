@@ -1,0 +1,243 @@
+"""What PyTorch itself runs within a translated call, as if there were none: tensors without values.
+
+Tensors on the meta device and fake ones have shapes and dtypes and nothing else, so that there is nothing for JAX to
+compute. Code asks PyTorch by them what it would do.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from ..errors import TracedValueError
+from ..internals.guards import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    EnableTorchFunction,
+    ForceDispatchKeyGuard,
+    dispatch_tls_local_include_set,
+)
+from ..internals.memory import FakeTensorMode
+from ..internals.modes import (
+    TorchDispatchModeKey,
+    get_dispatch_mode,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    pop_torch_dispatch_stack,
+    pop_torch_function_stack,
+    push_on_torch_dispatch_stack,
+    push_on_torch_function_stack,
+)
+from ..internals.operators import OpOverload, dispatch_has_computed_kernel_for_dispatch_key
+from ..patches import runs_instead_of
+from ..tensors.dtypes import canonical, is_integral
+from ..tensors.memory import Memory
+from ..tensors.tensor import Torchish, make_region
+from ..tensors.trees import flatten, map_arguments
+from ..translation import CallMode, current, hidden
+
+__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
+
+Values = Literal["none", "shapes", "all"]
+_FAKE: Any = TorchDispatchModeKey.FAKE
+
+
+def is_fake_mode_on() -> bool:
+    """Whether code is within a ``FakeTensorMode``."""
+    return get_dispatch_mode(_FAKE) is not None
+
+
+def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None) -> Any:
+    """Lets PyTorch itself run a function.
+
+    Args:
+        values: which it may ask for.
+        made: the dtype of the tensor that it makes on the meta device, for which it asks for none.
+
+    Raises:
+        TracedValueError: it might ask for one that is traced.
+    """
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta" and _takes_form_alone(func):
+        return call.dispatch(func, *map_arguments(functools.partial(_filled, call), (args, kwargs)))
+    stand_ins = call.stand_ins if values == "none" or made is not None else StandIns(values)
+    args, kwargs = stand_ins.of((args, kwargs))
+    with natively(call):
+        result = func(*args, **kwargs)
+        if made is not None and isinstance(result, torch.Tensor) and result.dtype != made:
+            result = result.to(made)  # PyTorch knows the default dtype of the process, not the call's own
+    return stand_ins.undone(result)
+
+
+def run_on_values(call: Any, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+    """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
+
+    Raises:
+        TracedValueError: a value is traced.
+    """
+    stand_ins = StandIns("all")
+    given = stand_ins.of(args)
+    with natively(call):
+        result = func(*given, **kwargs)
+    for index in written:
+        args[index].copy_(call.lift_own(given[index]))
+    own = lambda leaf: call.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
+    return map_arguments(own, stand_ins.undone(result))
+
+
+def _takes_form_alone(func) -> bool:
+    """Whether a function makes a new tensor after the form of another, as ``torch.rand_like``."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def _filled(call: Any, leaf) -> Any:
+    """A tensor of the call of the form of one on the meta device; anything else is itself."""
+    if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not leaf.is_meta:
+        return leaf
+    return call.dispatch(torch.empty_strided, (tuple(leaf.shape), leaf.stride()), {"dtype": leaf.dtype})
+
+
+class StandIns:
+    """PyTorch's own tensors for tensors of a call, of their shapes, strides and aliasing, with their values if known.
+
+    Args:
+        values: which must be known. "none": what is traced is not a number, and nothing is to be written; "shapes":
+            what PyTorch may ask for a shape, as a mask, must be known; "all": everything.
+    """
+
+    def __init__(self, values: Values = "none"):
+        self._values: Values = values
+        self._memories: dict[int, _Reserved] = {}
+        self._made: dict[int, tuple[Torchish, torch.Tensor, _Reserved]] = {}
+        self._tensors: dict[int, Torchish] = {}
+
+    def of(self, tree) -> Any:
+        """A tree with them in place of tensors of the call."""
+        return map_arguments(lambda leaf: self.tensor(leaf) if isinstance(leaf, Torchish) else leaf, tree)
+
+    def undone(self, tree) -> Any:
+        """A tree with the tensors of the call in their place."""
+        return map_arguments(lambda leaf: self._tensors.get(id(leaf), leaf), tree)
+
+    def tensor(self, tensor: Torchish) -> torch.Tensor:
+        """What stands for a tensor of the call.
+
+        Raises:
+            TracedValueError: it is to have values, and these are traced.
+        """
+        with DisableTorchFunction(), DisableTorchDispatch():  # also within a fake mode
+            reserved = self._reserved(tensor)
+        if id(tensor) not in self._made or self._made[id(tensor)][2] is not reserved:
+            with DisableTorchFunction(), DisableTorchDispatch():
+                made = self._make(tensor, reserved.flat)
+            self._made[id(tensor)], self._tensors[id(made)] = (tensor, made, reserved), tensor
+        return self._made[id(tensor)][1]
+
+    def _reserved(self, tensor: Torchish) -> "_Reserved":
+        """The memory that stands for a tensor's, as it is now."""
+        memory = tensor._node.storage.memory
+        reserved = self._memories.get(id(memory))
+        if reserved is None or reserved.version != memory.version:
+            reserved = self._memories[id(memory)] = _Reserved(memory, memory.version, self._flat(tensor))
+        return reserved
+
+    def _flat(self, tensor: Torchish) -> torch.Tensor:
+        flat = make_region(tensor, (_elements(tensor),), (1,), 0)
+        values = flat.real_values
+        if values is None and (self._values == "all" or (self._values == "shapes" and is_integral(tensor.dtype))):
+            raise TracedValueError("what runs in PyTorch")
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if values is None:
+                return torch.full(
+                    (_elements(tensor),), 0 if is_integral(tensor.dtype) else torch.nan, dtype=tensor.dtype
+                )
+            return values.clone() if self._values != "none" else values.detach()
+
+    def _make(self, tensor: Torchish, flat: torch.Tensor) -> torch.Tensor:
+        made = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        requires_grad = tensor.history is not None
+        if getattr(tensor, "_is_param", False):
+            return torch.nn.Parameter(made, requires_grad)
+        return made.requires_grad_(requires_grad)
+
+
+class _Reserved(NamedTuple):
+    """Memory that stands for some of the call's, at one time."""
+
+    memory: Memory
+    version: int
+    flat: torch.Tensor
+
+
+def _elements(tensor: Torchish) -> int:
+    """How many elements of a tensor's dtype its memory holds."""
+    storage = tensor._node.storage
+    return storage.memory.size * storage.dtype.itemsize // canonical(tensor.dtype).itemsize
+
+
+@contextlib.contextmanager
+def natively(call: Any):
+    """A context in which nothing of a translated call is in force: not its modes, its patches and its dispatch keys."""
+    with (
+        _without_calls(len_torch_function_stack, _pop_function_mode, push_on_torch_function_stack),
+        _without_calls(len_torch_dispatch_stack, _pop_dispatch_mode, push_on_torch_dispatch_stack),
+        EnableTorchFunction(),
+        ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys),
+        hidden(),
+    ):
+        yield
+
+
+def _pop_function_mode() -> Any:
+    return pop_torch_function_stack()
+
+
+def _pop_dispatch_mode() -> Any:
+    return pop_torch_dispatch_stack(None)
+
+
+@contextlib.contextmanager
+def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Callable[[Any], None]):
+    """A context in which the modes of calls are not on a stack of modes."""
+    modes = [pop() for _ in range(count())][::-1]
+    for mode in modes:
+        if not isinstance(mode, CallMode):
+            push(mode)
+    try:
+        yield
+    finally:
+        for _ in range(count()):
+            pop()
+        for mode in modes:
+            push(mode)
+
+
+@runs_instead_of(FakeTensorMode.from_tensor, with_original=True)
+def _from_tensor(original, mode, tensor, **options):
+    call = current()
+    if call is None or not isinstance(tensor, Torchish):
+        return original(mode, tensor, **options)
+    return run_natively(call, original, (mode, tensor), options, values="none")
+
+
+def expect_known_to_pytorch(call: Any, operator: OpOverload, args: tuple, kwargs: dict) -> None:
+    """Raises what PyTorch does where it has no kernel for an operator either."""
+    tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
+    key = "CPU" if tensors else "Undefined"
+    if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
+        run_natively(call, operator, args, kwargs, values="none")
+
+
+def _check_operator(original, operator, args, kwargs=None, *more, **options):
+    """What ``torch.library.opcheck`` checks is an operator's own kernels, in PyTorch."""
+    args, kwargs = StandIns("all").of((args, kwargs))
+    with natively(current()):
+        return original(operator, args, kwargs, *more, **options)
+
+
+runs_instead_of(torch.library.opcheck, with_original=True)(_check_operator)
+for _check in ("schema", "autograd_registration", "fake", "aot_autograd"):
+    _name = f"torch.testing._internal.optests.generate_tests.safe_{_check}_check"
+    runs_instead_of(_name, with_original=True)(_check_operator)
