@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 set_flags("--xla_force_host_platform_device_count=8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+_COMPARED = ("autograd", "branches", "functional", "rules", "tensors", "tracing")  # folders of `_plans_are_compared`
 
 
 def pytest_addoption(parser):
@@ -36,7 +37,7 @@ def _plans_are_compared(request):
     from torch2jax.calls.plan_checks import checking_plans
 
     folder = request.path.relative_to(request.config.rootpath / "tests").parts[0]
-    is_compared = folder in ("rules", "tensors", "transforms") or request.config.getoption("--full")
+    is_compared = folder in _COMPARED or request.config.getoption("--full")
     with checking_plans() if is_compared else contextlib.nullcontext():
         yield
 
