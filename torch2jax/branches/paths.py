@@ -22,6 +22,7 @@ from jax.extend.core import Literal, Primitive, Var
 
 from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code, user_place
+from ..loops.program import Program, evaluated, pruned
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
@@ -29,14 +30,11 @@ from ..translation import current
 from .programs import (
     Assertion,
     Atom,
-    BranchProgram,
     constant,
-    evaluated,
     is_same_step,
     is_same_value,
     joined,
     new_var,
-    pruned,
     values_alike,
 )
 from .warnings_once import Warned, give
@@ -325,7 +323,7 @@ class _Static(NamedTuple):
 class _Side(NamedTuple):
     """Where an answer leads to."""
 
-    program: BranchProgram
+    program: Program
     leaves: list[_Static | None]
     structure: Any
     notes: list
@@ -564,7 +562,7 @@ class _Ways:
         if isinstance(node.end, _Raised):
             return node.end
         if node.end is not None:
-            program = BranchProgram(node.steps or [], node.results)
+            program = Program(node.steps or [], node.results)
             return _Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
         question = node.question
         sides = {given: self._side(side) for given, side in node.sides.items()}
@@ -590,7 +588,7 @@ class _Ways:
             raise _obstacle(question, False, no.error) from no.error
         yes, no = _alike(yes, no, question)
         rest = joined(node.flag, yes.program, no.program)
-        program = BranchProgram([*(node.steps or []), *rest.statements], rest.results)
+        program = Program([*(node.steps or []), *rest.statements], rest.results)
         keys = {warned.key for warned in no.warned}
         warned = [warned for warned in yes.warned if warned.key in keys]
         return _Side(program, yes.leaves, yes.structure, [*yes.notes, *no.notes], warned)
@@ -599,7 +597,7 @@ class _Ways:
         check = _CHECKS[self._policy.checks]
         checks = [] if check is None else [Assertion(node.flag, wanted, message, check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
-        return side._replace(program=BranchProgram(statements, side.program.results))
+        return side._replace(program=Program(statements, side.program.results))
 
 
 def _to_raise_later(error: Exception) -> Exception:

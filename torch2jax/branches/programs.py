@@ -4,7 +4,6 @@ A path through some code leaves a list of equations. Two paths that part at a qu
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -16,39 +15,48 @@ from jax.interpreters import partial_eval as pe
 
 from ..internals.jax_traces import BatchTracer
 from ..loops.alike import Atom, is_same, is_same_step, key_of
-from ..loops.program import run_steps
+from ..loops.program import Program, evaluated, free, has_effects, pruned
+from ..loops.windows import reader
 from ..tracing.traces import without_derivatives
 
 __all__ = [
     "Assertion",
     "Atom",
     "Branch",
-    "BranchProgram",
     "constant",
-    "evaluated",
     "is_same_step",
     "is_same_value",
     "joined",
     "new_var",
-    "pruned",
     "values_alike",
 ]
-
-
-class BranchProgram(NamedTuple):
-    """A jaxpr with branches: JAX's equations in their order, and the statements of this file."""
-
-    statements: list
-    results: list[Atom]
 
 
 class Branch(NamedTuple):
     """One of two programs runs."""
 
     predicate: Atom
-    yes: BranchProgram
-    no: BranchProgram
+    yes: Program
+    no: Program
     outvars: list[Var]
+
+    @property
+    def operands(self) -> set[Var]:
+        found = {self.predicate} if isinstance(self.predicate, Var) else set()
+        return found | free(self.yes) | free(self.no)
+
+    @property
+    def has_effects(self) -> bool:
+        return any(has_effects(x) for side in (self.yes, self.no) for x in side.statements)
+
+    def pruned(self, needed: set[Var]) -> "Branch":
+        at = [i for i, var in enumerate(self.outvars) if var in needed]
+        yes, no = (pruned(side._replace(results=[side.results[i] for i in at])) for side in (self.yes, self.no))
+        return Branch(self.predicate, yes, no, [self.outvars[i] for i in at])
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        predicate = reader(values)(self.predicate)
+        return lax.cond(predicate, lambda: evaluated(self.yes, values), lambda: evaluated(self.no, values))
 
 
 class Assertion(NamedTuple):
@@ -59,6 +67,21 @@ class Assertion(NamedTuple):
     message: str
     check: Callable[[Any, str], None]
     outvars: tuple = ()
+
+    has_effects = True
+
+    @property
+    def operands(self) -> list[Var]:
+        return [self.predicate] if isinstance(self.predicate, Var) else []
+
+    def pruned(self, needed: set[Var]) -> "Assertion":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> tuple:
+        predicate = reader(values)(self.predicate)
+        self.check(predicate if self.wanted else lax.bitwise_not(predicate), self.message)
+        return ()
 
 
 def new_var(aval) -> Var:
@@ -71,78 +94,7 @@ def constant(value, dtype) -> Literal:
     return Literal(array, ShapedArray(array.shape, array.dtype))
 
 
-def evaluated(program: BranchProgram, values: dict[Var, Any]) -> list:
-    """Computes a program in the current trace of JAX.
-
-    Args:
-        values: of the variables that it does not set.
-    """
-    values = dict(values)
-    for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, JaxprEqn)):
-        if is_step:
-            run_steps(list(group), values)
-            continue
-        for statement in group:
-            predicate = _read(statement.predicate, values)
-            if isinstance(statement, Assertion):
-                statement.check(predicate if statement.wanted else lax.bitwise_not(predicate), statement.message)
-                continue
-            results = lax.cond(
-                predicate,
-                lambda statement=statement: evaluated(statement.yes, values),
-                lambda statement=statement: evaluated(statement.no, values),
-            )
-            values.update(zip(statement.outvars, results, strict=True))
-    return [_read(atom, values) for atom in program.results]
-
-
-def _read(atom: Atom, values: dict[Var, Any]) -> Any:
-    return atom.val if isinstance(atom, Literal) else values[atom]
-
-
-def pruned(program: BranchProgram) -> BranchProgram:
-    """The program without what nothing needs."""
-    needed = {atom for atom in program.results if isinstance(atom, Var)}
-    kept = []
-    for statement in reversed(program.statements):
-        if isinstance(statement, Branch):
-            statement = _pruned_branch(statement, needed)
-        if not _has_effects(statement) and needed.isdisjoint(statement.outvars):
-            continue
-        needed.difference_update(statement.outvars)
-        needed.update(_operands(statement))
-        kept.append(statement)
-    return BranchProgram(kept[::-1], program.results)
-
-
-def _pruned_branch(branch: Branch, needed: set[Var]) -> Branch:
-    at = [i for i, var in enumerate(branch.outvars) if var in needed]
-    yes, no = (pruned(side._replace(results=[side.results[i] for i in at])) for side in (branch.yes, branch.no))
-    return Branch(branch.predicate, yes, no, [branch.outvars[i] for i in at])
-
-
-def _has_effects(statement) -> bool:
-    if isinstance(statement, Branch):
-        return any(_has_effects(x) for side in (statement.yes, statement.no) for x in side.statements)
-    return isinstance(statement, Assertion) or bool(statement.effects)
-
-
-def _operands(statement) -> set[Var]:
-    if isinstance(statement, JaxprEqn):
-        return {x for x in statement.invars if isinstance(x, Var)}
-    found = {statement.predicate} if isinstance(statement.predicate, Var) else set()
-    return found if isinstance(statement, Assertion) else found | _free(statement.yes) | _free(statement.no)
-
-
-def _free(program: BranchProgram) -> set[Var]:
-    found = {atom for atom in program.results if isinstance(atom, Var)}
-    for statement in reversed(program.statements):
-        found.difference_update(statement.outvars)
-        found.update(_operands(statement))
-    return found
-
-
-def joined(predicate: Atom, yes: BranchProgram, no: BranchProgram) -> BranchProgram:
+def joined(predicate: Atom, yes: Program, no: Program) -> Program:
     """The program that gives what one of two gives, which have results of the same shapes and dtypes."""
     yes, no = pruned(yes), pruned(no)
     count = _common_end(yes, no)
@@ -163,14 +115,14 @@ def joined(predicate: Atom, yes: BranchProgram, no: BranchProgram) -> BranchProg
 
     statements = [_rebuilt(one, other, either) for one, other in zip(*ends, strict=True)]
     results = [either(one, other) for one, other in zip(yes.results, no.results, strict=True)]
-    if chosen or any(map(_has_effects, [*heads[0], *heads[1]])):
+    if chosen or any(map(has_effects, [*heads[0], *heads[1]])):
         ones, others, outvars = (list(x) for x in zip(*chosen.values(), strict=True)) if chosen else ([], [], [])
-        branch = Branch(predicate, BranchProgram(heads[0], ones), BranchProgram(heads[1], others), outvars)
+        branch = Branch(predicate, Program(heads[0], ones), Program(heads[1], others), outvars)
         statements.insert(0, branch)
-    return BranchProgram(statements, results)
+    return Program(statements, results)
 
 
-def _common_end(yes: BranchProgram, no: BranchProgram) -> int:
+def _common_end(yes: Program, no: Program) -> int:
     """How many statements at the end of two programs are the same, but for what comes from before them."""
     partners: dict[Var, set] = {}
     partners_of_no: dict[Var, set] = {}
@@ -224,7 +176,7 @@ def _is_replaceable(one: Atom, other: Atom) -> bool:
     return (isinstance(one, Var) and isinstance(other, Var)) or key_of(one) == key_of(other)
 
 
-def _pairs_of_programs(one: BranchProgram, other: BranchProgram) -> list[tuple[Atom, Atom]] | None:
+def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] | None:
     if len(one.statements) != len(other.statements):
         return None
     inner: dict[Var, Var] = {}
@@ -262,14 +214,14 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     return Branch(predicate, yes, no, one.outvars)
 
 
-def _rebuilt_program(one: BranchProgram, other: BranchProgram, either: Callable[[Atom, Atom], Atom]) -> BranchProgram:
+def _rebuilt_program(one: Program, other: Program, either: Callable[[Atom, Atom], Atom]) -> Program:
     inner = {var for statement in one.statements for var in statement.outvars}
 
     def within(x: Atom, y: Atom) -> Atom:
         return x if isinstance(x, Var) and x in inner else either(x, y)
 
     statements = [_rebuilt(x, y, within) for x, y in zip(one.statements, other.statements, strict=True)]
-    return BranchProgram(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
+    return Program(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
 
 
 def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:

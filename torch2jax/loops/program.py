@@ -8,17 +8,37 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Var
 
 from ..internals.jax_programs import join_effects
 from .alike import Atom
-from .windows import Table, Windows
+from .windows import Table, Windows, reader
 
-__all__ = ["Atom", "Carry", "Loop", "Program", "Scanned", "evaluated", "free", "operands", "pruned", "run_steps"]
+__all__ = [
+    "Atom",
+    "Carry",
+    "Loop",
+    "Program",
+    "Scanned",
+    "evaluated",
+    "free",
+    "has_effects",
+    "operands",
+    "pruned",
+    "run_steps",
+]
 
 
 class Program(NamedTuple):
-    """Statements in their order: JAX's equations, and those of this room."""
+    """A jaxpr with more than equations: JAX's, in their order, and other statements.
+
+    A statement that is no equation has
+
+    - `outvars`, the variables that it sets, and `operands`, those from before it that it uses;
+    - `has_effects`, whether it is needed though nothing uses what it sets;
+    - `pruned(needed)`, itself without what is not needed of its `outvars`;
+    - `evaluated(values)`, what it gives in the current trace of JAX.
+    """
 
     statements: list
     results: list[Atom]
@@ -49,6 +69,36 @@ class Loop(NamedTuple):
     """Its results are the next carries, and then what is stacked."""
     outvars: list[Var]
 
+    has_effects = False
+
+    @property
+    def operands(self) -> set[Var]:
+        found = free(self.body)
+        found.difference_update([*(carry.var for carry in self.carries), *(each.var for each in self.scanned)])
+        found.update(carry.first for carry in self.carries if isinstance(carry.first, Var))
+        for each in self.scanned:
+            found.update(each.values.operands)
+        return found
+
+    def pruned(self, needed: set[Var]) -> "Loop":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        count, read = len(self.carries), reader(values)
+
+        def body(carried, given):
+            within = dict(values)
+            within.update((carry.var, x) for carry, x in zip(self.carries, carried, strict=True))
+            within.update((each.var, x) for each, x in zip(self.scanned, given, strict=True))
+            found = evaluated(self.body, within)
+            return [*map(_of_own_type, found[:count])], found[count:]
+
+        first = [_zeros(carry.var) if carry.first is None else read(carry.first) for carry in self.carries]
+        given = [each.values.stacked(read) for each in self.scanned]
+        carried, stacked = lax.scan(body, [*map(_of_own_type, first)], given, length=self.length)
+        return [*carried, *stacked]
+
 
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
 
@@ -57,18 +107,12 @@ def operands(statement) -> Iterable[Var]:
     """The variables that a statement uses."""
     if isinstance(statement, JaxprEqn):
         return [x for x in statement.invars if isinstance(x, Var)]
-    if isinstance(statement, Loop):
-        return _operands_of_loop(statement)
     return statement.operands
 
 
-def _operands_of_loop(loop: Loop) -> set[Var]:
-    found = free(loop.body)
-    found.difference_update([*(carry.var for carry in loop.carries), *(each.var for each in loop.scanned)])
-    found.update(carry.first for carry in loop.carries if isinstance(carry.first, Var))
-    for each in loop.scanned:
-        found.update(each.values.operands)
-    return found
+def has_effects(statement) -> bool:
+    """Whether a statement is needed though nothing uses what it sets."""
+    return bool(statement.effects) if isinstance(statement, JaxprEqn) else statement.has_effects
 
 
 def free(program: Program) -> set[Var]:
@@ -85,8 +129,10 @@ def pruned(program: Program) -> Program:
     needed = {atom for atom in program.results if isinstance(atom, Var)}
     kept = []
     for statement in reversed(program.statements):
-        has_effects = isinstance(statement, JaxprEqn) and statement.effects
-        if has_effects or not needed.isdisjoint(statement.outvars):
+        if not isinstance(statement, JaxprEqn):
+            statement = statement.pruned(needed)
+        if has_effects(statement) or not needed.isdisjoint(statement.outvars):
+            needed.difference_update(statement.outvars)
             needed.update(operands(statement))
             kept.append(statement)
     return Program(kept[::-1], program.results)
@@ -109,36 +155,13 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
         values: of the variables that it does not set.
     """
     values = dict(values)
-
-    def read(atom: Atom) -> Any:
-        return atom.val if isinstance(atom, Literal) else values[atom]
-
     for is_step, group in itertools.groupby(program.statements, lambda x: isinstance(x, JaxprEqn)):
         if is_step:
             run_steps(list(group), values)
             continue
         for statement in group:
-            if isinstance(statement, Loop):
-                values.update(zip(statement.outvars, _scanned(statement, values, read), strict=True))
-            else:
-                values[statement.outvars[0]] = statement.evaluated(read)
-    return [read(atom) for atom in program.results]
-
-
-def _scanned(loop: Loop, values: dict[Var, Any], read) -> list:
-    count = len(loop.carries)
-
-    def body(carried, given):
-        within = dict(values)
-        within.update((carry.var, x) for carry, x in zip(loop.carries, carried, strict=True))
-        within.update((each.var, x) for each, x in zip(loop.scanned, given, strict=True))
-        found = evaluated(loop.body, within)
-        return [*map(_of_own_type, found[:count])], found[count:]
-
-    first = [_zeros(carry.var) if carry.first is None else read(carry.first) for carry in loop.carries]
-    given = [each.values.stacked(read) for each in loop.scanned]
-    carried, stacked = lax.scan(body, [*map(_of_own_type, first)], given, length=loop.length)
-    return [*carried, *stacked]
+            values.update(zip(statement.outvars, statement.evaluated(values), strict=True))
+    return [*map(reader(values), program.results)]
 
 
 def _of_own_type(array):

@@ -10,11 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Literal, Var
 
-__all__ = ["Joined", "Part", "Table", "Window", "Windows", "part_made_by", "shape_of", "stacks", "windows"]
+__all__ = ["Joined", "Part", "Table", "Window", "Windows", "part_made_by", "reader", "shape_of", "stacks", "windows"]
 
 Read = Callable[[Any], Any]
+
+
+def reader(values: dict[Var, Any]) -> Read:
+    """What gives the values of operands."""
+    return lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
 
 
 class Part(NamedTuple):
@@ -189,14 +194,21 @@ class Window(NamedTuple):
     shape: tuple[int, ...]
     outvars: tuple[Var]
 
+    has_effects = False
+
     @property
     def operands(self) -> list[Var]:
         return [x for x in (self.base, *self.starts) if isinstance(x, Var)]
 
-    def evaluated(self, read: Read):
+    def pruned(self, needed: set[Var]) -> "Window":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        read = reader(values)
         starts = [read(x) if isinstance(x, Var) else np.int32(x) for x in self.starts]
         found = lax.dynamic_slice(read(self.base), starts, self.sizes)
-        return found if found.shape == self.shape else lax.reshape(found, self.shape)
+        return [found if found.shape == self.shape else lax.reshape(found, self.shape)]
 
 
 class Joined(NamedTuple):
@@ -206,16 +218,22 @@ class Joined(NamedTuple):
     axis: int
     outvars: tuple[Var]
 
+    has_effects = False
+
     @property
     def operands(self) -> list[Var]:
         return self.parts.operands
 
-    def evaluated(self, read: Read):
-        stacked, axis = self.parts.stacked(read), self.axis
+    def pruned(self, needed: set[Var]) -> "Joined":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        stacked, axis = self.parts.stacked(reader(values)), self.axis
         if axis:
             order = [*range(1, stacked.ndim)]
             order.insert(axis, 0)
             stacked = lax.transpose(stacked, order)
         shape = list(self.parts.first.shape)
         shape[axis] *= self.parts.length
-        return lax.reshape(stacked, shape)
+        return [lax.reshape(stacked, shape)]
