@@ -1,6 +1,6 @@
 """A sample of everything under each switch of JAX's that a user may have on.
 
-CI runs some of them (`tests/test_process_state.py`); `python -m tests.switches` runs every sample under every
+CI runs some of them (`tests/test_switches.py`); `python -m tests.switches` runs every sample under every
 switch, and `python -m tests.switches.database` entries of the operator database.
 """
 
