@@ -32,20 +32,6 @@ class Module(torch.nn.Module):
 X = np.arange(16, dtype=np.float32) / 16
 
 
-@pytest.fixture
-def compilations():
-    """The names of what XLA compiles meanwhile."""
-    found: list[str] = []
-
-    def listen(event: str, _seconds: float, **options) -> None:
-        if event.endswith("backend_compile_duration"):
-            found.append(options.get("fun_name", "?"))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 @pytest.mark.parametrize("name", ["isfinite", "isnan"])
 def test_checks_of_values_compile_nothing_for_their_shapes(name, compilations):
     def code(self, x, counts):

@@ -682,20 +682,6 @@ def test_integers_around_parts_keep_their_meaning_in_all_else():
     compare(Mixed(), x, compile=["step"], rng=jax.random.key(0))
 
 
-@pytest.fixture
-def compilations():
-    """The names of what XLA compiles meanwhile."""
-    found: list[str] = []
-
-    def listen(event: str, _seconds: float, **options) -> None:
-        if event.endswith("backend_compile_duration"):
-            found.append(options.get("fun_name", "?"))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 class Cutting(torch.nn.Module):
     """Cuts what a part gives into pieces, whose shapes depend on values."""
 

@@ -6,13 +6,9 @@ python -m tests.switches checking_leaks 'vmap*'
 
 import argparse
 import fnmatch
-import gc
-import warnings
-
-from tests.compiling import keep_context, set_flags
 
 from . import SAMPLES, SWITCHES, is_excluded
-from .agreement import tried
+from .agreement import prepare, tried
 
 
 def main() -> None:
@@ -20,11 +16,7 @@ def main() -> None:
     parser.add_argument("switch", nargs="?", default="*")
     parser.add_argument("sample", nargs="?", default="*")
     options = parser.parse_args()
-    set_flags()
-    keep_context()
-    warnings.simplefilter("ignore")
-    gc.collect()
-    gc.freeze()  # a check for leaks collects garbage after each trace
+    prepare()
     total = failed = 0
     for switch in fnmatch.filter(SWITCHES, options.switch):
         for sample in fnmatch.filter(SAMPLES, options.sample):

@@ -1,14 +1,27 @@
 """One sample under one switch, compared with itself under none."""
 
 import functools
+import gc
+import warnings
 
 import jax
 import numpy as np
 
+from tests.compiling import keep_context, set_flags
+
 from .samples import DRAWN, SAMPLES
 from .switches import SWITCHES
 
-__all__ = ["tried"]
+__all__ = ["prepare", "tried"]
+
+
+def prepare() -> None:
+    """Sets up a process that runs much under switches, one after the other."""
+    set_flags()
+    keep_context()
+    warnings.simplefilter("ignore")
+    gc.collect()
+    gc.freeze()  # a check for leaks collects garbage after each trace
 
 
 @functools.cache

@@ -7,8 +7,6 @@ python -m tests.switches.database checking_leaks 'linalg.*'
 
 import argparse
 import fnmatch
-import gc
-import warnings
 import zlib
 from collections.abc import Iterator
 
@@ -17,10 +15,10 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
-from tests.compiling import keep_context, set_flags
 from tests.ops.database import attempt, columns_of, dtypes_of, entries, full_name, trials
 from tests.ops.database.outcome import Refused, expected_of
 
+from .agreement import prepare
 from .switches import SWITCHES
 
 __all__ = ["COLUMNS", "failures", "turns"]
@@ -70,11 +68,7 @@ def main() -> None:
     parser.add_argument("entry", nargs="?", default="*")
     parser.add_argument("--every", type=int, default=1)
     options = parser.parse_args()
-    set_flags()
-    keep_context()
-    warnings.simplefilter("ignore")
-    gc.collect()
-    gc.freeze()  # a check for leaks collects garbage after each trace
+    prepare()
     total = failed = 0
     for switch, op in turns(options.every):
         if not fnmatch.fnmatch(switch, options.switch) or not fnmatch.fnmatch(full_name(op), options.entry):
