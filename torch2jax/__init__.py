@@ -13,7 +13,6 @@ from .bridge.compat import (
     tree_j2t,
     tree_t2j,
 )
-from .calls.layers import stack_layers, unstack_layers
 from .checkpoints import load_state
 from .convert import j2t, t2j
 from .errors import (
@@ -28,6 +27,7 @@ from .errors import (
     WrapsOthersError,
 )
 from .exporting.export import export
+from .modules.layers import stack_layers, unstack_layers
 from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..calls.layers import has_layers, names_of_layers, unstack_layers
 from ..hints import nearest
 from ..internals.guards import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
+from .layers import has_layers, names_of_layers, unstack_layers
 
 __all__ = ["StateNames", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
 

@@ -19,7 +19,6 @@ from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls import optimizers as optimizers, process_state as process_state  # registers what stands in for PyTorch's
 from ..calls.dispatch import Translation
 from ..calls.framework_checks import expect_no_state_by_another_name
-from ..calls.layers import has_layers, restacked, unstack_layers
 from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
@@ -30,6 +29,7 @@ from ..tensors.trees import map_arguments, map_results
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
 from . import attributes as attributes
+from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
 from .states import StateNames, load, split
 
