@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Var
+from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
 from ..internals.jax_programs import join_effects
 from .alike import Atom
@@ -161,7 +161,7 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
             continue
         for statement in group:
             values.update(zip(statement.outvars, statement.evaluated(values), strict=True))
-    return [*map(reader(values), program.results)]
+    return [x.val if isinstance(x, Literal) else values[x] for x in program.results]
 
 
 def _of_own_type(array):
