@@ -6,6 +6,7 @@ around it, the body is compiled once it has recurred, and costs one call instead
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -194,7 +195,8 @@ class Inlined:
     def __init__(self, call: _BodyCall):
         self._call = call
         self._body: Any = call.body if call.takes_arrays else None
-        self._calls = self._pastes = self._pasted_in = 0
+        self._calls = self._pastes = 0
+        self._pasted_in: Callable = lambda: None  # a weak reference: an id would be that of a later program too
         self._asks = False
         self.ready: Callable | None = None
         """What `eager` does from now on, once it has been compiled."""
@@ -235,9 +237,9 @@ class Inlined:
         if not all(map(is_staged, arrays)):
             return self._program(*arrays)
         if self._is_short is None:
-            program = id(arrays[0]._trace)
-            self._pastes = self._pastes + 1 if program == self._pasted_in else 1
-            self._pasted_in = program
+            program = arrays[0]._trace
+            self._pastes = self._pastes + 1 if program is self._pasted_in() else 1
+            self._pasted_in = weakref.ref(program)
             if self._pastes <= _SELDOM:
                 result, steps = noting_steps(self.run, *arrays)
                 self._is_short = _are_few(steps) or None
