@@ -219,10 +219,11 @@ class TracedValueError(TypeError):
     Args:
         what: what asks.
         leaves_pytorch: whether that takes the value out of PyTorch, as for numpy.
+        place: the user's ``file:line`` that the error names; the innermost one on the stack if it is None.
     """
 
-    def __init__(self, what: str, *, leaves_pytorch: bool = False):
-        self.what, place = what, user_location()
+    def __init__(self, what: str, *, leaves_pytorch: bool = False, place: str | None = None):
+        self.what, place = what, place or user_location()
         super().__init__(
             f"{what} needs the value of a tensor that depends on a traced input, at {place}. "
             "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "

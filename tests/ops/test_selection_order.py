@@ -30,6 +30,7 @@ WRITTEN = {
     "sort": lambda s: s.sort(0)[0] + s.sort(0).indices,
     "descending": lambda s: s.sort(dim=0, descending=True, stable=True)[0] - s.argsort(0, descending=True),
     "msort": lambda s: s.msort(),
+    "flip": lambda s: s.flip(0) * s + s.flip([-1]) + s.flipud(),
     "normed": lambda s: s / s.norm(dim=0, keepdim=True) - s.mean(0, keepdim=True),
 }
 REDUCED = {
@@ -49,6 +50,8 @@ ALONG = {
 OTHERS = {
     "keepdim": lambda s: (s.max(0, keepdim=True), s.argmin(0, keepdim=True), s.median(0, keepdim=True)),
     "topk": lambda s: (s.topk(2, dim=0), s.topk(1, dim=0, largest=False)),
+    "diff": lambda s: (s.diff(dim=0).square().sum(), s.diff(2, 0).sort(0)[0].sum(0), (s > 0.5).diff(dim=0).sum()),
+    "diff, prepend": lambda s: s.diff(dim=0, prepend=torch.ones(2, *s.shape[1:])).square().sum(0),
     "kthvalue": lambda s: s.kthvalue(2, dim=0),
     "norms": lambda s: (s.norm(1), s.norm(float("inf"), dim=0), torch.linalg.vector_norm(s, 3)),
 }
@@ -85,6 +88,7 @@ OF_SOMETHING = (
     "topk",
     "kth",
     "keepdim",
+    "diff",
     "median",
     "nanmedian",
     "norms",

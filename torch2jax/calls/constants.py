@@ -9,7 +9,7 @@ import torch
 from jax import lax
 
 from ..autograd.hooks import take_over_hooks
-from ..errors import OnMetaError, TracedValueError, WrapsOthersError
+from ..errors import OnMetaError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array, values_of
@@ -25,7 +25,7 @@ from ..tracing.scope import outside
 from ..tracing.traces import current_trace, is_transforming
 from ..translation import current
 from ..values.known import constant
-from ..values.selected import Selected
+from ..values.selected import Selected, refuse_length
 
 __all__ = ["Constants"]
 
@@ -164,7 +164,7 @@ class Constants:
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, Selected):
-            raise TracedValueError(tensor.words)
+            raise refuse_length(tensor)
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError

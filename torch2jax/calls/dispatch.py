@@ -63,7 +63,7 @@ from ..values.item import Item, taken
 from ..values.known import run_known, write_known
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import LENT
-from ..values.selected import Selected, apply_elementwise
+from ..values.selected import Selected, apply_elementwise, pass_on_origin
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.uninitialized import Uninitialized, as_empty
 from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -255,10 +255,10 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
         selected = registry.lookup_selected(func)
         if selected is not None:
             with self.inside():
-                return selected(*args, **kwargs)
+                return pass_on_origin(selected(*args, **kwargs), args, kwargs)
         if rule is not None and rule.elementwise:
             with self.inside():
-                return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
+                return pass_on_origin(apply_elementwise(rule, *rule.names.placed(func, args, kwargs)), args, kwargs)
         if rule is None and isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
             return self.run_body(func, args, kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__

@@ -42,6 +42,7 @@ from . import (
     selection as selection,
     selection_order as selection_order,
     selection_places as selection_places,
+    selection_statistics as selection_statistics,
     shape as shape,
     sobol as sobol,
     sorting as sorting,

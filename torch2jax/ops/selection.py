@@ -250,7 +250,7 @@ def getitem(self, index):
         if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool:
             return select(self.rows, current().lift(index.spread_mask() & index.rows))
         if isinstance(self, Selected) and is_integral(index.dtype) and index.row_ndim == 0:
-            return select(_compact(self)[index.safe()], index.mask)
+            return select(compact(self)[index.safe()], index.mask)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
@@ -270,7 +270,7 @@ def _of_each_row(chosen: Selected, index) -> tuple | None:
     return (*[slice(None)] * chosen.mask.ndim, *items[1:])
 
 
-def _compact(chosen: Selected) -> torch.Tensor:
+def compact(chosen: Selected) -> torch.Tensor:
     """The rows that were chosen, in order, then the others."""
     order = (~chosen.mask).reshape(-1).to(torch.uint8).argsort(stable=True)
     return chosen.rows.flatten(0, chosen.mask.ndim - 1)[order]
@@ -293,7 +293,7 @@ def setitem(self, index, value):
     if is_same_mask(current().lift(index), value.mask) and self.shape == value.rows.shape:
         self.copy_(torch.where(value.spread_mask(), value.rows, self))
     else:
-        self[index] = _compact(value)
+        self[index] = compact(value)
 
 
 def _is_of_whole_rows(index: tuple) -> bool:
@@ -321,7 +321,7 @@ def _write_rows(chosen: Selected, index, value) -> None:
 def masked_scatter(input, mask, source):
     if isinstance(input, Selected) or isinstance(mask, Selected):
         raise TracedValueError("torch.masked_scatter into what a boolean mask chose")
-    return torch.masked_scatter(input, mask, _compact(source))
+    return torch.masked_scatter(input, mask, compact(source))
 
 
 @implements_selected(Tensor.masked_scatter_)

@@ -1,4 +1,4 @@
-"""What goes along ``x[mask]`` under jit: scans, softmax, sorting and order statistics of a number that is unknown."""
+"""What goes along ``x[mask]`` under jit: scans, softmax, orders, neighbours and reductions of an unknown number."""
 
 import math
 
@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from jax import lax
 
 from ..errors import TracedValueError
+from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
-from ..values.selected import Selected, select
+from ..values.selected import Selected, map_rows, select
 from .arrays import cast, highest, lowest
-from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
+from .selection import along, compact, dims_of, flatten, mean, reduced, std, sum, var
 
 Tensor = torch.Tensor
 
@@ -80,7 +81,7 @@ for _functions in (
 # Orders.
 
 
-def _places_in_order(rows, mask, descending: bool):
+def _in_order(rows, mask, descending: bool):
     """Where the rows are that were chosen, in the order of each column; then the others."""
     mask = lax.broadcast_in_dim(cast(mask, np.int8), rows.shape, (0,))
     positions = lax.broadcasted_iota(canonical(torch.int64), rows.shape, 0)
@@ -91,21 +92,27 @@ def _places_in_order(rows, mask, descending: bool):
     return lax.rev(places, (0,)) if descending else places
 
 
-_PLACES = InnerRule(_places_in_order, "sort", dtype=torch.int64)
+_PLACES = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 
-def _places(input: Selected, descending: bool = False) -> torch.Tensor:
+def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
+    """Where the rows are that were chosen, in the order of each column; then the others."""
     return _PLACES((_flat(input), input.mask.flatten(), descending), {})
+
+
+def _beginning(rows: torch.Tensor, count: torch.Tensor) -> Selected:
+    """The first rows of a tensor, as many as were counted."""
+    return select(rows, torch.arange(len(rows)) < count)
 
 
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
     """What begins with as many rows as were chosen."""
-    return select(rows, torch.arange(len(rows)) < input.mask.sum())
+    return _beginning(rows, input.mask.sum())
 
 
 def _sort(input, descending=False, *, stable=False):
     del stable
-    places = _places(input, descending)
+    places = places_in_order(input, descending)
     parts = (_first(input, _flat(input).gather(0, places)), _first(input, _ranks(input)[places]))
     return torch.return_types.sort(parts)
 
@@ -123,14 +130,14 @@ def msort(input):
     return _sort(input).values
 
 
-def _taken(input: Selected, places: torch.Tensor):
+def taken(input: Selected, places: torch.Tensor):
     """The values at some places, and which of those that were chosen they are."""
     return _flat(input).gather(0, places), _ranks(input)[places]
 
 
 def _topk(input, k, largest=True, sorted=True):
     del sorted
-    values, indices = _taken(input, _places(input, largest)[:k])
+    values, indices = taken(input, places_in_order(input, largest)[:k])
     if values.is_floating_point():  # PyTorch refuses more than there are
         is_there = (torch.arange(k) < input.mask.sum()).reshape(k, *[1] * input.row_ndim)
         values = torch.where(is_there, values, math.nan)
@@ -146,46 +153,48 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
     )
 
 
-def _at(input: Selected, number: torch.Tensor, keepdim: bool):
-    """The value of this number in each column's order, and which of those that were chosen it is."""
-    numbers = number.clamp(min=0).expand(1, *input.rows.shape[input.mask.ndim :])
-    values, indices = _taken(input, _places(input).gather(0, numbers))
-    return (values, indices) if keepdim else (values[0], indices[0])
+# Neighbours.
 
 
-def _median(input, keepdim=False, *, ignores_nan: bool):
-    count = input.mask.sum()
-    if not input.rows.is_floating_point():
-        return _at(input, (count - 1) // 2, keepdim)
-    is_number = input.rows.eq(input.rows) & input.spread_mask()
-    found = is_number.flatten(0, input.mask.ndim - 1).sum(0)
-    middle = (found - 1) // 2
-    values, indices = _at(input, middle if ignores_nan else torch.where(found == count, middle, found), keepdim)
-    return torch.where(count > 0, values, math.nan), indices
+@implements_selected(torch.flip, Tensor.flip)
+def flip(input, *dims):
+    dims = dims_of(input, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
+    of_row = [dim - input.row_ndim - 1 for dim in dims if dim > 0]
+    flipped = map_rows(lambda rows: rows.flip(of_row), (input,), {}, "torch.flip", safe=False) if of_row else input
+    return _backwards(flipped) if 0 in dims else flipped
 
 
-def _median_of(function, ignores_nan: bool):
-    def median(input, dim=None, keepdim=False):
-        if dim is None:
-            return _median(flatten(input), ignores_nan=ignores_nan)[0]
-        return along(function, of_chosen)(input, dim, keepdim)
-
-    def of_chosen(input, keepdim=False):
-        return getattr(torch.return_types, function.__name__)(_median(input, keepdim, ignores_nan=ignores_nan))
-
-    return median
+def _backwards(input: Selected) -> Selected:
+    """What was chosen, in the other order, where it was chosen."""
+    from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
+    return _like(input, compact(input)[from_the_end])
 
 
-implements_selected(torch.median, Tensor.median)(_median_of(torch.median, False))
-implements_selected(torch.nanmedian, Tensor.nanmedian)(_median_of(torch.nanmedian, True))
+@implements_selected(torch.flipud, Tensor.flipud)
+def flipud(input):
+    return flip(input, 0)
 
 
-@implements_selected(torch.kthvalue, Tensor.kthvalue)
-def kthvalue(input, k, dim=-1, keepdim=False):
-    def of_chosen(input, keepdim=False):
-        return torch.return_types.kthvalue(_at(input, torch.tensor(k - 1), keepdim))
+@implements_selected(torch.fliplr, Tensor.fliplr)
+def fliplr(input):
+    return flip(input, 1)
 
-    return along(lambda x, dim, *args: torch.kthvalue(x, k, dim, *args), of_chosen)(input, dim, keepdim)
+
+@implements_selected(torch.diff, Tensor.diff)
+def diff(input, n=1, dim=-1, prepend=None, append=None):
+    if not isinstance(input, Selected):
+        raise TracedValueError("torch.diff beside what a boolean mask chose")
+    ndim = input.row_ndim + 1
+    dim = canonicalize_dim(ndim, dim)
+    if dim > 0:
+        args = (input, n, dim - ndim, prepend, append)
+        return map_rows(torch.diff, args, {}, "torch.diff", safe=False)
+    if append is not None or isinstance(prepend, Selected):
+        raise TracedValueError("torch.diff of what a boolean mask chose, with more behind it,")
+    rows, count = compact(input), input.mask.sum()
+    if prepend is not None:
+        rows, count = torch.cat([prepend, rows]), count + len(prepend)
+    return _beginning(torch.diff(rows, n, 0), count - n)
 
 
 # Extrema with their places: that of the first, or of what is no number.
@@ -219,7 +228,7 @@ implements_selected(torch.argmin, Tensor.argmin)(_argument(torch.amin, "argmin")
 
 def _extreme(function, of_two, name: str):
     def of_chosen(input, keepdim=False):
-        values, indices = _taken(input, _place_of(function, input))
+        values, indices = taken(input, _place_of(function, input))
         return getattr(torch.return_types, name)((values, indices) if keepdim else (values[0], indices[0]))
 
     def extreme(input, dim=None, keepdim=False, *, other=None):

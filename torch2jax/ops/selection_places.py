@@ -13,7 +13,7 @@ from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..translation import current
-from ..values.selected import Selected, select
+from ..values.selected import Selected, begin, select
 from .arrays import cast
 from .bounds import known_values
 from .selection import getitem as getitem_of_mask, setitem as setitem_of_mask
@@ -43,7 +43,7 @@ def _gives_places(function, of_places) -> None:
             mask: Any = tensor.clone() if tensor.dtype == torch.bool else tensor != 0
             found = of_places(_places(mask), **kwargs)
         for place in found if isinstance(found, tuple) else (found,):
-            place.words = f"what torch.{rule.name} found"
+            begin(place, f"what torch.{rule.name} found")
         return found
 
     rule.of_unknown = of_unknown

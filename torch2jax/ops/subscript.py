@@ -26,7 +26,7 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..translation import current
 from ..values.elements import known_element
-from ..values.selected import select
+from ..values.selected import begin, select
 from .arrays import cast
 from .bounds import expect_within, known_values
 from .creation import filled
@@ -63,7 +63,7 @@ def _getitem(self, index):
     if isinstance(index, tuple) and index and all(_is_all(item) for item in index[1:]):
         index = index[0] if _is_unknown_mask(self, index[0]) else index
     if _is_unknown_mask(self, index):
-        return select(current().lift(self).clone(), current().lift(index).clone())
+        return begin(select(current().lift(self).clone(), current().lift(index).clone()))
     return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
 
 

@@ -1,7 +1,7 @@
 """What a mask of unknown values chose of a tensor: its length is unknown under jit, not what may be done with it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,12 +13,28 @@ from ..rules.rule import Reflected
 from ..rules.tags import Tag
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
-from ..tensors.trees import map_arguments
+from ..tensors.trees import flatten, map_arguments
 from ..translation import current
 
-__all__ = ["Selected", "apply_elementwise", "is_same_mask", "map_rows", "select"]
+__all__ = [
+    "Selected",
+    "apply_elementwise",
+    "begin",
+    "is_same_mask",
+    "map_rows",
+    "pass_on_origin",
+    "refuse_length",
+    "select",
+]
 
 _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
+
+
+class Origin(NamedTuple):
+    """What a selection goes back to, in words, and the user's line that chose it."""
+
+    words: str = "what a boolean mask chose"
+    place: str | None = None
 
 
 class Selected(torch.Tensor):
@@ -33,7 +49,7 @@ class Selected(torch.Tensor):
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool
-    words: str = "what a boolean mask chose"
+    origin: "Origin | None" = None
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -85,6 +101,28 @@ def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False) -> Selecte
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
     chosen.rows, chosen.mask, chosen.is_safe = rows, mask, is_safe
     return chosen
+
+
+def begin(chosen: Selected, words: str = Origin().words) -> Selected:
+    """A selection that the user's line, where code is now, chooses."""
+    chosen.origin = Origin(words, user_location())
+    return chosen
+
+
+def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives of selections, which goes back to the first of these."""
+    given = (x for x in flatten((args, kwargs))[0] if isinstance(x, Selected))
+    origin = next((x.origin for x in given if x.origin is not None), None)
+    for x in flatten(result)[0]:
+        if isinstance(x, Selected) and x.origin is None:
+            x.origin = origin
+    return result
+
+
+def refuse_length(chosen: Selected) -> TracedValueError:
+    """The error of a selection that has to have a length: it names the line that chose it."""
+    words, place = chosen.origin or Origin()
+    return TracedValueError(words, place=place)
 
 
 def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:
