@@ -3,6 +3,8 @@
 ``python -m scripts.special_points`` runs every entry of the operator database and writes `docs/special-points.md`.
 """
 
+import itertools
+
 import jax
 import pytest
 import torch
@@ -16,9 +18,14 @@ INFINITY = float("inf")
 PAIR = ([1.0, 2.0, 0.0, -1.0], [1.0, 2.0, 0.0, 1.0])
 ROWS = [[0.0, 0.0], [1.0, 1.0], [1.0, 3.0], [1.0, 1.0]]
 KINKS = [0.0, -0.0, 1.0, -1.0, 2.0, 3.0, -3.0, 0.5, -0.5, 6.0]
+BASES = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, INFINITY, -INFINITY]
+POWERS = tuple(zip(*itertools.product(BASES, [*BASES, 3.0]), strict=True))
 
 # Functions at points where a derivative of them was not PyTorch's.
 NAMED = {
+    "pow": (torch.pow, *POWERS),
+    "float_power": (torch.float_power, *POWERS),
+    "pow of some bases by one exponent": (torch.pow, BASES, 0.0),
     "l1_loss": (F.l1_loss, *PAIR),
     "L1Loss": (torch.nn.L1Loss(reduction="none"), *PAIR),
     "smooth_l1_loss, beta=0": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), *PAIR),

@@ -238,7 +238,11 @@ def pow(input, other):
 
 @jax.custom_jvp
 def _power(base, exponent):
-    """``lax.pow``, whose own derivative at a base of zero is not defined, or not infinite, where PyTorch's is."""
+    """``lax.pow``, whose own derivative at a base of zero is not defined, or not infinite, where PyTorch's is.
+
+    Where a derivative is zero whatever else is, as by the base of ``x**0``, nothing comes through it in second
+    derivatives either: a logarithm of a negative base would be nan there, times zero.
+    """
     return lax.pow(base, exponent)
 
 
@@ -247,12 +251,17 @@ def _power_jvp(primals, tangents):
     result, moves = _power(base, exponent), []
     zero, one = like(base, 0), like(base, 1)
     if not isinstance(tangents[0], SymbolicZero):
-        slope = lax.mul(exponent, lax.pow(base, lax.sub(exponent, one)))
-        moves.append(lax.mul(tangents[0], where(lax.eq(exponent, zero), zero, slope)))
+        slope = lax.mul(exponent, _power(base, lax.sub(exponent, one)))
+        moves.append(_moved(tangents[0], slope, lax.eq(exponent, zero)))
     if not isinstance(tangents[1], SymbolicZero):
         is_flat = lax.bitwise_and(lax.eq(base, zero), lax.ge(exponent, zero))
-        moves.append(lax.mul(tangents[1], where(is_flat, zero, lax.mul(result, lax.log(base)))))
+        moves.append(_moved(tangents[1], lax.mul(result, lax.log(base)), is_flat))
     return result, moves[0] if len(moves) == 1 else lax.add(*moves)
+
+
+def _moved(tangent, slope, is_flat):
+    zero = like(slope, 0)
+    return lax.mul(where(is_flat, zero, tangent), where(is_flat, zero, slope))
 
 
 _power.defjvp(_power_jvp, symbolic_zeros=True)
