@@ -58,7 +58,6 @@ WHY = {
 # Which of these a difference has: by entries, derivatives ("*" for all), and points ("*" for all).
 _INFINITE = ("infinities", "an infinity")
 _CHOSEN = (
-    ("max_pool*", "*", "*", "open"),  # padding takes the gradient of an infinity
     ("clamp*", "*", "*", "bounds"),
     ("*", "*", _INFINITE, "infinity"),
     ("kthvalue", "*", "*", "choice"),
@@ -76,7 +75,6 @@ _CHOSEN = (
     ("linalg.svd*", "*", "*", "degenerate"),
     ("nn.functional.linear_cross_entropy.chunked*", "second", "*", "not PyTorch's"),
     ("grid_sample*", "second", "*", "kink"),
-    ("instance_norm, eps=0.0", "second", "*", "kink"),
     ("*prelu", "second", "*", "kink"),
     ("*logit", "second", "*", "domain"),
     ("lp_pool*", "forward", "*", "forward"),

@@ -103,6 +103,7 @@ def test_where_pytorchs_modes_disagree_gradients_are_those_of_reverse_mode(name)
 
 # As `SAMPLED`, of functions with their options.
 FUNCTIONS = ("logit, eps=0.1", "kl_div, log_target=False", "binary_cross_entropy", "normalize, p=2.0, eps=0.0")
+FUNCTIONS += ("instance_norm, eps=0.0", "max_pool1d", "max_pool2d")
 FUNCTIONS += ("std, correction=3", "cdist, p=1.5", "cross_entropy, weight, mean", "kl_divergence of Bernoulli")
 
 

@@ -47,6 +47,18 @@ def test_the_first_of_several_largest_takes_the_gradient(options, return_indices
     _same(lambda x: F.max_pool2d(x, **options, return_indices=return_indices), TIES)
 
 
+@pytest.mark.parametrize(("count", "window"), [(1, (3, 2, 1)), (1, (5, 1, 2, 2)), (2, (2, 1, 1)), (2, (5, 2, 2))])
+def test_padding_takes_nothing_from_an_element_that_is_minus_infinity(count, window):
+    x = torch.tensor([-torch.inf, 1, 2])[torch.randint(-2, 3, (1, 2, *[9] * count), generator=seeded()).clamp(min=0)]
+    for ceil_mode, return_indices in ((False, True), (True, False)):
+        options = {"ceil_mode": ceil_mode, "return_indices": return_indices}
+        _same(lambda x, options=options: getattr(F, f"max_pool{count}d")(x, *window, **options), x)
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
 def test_large_windows():
     _same(lambda x: F.max_pool2d(x, 9, 1, 4), torch.randn(1, 2, 12, 11))
     _same(lambda x: F.avg_pool2d(x, 7, 2, 3, ceil_mode=True, count_include_pad=False), torch.randn(1, 2, 12, 11))
@@ -124,7 +136,7 @@ def test_bad_windows_are_refused(options):
 
 
 def awkward(kind: str, *shape: int) -> torch.Tensor:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(shape, generator=seeded())
     if kind == "ties":
         return x.round()
     if kind == "nan":

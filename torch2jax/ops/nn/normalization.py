@@ -62,8 +62,13 @@ def _(axes, eps, constant_is_zero, primals, tangents):
     scaled = lax.mul(dx, spread(inverse, x, axes))
     shift, slope = _mean(scaled, axes), _mean(lax.mul(y, scaled), axes)
     d_y = lax.sub(lax.sub(scaled, spread(shift, x, axes)), lax.mul(y, spread(slope, x, axes)))
-    d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), lax.square(inverse))
-    return (y, mean, var), (d_y, lax.div(shift, inverse), d_var)
+    if constant_is_zero and eps == 0:  # the inverse may be 0, by which nothing is divided
+        centred = lax.sub(x, spread(mean, x, axes))
+        d_mean, d_var = _mean(dx, axes), _mean(lax.mul(centred, lax.mul(dx, _scalar(dx, 2))), axes)
+    else:
+        d_mean = lax.div(shift, inverse)
+        d_var = lax.div(lax.mul(slope, _scalar(slope, 2)), lax.square(inverse))
+    return (y, mean, var), (d_y, d_mean, d_var)
 
 
 def _inverse(var, eps, constant_is_zero: bool = False):

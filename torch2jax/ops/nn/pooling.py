@@ -48,6 +48,11 @@ class _Span(NamedTuple):
         places = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
         return np.clip(places, 0, self.size - 1)
 
+    def first_inside(self) -> np.ndarray:
+        """Which place of each window is the first that is no padding: ``(window, count)``."""
+        inside = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride >= self.low
+        return inside & ~np.concatenate([np.zeros_like(inside[:1]), inside[:-1]])
+
     def within(self) -> "_Span":
         """The windows without the places that lie outside of the input in all of them: a window may be far larger."""
         reach = (self.count - 1) * self.stride
@@ -138,35 +143,63 @@ def _slices(array, axes, spans) -> list:
 
 
 def _folded(array, axes, spans, fold):
-    """Folds the places of each window of a padded array."""
+    """Folds the places of each window of a padded array; `fold` gets them, their dimensions and spans."""
     if math.prod(span.window for span in spans) <= _FOLDED_AT_ONCE:
-        return fold(_slices(array, axes, spans))
+        return fold(_slices(array, axes, spans), axes, tuple(spans))
     for axis, span in reversed(list(zip(axes, spans, strict=True))):
-        array = fold(_slices(array, (axis,), (span,)))
+        array = fold(_slices(array, (axis,), (span,)), (axis,), (span,))
     return array
 
 
 # The largest of each window.
 
 
-@jax.custom_jvp
-def _first_largest(places):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _first_largest(places, axes=(), spans=()):
     return functools.reduce(lax.max, places)
 
 
 @_first_largest.defjvp
-def _(primals, tangents):
+def _(axes, spans, primals, tangents):
     # The first of several largest takes the whole gradient, where that of lax.max would be shared.
     ((largest, *places),), ((tangent, *tangents),) = primals, tangents
-    for place, d_place in zip(places, tangents, strict=True):
-        tangent = lax.select(lax.gt(place, largest), d_place, tangent)
+    begins = _begins(axes, spans, largest.shape) if spans else itertools.repeat(None)
+    for place, d_place, begin in zip(places, tangents, begins, strict=False):
+        tangent = lax.select(_either(lax.gt(place, largest), begin), d_place, tangent)
         largest = lax.max(largest, place)
-    return _first_largest(primals[0]), tangent
+    return _first_largest(primals[0], axes, spans), tangent
 
 
-def _place_of_largest(places, positions):
+def _begins(axes, spans, shape) -> list:
+    """For each place of the windows after the first, in which windows all places before it are padding; or None.
+
+    Padding is the lowest of numbers, and equal to an element that is minus infinity: it must not count as the first.
+    """
+    begins = []
+    for along in itertools.product(*(span.first_inside() for span in spans)):
+        if all(each.any() for each in along):
+            begins.append(lax.broadcast_in_dim(functools.reduce(np.logical_and.outer, along), shape, axes))
+        else:
+            begins.append(None)
+    return begins[1:]
+
+
+def _either(mask, other):
+    return mask if other is None else lax.bitwise_or(mask, other)
+
+
+def _place_of_largest(places, positions, begins=None):
     """The position in the input of each window's largest."""
-    return functools.reduce(_larger, zip(places, positions, strict=True))[1]
+    return _largest_and_position(places, positions, begins)[1]
+
+
+def _largest_and_position(places, positions, begins=None):
+    """The first of each window's largest, or the last NaN, as in PyTorch, and what stands in its place."""
+    (largest, *places), (position, *positions) = places, positions
+    for place, other, begin in zip(places, positions, begins or itertools.repeat(None), strict=False):
+        is_larger = _either(lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place)), begin)
+        largest, position = lax.select(is_larger, place, largest), lax.select(is_larger, other, position)
+    return largest, position
 
 
 def _flat_positions(per_axis: list[np.ndarray], sizes, axes, shape) -> list:
@@ -198,21 +231,17 @@ def _indices_of_largest(padded, axes, spans):
     if math.prod(span.window for span in spans) <= _FOLDED_AT_ONCE:
         places = _slices(padded, axes, spans)
         positions = [span.positions() for span in spans]
-        return _place_of_largest(places, _flat_positions(positions, sizes, axes, places[0].shape))
+        shape = places[0].shape
+        flat = _flat_positions(positions, sizes, axes, shape)
+        return _place_of_largest(places, flat, _begins(axes, spans, shape))
     indices = lax.full(padded.shape, 0, np.int32)
     for i, (axis, span) in reversed(list(enumerate(zip(axes, spans, strict=True)))):
         places, inner = (_slices(x, (axis,), (span,)) for x in (padded, indices))
         rows = np.asarray(span.positions() * math.prod(sizes[i + 1 :]), np.int32)
         own = [lax.broadcast_in_dim(row, places[0].shape, (axis,)) for row in rows]
-        padded, indices = functools.reduce(_larger, zip(places, map(lax.add, inner, own), strict=True))
+        begins = _begins((axis,), (span,), places[0].shape)
+        padded, indices = _largest_and_position(places, [*map(lax.add, inner, own)], begins)
     return indices
-
-
-def _larger(first: tuple, second: tuple) -> tuple:
-    """The larger of two, and its position: the first of equal ones, and the last NaN, as in PyTorch."""
-    (largest, where), (place, position) = first, second
-    larger = lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place))
-    return lax.select(larger, place, largest), lax.select(larger, position, where)
 
 
 def _with_indices(*args, **kwargs):
@@ -287,7 +316,7 @@ def max_pool3d_with_indices(input, kernel_size, stride=None, padding=0, dilation
 # The mean of each window.
 
 
-def _sum_of_places(places):
+def _sum_of_places(places, *_):
     return functools.reduce(lax.add, places)
 
 
