@@ -9,12 +9,13 @@ raised once more at a line of the code's own: a later one each time, until none 
 import dis
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, cast
 
-from .translation import current
+from . import translation
 
-__all__ = ["Abandoned", "Patience", "refused"]
+__all__ = ["AbandonableCall", "Abandoned", "Patience", "refused"]
 
 _MANY = 2**12
 _BETWEEN = {dis.opmap[name] for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "POP_EXCEPT", "RERAISE")}
@@ -34,13 +35,29 @@ class Abandoned(BaseException):
         _given(self, type(self), 16 if self.ends_call else _MANY)
 
 
+class _Path(Protocol):
+    @property
+    def patience(self) -> "Patience":
+        """How often code may handle what ends it."""
+        ...
+
+
+class AbandonableCall(Protocol):
+    """A call as what abandons a run of its code sees it."""
+
+    @property
+    def paths(self) -> Sequence[_Path]:
+        """The ways through code that runs again for each answer to a question, the innermost last."""
+        ...
+
+
 def refused(error: Exception, place: Any) -> None:
     """Is called with an error, before it is raised, for what code asks for at a place, and may well go on without."""
     _given(error, (type(error), place), _MANY)
 
 
 def _given(error: BaseException, key: Any, allowed: int) -> None:
-    call = current()
+    call = cast(AbandonableCall | None, translation.current())
     if call is not None:
         call.paths[-1].patience.give(error, key, allowed)
 

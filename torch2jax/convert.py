@@ -12,6 +12,7 @@ import torch
 from .branches.paths import BranchPolicy
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
+from .calls.call import current
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.logical_dtypes import StandsFor
 from .compiled.part import parts_of
@@ -26,7 +27,6 @@ from .tensors.trees import map_arguments, map_results
 from .tracebacks import boundary
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
-from .translation import current
 
 __all__ = ["j2t", "t2j"]
 

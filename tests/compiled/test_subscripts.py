@@ -7,7 +7,7 @@ import torch
 
 from torch2jax import t2j
 from torch2jax.calls import plans
-from torch2jax.calls.dispatch import Translation
+from torch2jax.calls.dispatch import Call
 
 from .test_host_tensors import Module, compare
 
@@ -49,13 +49,13 @@ def test_views_are_the_same_each_time(index, grad):
 
 def test_the_second_view_is_made_without_pytorch(monkeypatch):
     asked = []
-    run = Translation.run_compiled
+    run = Call.run_compiled
 
     def noting(self, function, *args):
         asked.append(function)
         return run(self, function, *args)
 
-    monkeypatch.setattr(Translation, "run_compiled", noting)
+    monkeypatch.setattr(Call, "run_compiled", noting)
     plans.clear()
 
     def code(part, x):

@@ -16,7 +16,7 @@ from torch.autograd.function import FunctionMeta
 
 from ..internals.gradients import is_fwd_grad_enabled, set_fwd_grad_enabled
 from ..patches import exchange, runs_instead_of
-from ..translation import current
+from .call import current
 
 __all__ = ["TAKES_KEYWORDS", "run_instead_of_apply"]
 

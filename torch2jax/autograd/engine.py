@@ -21,7 +21,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec, conjugate
-from ..translation import current
+from .call import current, recorded, this_call
 from .inputs import requires_grad
 from .linearization import Var
 from .saved_tensors import set_within
@@ -68,7 +68,7 @@ def run_backward(
     Raises:
         RuntimeError: an output or input requires no grad; an input is not used; or the graph was used before.
     """
-    call: Any = current()
+    call = this_call()
     expect_unrecorded("a backward pass")
     if call.tape is None:
         raise NeedsTape(1)
@@ -119,7 +119,7 @@ def _tensor_of(value) -> Torchish:
         return tensor
     end = node.end_of(value.output_nr)
     if end is not None and end.tangents:
-        return current().tape.tensor_at(end, node)
+        return recorded().tensor_at(end, node)
     if tensor is None:
         raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
     return tensor
@@ -135,7 +135,7 @@ def _check(outputs: list[Torchish], inputs: list[Torchish]) -> None:
 
 def _tape_of(outputs: list[Torchish]) -> Tape:
     """The innermost tape that has one of the outputs."""
-    tape = current().tape
+    tape = recorded()
     while tape.outer is not None and not any(tape.has(output.physical.array) for output in outputs):
         tape = tape.outer
     return tape
@@ -156,9 +156,10 @@ def _form_of(tensor: Torchish) -> TensorSpec:
 
 def retain(tensor: Torchish) -> None:
     """Lets a tensor keep the gradients that backward passes find for it, if it does not do so by itself."""
-    if not is_source(tensor) and current().tape is not None:
+    tape = this_call().tape
+    if not is_source(tensor) and tape is not None:
         expect_no_journal("a tensor that retains its gradient")
-        current().tape.retaining[id(tensor)] = tensor
+        tape.retaining[id(tensor)] = tensor
     tensor._retains_grad = not is_source(tensor)
 
 
@@ -260,7 +261,7 @@ class Backward:
     def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
         """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
         history = retaining.history if retaining is not None else hooked and hooked.history()
-        if history is not None and current().passes[-1].comes_by(history):
+        if history is not None and this_call().passes[-1].comes_by(history):
             zeros = jnp.zeros(variable.aval.shape, variable.aval.dtype)
             own, after = self._visit(variable, retaining, zeros, goes_on)
             return own, None if after is zeros else after
@@ -372,7 +373,7 @@ class _OfTensors(Backward):
             self.tape.expect_captured_alone(self.outputs, tensor)
         variables = [self.tape.variable_of(tensor, self.number) for tensor in wanted]
         targets = {variable for variable in variables if variable is not None}
-        retaining, under_way = self._retaining(), current().passes[-1]
+        retaining, under_way = self._retaining(), this_call().passes[-1]
         self.accumulated = targets if under_way.accumulates else set()
         found = self.level.pull_back(
             self.subgraph,
@@ -463,11 +464,11 @@ class BackwardPass:
         self._starts, self.ends = starts, ends
 
     def __enter__(self) -> "BackwardPass":
-        current().passes.append(self)
+        this_call().passes.append(self)
         return self
 
     def __exit__(self, *exc_info):
-        current().passes.pop()
+        this_call().passes.pop()
 
     def comes_by(self, node: Node) -> bool:
         """Whether a node is on the way."""
@@ -482,7 +483,7 @@ class BackwardPass:
 
 
 def _passes() -> list[BackwardPass]:
-    return current().passes
+    return this_call().passes
 
 
 @stands_in(torch._C, "_current_graph_task_id")
@@ -502,7 +503,7 @@ def _is_on_the_way(node) -> bool:
     """Whether a node is among those that the backward pass under way comes by."""
     variable = None if isinstance(node, Node) else getattr(node, "variable", None)
     if variable is not None:  # of a tensor from outside, whose hooks are those of what stands for it
-        tensor = current().constants.standing_for(variable)
+        tensor = this_call().constants.standing_for(variable)
         if not isinstance(tensor, Torchish):
             return False
         node = tensor.history

@@ -19,7 +19,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
-from ..translation import current
+from .call import AutogradCall, this_call
 
 __all__ = ["DualLevel"]
 
@@ -28,7 +28,7 @@ class DualLevel:
     """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""
 
     def __init__(self):
-        self._call: Any = current()
+        self._call = this_call()
         self._tangents: Any = None
         self._storages: list[weakref.ref[Storage]] = []
         self.is_open = False
@@ -50,8 +50,8 @@ class DualLevel:
             return
         for source in set(tape.outer.sources.values()):
             variable = source.variable
-            storage = None if variable is None else variable._node.storage
-            if storage is not None and storage.history is source:
+            if variable is not None and variable._node.storage.history is source:
+                storage = variable._node.storage
                 array, layout = storage.physical
                 storage.replace(PhysicalArray(tape.captured(variable, array), layout), storage.known, is_written=True)
 
@@ -216,7 +216,7 @@ def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
         if (tensor.stride(), tensor.storage_offset()) != (tangent.stride(), tangent.storage_offset()):
             return False
     memories = node.storage.memory, other.storage.memory
-    return node.bits == other.bits and (bool(current().transformations) or memories[0].size == memories[1].size)
+    return node.bits == other.bits and (bool(this_call().transformations) or memories[0].size == memories[1].size)
 
 
 def _like(tangent: Torchish, spec: TensorSpec) -> Torchish:
@@ -240,7 +240,7 @@ def _alias(tensor: Torchish, array) -> Torchish:
 
 @stands_in(forward_mode_module("_enter_dual_level"), "_enter_dual_level")
 def _enter() -> int:
-    call: Any = current()
+    call = this_call()
     if call.dual is not None:
         raise RuntimeError(
             "Nested forward mode AD is not supported at the moment: a dual level is open; wanted torch.func.jvp for "
@@ -253,21 +253,31 @@ def _enter() -> int:
 @stands_in(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
 def _exit(level) -> None:
     del level
-    call: Any = current()
+    call = this_call()
     if call.dual is None:
         raise RuntimeError("Trying to exit a forward AD level, but none was entered in this call")
     call.dual.leave()
 
 
+def _open(call: AutogradCall) -> DualLevel:
+    """The level of a call.
+
+    Raises:
+        RuntimeError: none is open, as where one was that PyTorch counts outside of the call.
+    """
+    if call.dual is None:
+        raise RuntimeError("got a dual tensor to make or unpack with no level open in this call; wanted dual_level()")
+    return call.dual
+
+
 @stands_in(forward_mode_module("_make_dual"), "_make_dual")
 def _make_dual(tensor, tangent, *, level):
     del level
-    call: Any = current()
-    return call.dual.dual(call.lift(tensor), tangent)
+    call = this_call()
+    return _open(call).dual(call.lift(tensor), tangent)
 
 
 @stands_in(forward_mode_module("_unpack_dual"), "_unpack_dual")
 def _unpack_dual(tensor, *, level):
     del level
-    call: Any = current()
-    return call.dual.parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)
+    return _open(this_call()).parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)

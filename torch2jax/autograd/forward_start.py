@@ -14,6 +14,8 @@ from ..internals.gradients import set_fwd_grad_enabled
 from ..tensors.history import UNRECORDED, next_node
 from ..tensors.memory import next_number
 from ..tensors.tensor import Torchish
+from ..tracing.call import StreamState
+from .call import AutogradCall
 
 __all__ = ["Start", "run_forward"]
 
@@ -23,14 +25,14 @@ class Start(NamedTuple):
 
     args: tuple
     """Its arguments."""
-    stream: Any
+    stream: StreamState
     """The state of the random stream."""
     memory: int
     node: int
     """Numbers below those of memories and nodes that it has made."""
 
     @classmethod
-    def of(cls, call: Any, args: tuple) -> "Start":
+    def of(cls, call: AutogradCall, args: tuple) -> "Start":
         return cls(args, call.stream.state, next_number(), next_node())
 
     def has_recorded(self, tensor: Torchish) -> bool:

@@ -24,8 +24,8 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Restriction, Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tracing.closures import closed_over
-from ..translation import Call, current
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
+from .call import AutogradCall, this_call
 from .forward_start import Start, run_forward
 from .function_derivative import Context, Derivative, base_of
 from .inputs import ask
@@ -45,7 +45,7 @@ def apply(cls: Any, *args, **kwargs):
         args = inspect.signature(cls.forward).bind(None, *args, **kwargs).args[1:]
     elif kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
-    call = current()
+    call = this_call()
     if any(level.is_functorchs for level in call.transformations) and not (
         _has_context_of_its_own(cls) or _is_operators(cls)
     ):
@@ -89,7 +89,7 @@ class _FunctionNode(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -105,7 +105,7 @@ class _Application:
         self.required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
         self.is_recorded = any(self.required)
 
-    def run(self, call: Call):
+    def run(self, call: AutogradCall):
         batch = None if _is_operators(self.function) else batch_of(self.function, self.args)
         if batch is not None and batch is call.transformations[-1]:
             return run_rule(self.function.vmap, self.args, batch)
@@ -120,7 +120,7 @@ class _Application:
         with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             return self._recorded(call, ctx, start, arrays, output)
 
-    def _needed(self, call: Call) -> tuple[bool, ...]:
+    def _needed(self, call: AutogradCall) -> tuple[bool, ...]:
         """The arguments that require grad."""
         if not self.is_recorded and (call.transformations or call.dual is not None or call.attempt.inputs is None):
             return tuple(i in self.inputs for i in range(len(self.args)))  # whose derivatives JAX may ask for later
@@ -129,7 +129,7 @@ class _Application:
                 ask(x)
         return self.required
 
-    def _recorded(self, call: Call, ctx: Context, start: Start, arrays: list, output):
+    def _recorded(self, call: AutogradCall, ctx: Context, start: Start, arrays: list, output):
         results = output if isinstance(output, tuple) else (output,)
         self._check_written(ctx, results)
         if not torch.is_grad_enabled() or not self.inputs:
@@ -198,12 +198,12 @@ class _Application:
             result._node = wrap(array, result.dtype, strides=strides)._node
         if self.is_recorded:
             result._node.storage.history = node
-            tape = current().tape
+            tape = this_call().tape
             if tape is not None:
                 node.ends[number] = tape.end_of(result)
                 node.end = node.end or node.ends[number]
 
 
 def _has_tangent(tensor: Torchish) -> bool:
-    dual = current().dual
+    dual = this_call().dual
     return dual is not None and dual.has_tangent(tensor)

@@ -26,7 +26,8 @@ from ..tracing.closures import closed_over
 from ..tracing.linear_call import linear_call
 from ..tracing.markers import once
 from ..tracing.tensor_spec import conjugate
-from ..translation import current
+from ..translation import is_in_progress
+from .call import this_call
 from .forward_start import Start, run_forward
 from .tape import Attempt, Runs
 
@@ -130,7 +131,7 @@ class Derivative:
         outputs: tuple[int, ...],
         node: Node,
     ):
-        call = current()
+        call = this_call()
         self._function, self._call_type = ctx._function, type(call)
         self._name = node.name()
         self._node, self._prehooks, self._posthooks = weakref.ref(node), node.prehooks, node.posthooks
@@ -178,7 +179,7 @@ class Derivative:
                 return value
             if id(value) not in places:
                 places[id(value)] = _ContextSlot(len(self._residuals))
-                self._residuals.append(current().lift(value))
+                self._residuals.append(this_call().lift(value))
                 origin = origins.get(id(value))
                 self._origins.append(origin)
                 if origin is not None and origin[0] == "input" and is_dense(value):
@@ -203,7 +204,7 @@ class Derivative:
         self._dtypes = [tensor.dtype for tensor in self._residuals]
         # Arrays are handed on as arguments, since they may be traced; Python may look at known values there too. What
         # the forward recorded itself does not lead from the inputs to the results.
-        tape = current().tape
+        tape = this_call().tape
         lowered = (lambda array: array) if tape is None else tape.primal
         residuals = [
             lowered(tensor.read()) if origin is None and known is None else None
@@ -276,7 +277,7 @@ class Derivative:
             ctx, args, pairs = self._context_and_originals(tensors, wanted, saved)
         with _standing_for(pairs):
             if args is not None:
-                call: Any = current()
+                call = this_call()
                 call.stream.state = self._stream._replace(key=residuals[count] if len(residuals) > count else None)
                 run_forward(self._function, ctx, args)
                 ctx.saved_tensors = tuple(ctx.to_save)
@@ -289,7 +290,7 @@ class Derivative:
         tensors = [
             wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
             if known is None
-            else current().lift(known)
+            else this_call().lift(known)
             for place, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
         ]
         for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
@@ -343,7 +344,7 @@ class Derivative:
     def _is_at_home(self) -> bool:
         """Whether this is part of the call that has run the function, whose tensors live."""
         call = self._call()
-        return call is not None and call.is_running
+        return call is not None and is_in_progress(call)
 
     def _running(self, body: Callable[[Any], list]) -> list:
         def run(attempt: Attempt, _given: Any):

@@ -19,7 +19,7 @@ from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import is_float
-from ..translation import current
+from .call import recorded, this_call
 from .engine import Backward, BackwardPass, accumulate, is_source
 from .inputs import Pass
 from .tape import Attempt, Tape
@@ -36,13 +36,14 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     Raises:
         BaseException: to `Runs`, the gradient may be JAX's.
     """
-    call: Any = current()
+    call = this_call()
     call.attempt.expect_hook(added, tensor)
     tape, history = call.tape, tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
     begins = is_source(tensor) and history.end is not None
-    return tape.hooked(history.end if begins else tape.end_of(tensor), history).hooks
+    end: Any = history.end if begins else tape.end_of(tensor)
+    return tape.hooked(end, history).hooks
 
 
 def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
@@ -51,7 +52,7 @@ def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
         hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
     accumulated = tensor._post_accumulate_grad_hooks
     if accumulated:
-        current().attempt.expect_hook(dict(accumulated), lifted)  # pyright: ignore[reportOptionalMemberAccess]
+        this_call().attempt.expect_hook(dict(accumulated), lifted)
         history: Any = lifted.history
         history.accumulated.update(accumulated)
 
@@ -64,7 +65,7 @@ def finished(attempt: Attempt, tree) -> Any:
     """
     if not attempt.passes:
         return tree
-    tape: Any = current().tape  # pyright: ignore[reportOptionalMemberAccess]
+    tape = recorded()
     histories = {id(array): history for array, history in attempt.ends}
     results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
     nodes = [histories.get(id(x)) for x in results]

@@ -34,7 +34,7 @@ from ..tracing.traces import (
     may_differentiate,
     program_of,
 )
-from ..translation import current
+from .call import this_call
 from .retrace import Code, NeedsHooks, run_anew
 
 __all__ = ["Inputs", "NeedsArray", "NeedsInputs", "Pass", "RunKnowledge", "ask", "requires_grad", "told"]
@@ -96,7 +96,7 @@ class Inputs:
         Raises:
             NeedsInputs: it may do so, in a derivative.
         """
-        if _may_depend(tensor) and may_differentiate(current().outermost[0]):
+        if _may_depend(tensor) and may_differentiate(this_call().outermost[0]):
             raise NeedsInputs
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
@@ -107,7 +107,7 @@ class Inputs:
             NeedsArray: it is, and a hook uses an array from around the call.
         """
         del hooks
-        if (tensor is None or _may_depend(tensor)) and may_differentiate(current().outermost[0]):
+        if (tensor is None or _may_depend(tensor)) and may_differentiate(this_call().outermost[0]):
             raise NeedsInputs
 
 
@@ -116,7 +116,7 @@ def _may_depend(tensor: Torchish) -> bool:
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return False
     # Outside of a program JAX drops derivatives of zero at once, as that of a rounded number.
-    return not current().stages or (tensor._node.storage.differentiable and tensor.known is None)
+    return not this_call().stages or (tensor._node.storage.differentiable and tensor.known is None)
 
 
 class _Told(Inputs):
@@ -188,7 +188,7 @@ class _Told(Inputs):
 
 
 def _is_differentiated(tensor: Torchish) -> bool:
-    tape: Any = current().tape
+    tape = this_call().tape
     array = tensor.physical.array
     return is_differentiated(array if tape is None else tape.primal(array))
 
@@ -199,7 +199,7 @@ def ask(tensor: Torchish) -> None:
     Raises:
         BaseException: to `told`.
     """
-    inputs = current().attempt.inputs
+    inputs = this_call().attempt.inputs
     if inputs is not None:
         inputs.ask(tensor)
 

@@ -16,7 +16,7 @@ from ..tensors.derivatives import values_only
 from ..tensors.dtypes import logical
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, wrap
-from ..translation import current
+from .call import this_call
 
 __all__ = ["Packing", "set_within"]
 
@@ -37,10 +37,10 @@ class _Set:
 
 @stands_in(autograd_module, "_push_saved_tensors_default_hooks")
 def _push_hooks(pack_hook, unpack_hook) -> None:
-    if current().attempt.depth == 0:
+    if this_call().attempt.depth == 0:
         raise NeedsTape(1)
     _push(pack_hook, unpack_hook)
-    _Set(current().settings.changes)
+    _Set(this_call().settings.changes)
 
 
 @stands_in(autograd_module, "_pop_saved_tensors_default_hooks")
@@ -50,7 +50,7 @@ def _pop_hooks() -> None:
 
 
 def _set_ones() -> list[_Set]:
-    return [change for change in current().settings.changes if isinstance(change, _Set)]
+    return [change for change in this_call().settings.changes if isinstance(change, _Set)]
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ class Packing:
             tensor = unpack(packed)
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got {type(tensor)}")
-            lifted: Torchish = current().lift(tensor)
+            lifted: Torchish = this_call().lift(tensor)
             found = lifted.read()
         if (found.shape, found.dtype) != (array.shape, array.dtype):
             raise RuntimeError(
@@ -112,7 +112,7 @@ class Packing:
     def _suspended(self):
         before, self._is_suspended = self._is_suspended, True
         try:
-            with current().at(None), torch.no_grad():
+            with this_call().at(None), torch.no_grad():
                 yield
         finally:
             self._is_suspended = before

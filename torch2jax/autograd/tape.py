@@ -33,7 +33,7 @@ from ..tracing.markers import LevelEnd, stop_levels
 from ..tracing.rolling import Rolling
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Bookmark, current_trace, running
-from ..translation import current
+from .call import current, this_call
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
 from .linearization import Linearization, Var, keep_with, renumber
 from .saved_tensors import Packing
@@ -92,7 +92,7 @@ class Attempt:
             BaseException: to `Runs`, the gradient may be JAX's.
             NotImplementedError: it is one of `torch.func`.
         """
-        call: Any = current()
+        call = this_call()
         if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.transformations):
             raise NotImplementedError(
                 "got a hook on a gradient in a function that torch.func differentiates, which would not call it; "
@@ -119,7 +119,7 @@ class Attempt:
 
     def abandon(self) -> None:
         """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
-        tape, self.left = current().tape, []
+        tape, self.left = this_call().tape, []
         for source in self.begun:
             tensor = source.variable
             if tensor is None:  # its storage lives on in others, as one that was made of it without gradients

@@ -19,7 +19,7 @@ from ..tensors.traced import is_traced
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors
-from ..translation import current
+from .call import this_call
 from .paths import Fork, Path, followed
 from .warnings_once import Warned
 
@@ -99,7 +99,7 @@ class BlockEffects:
     def key(self) -> Any:
         """What the keys of all repetitions come from; None if these draw nothing."""
         if self.draws and self._key is None:
-            self._key = current().stream.next_common_key()
+            self._key = this_call().stream.next_common_key()
         return self._key
 
     def trace_again(self) -> None:
@@ -162,7 +162,7 @@ class Block:
 
     def __init__(self, function: Callable, effects: BlockEffects, *, repeats: bool = False, may_write: bool = True):
         expect_unrecorded("control flow")
-        self._call: Any = current()
+        self._call = this_call()
         self._around = current_trace()
         self._function, self._effects = function, effects
         self._repeats, self._may_write = repeats, may_write

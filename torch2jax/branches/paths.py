@@ -26,7 +26,7 @@ from ..loops.program import Program, evaluated, pruned
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
-from ..translation import current
+from .call import this_call
 from .programs import (
     Assertion,
     Atom,
@@ -251,7 +251,7 @@ class Path:
 
 
 def _array(tensor: Torchish):
-    tape: Any = current().tape
+    tape = this_call().tape
     array = tensor.read()
     return without_derivatives(array if tape is None else tape.primal(array))
 
@@ -272,7 +272,7 @@ def answer(tensor: Torchish, what: str) -> bool:
         TracedValueError: both answers cannot be followed there.
         BaseException: to `followed`.
     """
-    return current().paths[-1].answer(tensor, what)
+    return this_call().paths[-1].answer(tensor, what)
 
 
 class _Ended(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import this_call
 
 __all__ = ["ReplayedAnswers"]
 
@@ -38,7 +38,7 @@ class ReplayedAnswers:
 
     @contextlib.contextmanager
     def _in_place(self) -> Iterator[None]:
-        paths: list = current().paths
+        paths: list = this_call().paths
         paths.append(self)
         try:
             yield

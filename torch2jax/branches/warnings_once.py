@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..patches import exchange
-from ..translation import current
+from .call import current
 
 __all__ = ["Warned", "give"]
 

@@ -7,11 +7,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
+from ..calls.call import current
 from ..internals.guards import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.rule import InnerRule
 from ..tracebacks import boundary
-from ..translation import current
 from .differentiable import run_program
 from .exchange import check_dtypes, widened
 from .program import JaxProgram

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import torch
 
+from ..calls.call import this_call
 from ..errors import NoRuleError, TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.modes import TorchDispatchMode
@@ -25,7 +26,6 @@ from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from ..translation import current
 from .call_torch import Programs
 from .function import BridgeOptions, TorchFunction
 from .primitive import Result, call_torch
@@ -114,7 +114,7 @@ class Outside:
             TracedValueError: JAX traces, and the form of its result depends on data.
             RuntimeError: it writes to an argument whose memory another argument shares.
         """
-        call = current()
+        call = this_call()
         lift = lambda leaf: call.lift(leaf) if isinstance(leaf, (torch.Tensor, jax.Array)) else leaf
         args, kwargs = map_arguments(lift, (args, kwargs))
         with DisableTorchFunction(), DisableTorchDispatch():

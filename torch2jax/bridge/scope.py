@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import torch
 
+from ..calls.call import current
 from ..internals.functorch import peek_interpreter_stack
 from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
-from ..translation import current
 
 __all__ = ["in_fresh_thread", "prepare", "run_safely"]
 

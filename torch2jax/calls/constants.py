@@ -9,6 +9,8 @@ import torch
 from jax import lax
 
 from ..autograd.hooks import take_over_hooks
+from ..compiled.captured import CapturedState
+from ..compiled.host_tensors import HostTensors
 from ..errors import OnMetaError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
@@ -21,11 +23,10 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_physical
 from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
-from ..tracing.scope import outside
 from ..tracing.traces import current_trace, is_transforming
-from ..translation import current
 from ..values.known import constant
 from ..values.selected import Selected, refuse_length
+from .call import this_call
 
 __all__ = ["Constants"]
 
@@ -37,14 +38,14 @@ class Constants:
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
-        self.host: Any = None
-        """What runs around compiled parts (`host.Around`), None where there are none."""
+        self.host: HostTensors | None = None
+        """What runs around compiled parts (`HostTensors`), None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array) -> Torchish:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
-        attempt: Any = current().attempt
+        attempt = this_call().attempt
         array = attempt.entering(array)
         with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
@@ -79,8 +80,8 @@ class Constants:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
         return self.host is not None and self.host.owns(value)
 
-    def lifting(self, reached: Any) -> contextlib.AbstractContextManager:
-        """A context in which tensors stand for those of PyTorch's own (`host.Around`) that they were made for."""
+    def lifting(self, reached: CapturedState) -> contextlib.AbstractContextManager:
+        """A context in which tensors stand for those of PyTorch's own (`HostTensors`) that they were made for."""
         if self.host is None:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
@@ -129,9 +130,9 @@ class Constants:
             known = self._known(value)
             if known is not None:
                 return known
-            if self.is_host(value):
+            if self.host is not None and self.host.owns(value):
                 return self.host.lift(value)
-            with outside():
+            with this_call().outside():
                 lifted = self._lift_constant(value)
             self._known(value)
             return lifted
@@ -151,11 +152,12 @@ class Constants:
 
     def _given(self, array, dtype: torch.dtype | None = None) -> Torchish:
         """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
-        attempt: Any = current().attempt
+        attempt = this_call().attempt
         array = attempt.entering(array)
         lifted = wrap(array, dtype or dtype_j2t(array.dtype))
         if attempt.is_differentiated(array):
-            if current().tape is None or not current().tape.knows(array):
+            tape = this_call().tape
+            if tape is None or not tape.knows(array):
                 lifted.start_history(is_given=True)
                 attempt.note_given(array, lifted)
             else:  # a JAX function within the call has computed it
@@ -212,7 +214,7 @@ class Constants:
 
     def _constant(self, tensor: torch.Tensor) -> Torchish:
         strides = tensor.stride() if is_dense(tensor) else None
-        if current().is_lazy and is_small(tensor.numel()) and tensor.layout is torch.strided:
+        if this_call().is_lazy and is_small(tensor.numel()) and tensor.layout is torch.strided:
             canonical(tensor.dtype)  # says that JAX lacks it
             lifted = constant(values_of(tensor).clone(), strides=strides, device=tensor.device)
         else:
@@ -228,7 +230,7 @@ class Constants:
 
         JAX may still be computing then, or keep the values in a graph or for a derivative.
         """
-        copies = current().attempt.constants
+        copies = this_call().attempt.constants
         if copies is not None and id(tensor) in copies:
             return copies[id(tensor)][1:]
         # What a graph holds is on no device in particular.

@@ -5,7 +5,7 @@
 3. Without one, if it is C++: PyTorch runs it, and the ATen operators it reaches arrive in `dispatch_aten`.
 4. An ATen operator with a rule: the rule; without one: its kernel, if a library wrote one in Python, or PyTorch's
    decomposition of it, whose calls come back here.
-5. Otherwise, one clear error; or, where the user wants that, PyTorch itself runs it: `Translation.last_resort`.
+5. Otherwise, one clear error; or, where the user wants that, PyTorch itself runs it: `Call.last_resort`.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
-from ..translation import CallMode, current
+from ..translation import CallMode, enter, leave
 from ..values.at_once import run_at_once
 from ..values.item import Item, taken
 from ..values.known import run_known, write_known
@@ -68,6 +68,7 @@ from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run
 from ..values.uninitialized import Uninitialized, as_empty
 from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_natively
 from ..values.wrapper_subclasses import run_by_wrappers
+from .call import current, this_call
 from .library_kernels import has_kernel
 from .nesting import Nesting
 from .plans import NOT_PLANNED, REFUSALS, run_planned
@@ -75,7 +76,7 @@ from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, r
 from .rng import Stream
 from .session import Session
 
-__all__ = ["AtenMode", "Translation", "decomposition_of", "functional_of", "observing"]
+__all__ = ["AtenMode", "Call", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
@@ -100,7 +101,7 @@ _PROMOTION = (
 )
 
 
-class Translation(TorchFunctionMode, Nesting, CallMode):
+class Call(TorchFunctionMode, Nesting, CallMode):
     """One translated call: intercepts PyTorch on this thread, and holds the call's constants and random stream.
 
     Args:
@@ -112,7 +113,7 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
 
     def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
         TorchFunctionMode.__init__(self)
-        outer = current() if isinstance(current(), Translation) else None
+        outer = current()
         attempt = attempt or Attempt()
         Nesting.__init__(self, outer, attempt.depth, len(attempt.passes))
         session = self._session = Session(attempt) if outer is None else outer._session
@@ -151,9 +152,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
 
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
-    def __enter__(self) -> "Translation":
+    def __enter__(self) -> "Call":
         apply_patches()
-        Nesting.__enter__(self)
+        enter(self)
         try:
             if self._is_outermost:
                 for name, ours, context in _PROMOTION:
@@ -188,9 +189,9 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
 
     def _leave(self, *exc_info):
         self._recording.close()
-        Nesting.__exit__(self, *exc_info)
+        leave()
         if self.numpy_views.views and not self._is_outermost:
-            current().features.add(LENT)  # of the call around this one as well
+            this_call().features.add(LENT)  # of the call around this one as well
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
@@ -493,11 +494,11 @@ class Translation(TorchFunctionMode, Nesting, CallMode):
 
 
 class _Inside:
-    """The context of `Translation.inside`; a class, since every rule on tensors enters one."""
+    """The context of `Call.inside`; a class, since every rule on tensors enters one."""
 
     __slots__ = ("_call", "_enabled")
 
-    def __init__(self, call: Translation):
+    def __init__(self, call: Call):
         self._call = call
         self._enabled = EnableTorchFunction()
 

@@ -24,7 +24,7 @@ from ..internals.pytree import tree_leaves
 from ..patches import runs_instead_of, stands_in
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import current
+from .call import this_call
 
 __all__ = ["Kernels", "has_kernel"]
 
@@ -84,7 +84,7 @@ class Kernels:
             raise NoRuleError(f"torch.ops.higher_order.{operator.name()}")
         self._higher.append(given)
         try:
-            with current().inside():
+            with this_call().inside():
                 return kernels[depth](*args, **kwargs)
         finally:
             self._higher.pop()
@@ -106,7 +106,7 @@ class Kernels:
         """Runs the kernel of an operator that computes its values."""
         key = next(_keys(operator, _BELOW), None)
         if key is None:
-            return current().run_missing(operator, args, kwargs)
+            return this_call().run_missing(operator, args, kwargs)
         if not operator._schema.is_mutable:
             return self._run(operator, key, args, kwargs)
         result = self._run(operator, key, args, kwargs)
@@ -126,7 +126,7 @@ class Kernels:
 
 
 def _has_examples(args: tuple) -> bool:
-    return bool(current().transformations) and innermost_batch(args) is not None
+    return bool(this_call().transformations) and innermost_batch(args) is not None
 
 
 def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
@@ -134,7 +134,7 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
     runtime_key = _RUNTIME_KEYS.get(key, "CPU")
     keys = DispatchKeySet(getattr(DispatchKey, runtime_key))
     try:
-        with current().inside():
+        with this_call().inside():
             return operator._handle.redispatch_boxed(keys, *args, **kwargs)  # pyright: ignore
     except TracedValueError as error:
         name = operator.name()
@@ -150,13 +150,13 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
 @stands_in(OpOverload, "redispatch")
 def _redispatch(operator, keyset, *args, **kwargs):
     del keyset  # what is registered with torch.library.register_autograd goes on so
-    return current().kernels.run_below(operator, args, kwargs)
+    return this_call().kernels.run_below(operator, args, kwargs)
 
 
 @stands_in(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args, **kwargs):
     """As PyTorch's; of what JAX traces it may ask for the derivative."""
-    tensors = [current().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 
 
@@ -169,13 +169,13 @@ def _any_output_is_alias(args, kwargs, outputs):
 
 def _memories(tree) -> list[int]:
     """The memory of each tensor that has elements."""
-    tensors = [current().lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    tensors = [this_call().lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
     return [id(x._node.storage.memory) for x in tensors if x.numel()]
 
 
 @runs_instead_of(pyfunctorch.retrieve_current_functorch_interpreter, with_original=True)
 def _interpreter(original):
-    return None if current().transformations else original()
+    return None if this_call().transformations else original()
 
 
 @runs_instead_of(autograd_function.custom_function_call_vmap_helper)
@@ -193,7 +193,7 @@ _begin_library = torch.library.Library.__init__
 def _make_library(library, *args, **kwargs):
     _begin_library(library, *args, **kwargs)
     if not _is_importing():
-        current().kernels.libraries.add(library)
+        this_call().kernels.libraries.add(library)
 
 
 def _is_importing() -> bool:

@@ -9,7 +9,7 @@ nothing has changed, and the long way may serve instead.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.traced import is_traced
+
+if TYPE_CHECKING:
+    from .dispatch import Call
 
 __all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "view_plan_of", "write_plan_of"]
 
@@ -70,7 +73,7 @@ class ViewPlan:
         self._steps, self.shape, self._dtype, self._strides = steps, shape, dtype, strides
         self._shift, self._is_itself = shift, is_itself
 
-    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+    def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """The view of the one tensor among the arguments."""
         del args, kwargs, arrays, is_eager
         if call.transformations:
@@ -134,7 +137,7 @@ def _are_same(view: Torchish, other: Torchish) -> bool:
     return all(x is others[key] or (not isinstance(x, _Tensor) and x == others[key]) for key, x in mine.items())
 
 
-def _is_open(call: Any, target: Torchish, is_eager: bool) -> bool:
+def _is_open(call: "Call", target: Torchish, is_eager: bool) -> bool:
     """Whether a write to a tensor is but that: no tensor from outside, gradients, modes or transformations see it."""
     storage = target._node.storage
     memory = storage.memory
@@ -158,7 +161,7 @@ class WritePlan:
     def __init__(self, plan: ArrayPlan, rule: InPlace):
         self._plan, self.rule = plan, rule
 
-    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+    def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """The first argument, once it has been written to."""
         target = args[0]
         memory = target._node.storage.memory
@@ -204,7 +207,7 @@ class _PartWrite:
     def __init__(self, view: ViewPlan, array: Any):
         self._view, self._array = view, array
 
-    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+    def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """Nothing, once it has been written."""
         del kwargs, arrays
         target, array = args[0], self._array

@@ -1,15 +1,17 @@
 """Where the code of a call is: within transformations that it has begun, on a tape, in a trace of JAX's."""
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ..autograd.tape import Tape
-from ..tensors.journal import journal
+from ..autograd.forward_ad import DualLevel
+from ..autograd.tape import Attempt, Tape
+from ..functional.transformation import Transformation
+from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
-from ..tracing.scope import outside
-from ..tracing.traces import current_trace, without_tangents
-from ..translation import Call
-from ..values.numpy_views import LENT
+from ..tracing.traces import current_trace, running, without_tangents
+from ..values.numpy_views import LENT, NumpyViews
+from .constants import Constants
 
 __all__ = ["Nesting"]
 
@@ -17,7 +19,24 @@ _NO_TRACE: Any = object()
 _SHARED = frozenset(("host tensors", LENT))  # what calls within calls have in common
 
 
-class Nesting(Call):
+class Feature:
+    """An attribute of a call that is None as long as code does not use what it is for: `Nesting.features` has its name.
+
+    It only takes what is assigned. What has no `__get__` costs a reader nothing.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, call: "Nesting", value: object) -> None:
+        vars(call)[self._name] = value
+        if value is None:
+            call.features.discard(self._name)
+        else:
+            call.features.add(self._name)
+
+
+class Nesting:
     """What a call knows of that.
 
     Args:
@@ -26,9 +45,31 @@ class Nesting(Call):
         below: how many derivatives it takes in the place of JAX, on levels of the outermost tape below those.
     """
 
-    attempt: Any
-    constants: Any
-    numpy_views: Any
+    features: set[str]
+    """What code uses that acts on each operator, by name: where it is empty, an operator is what its plan says."""
+    attempt: Attempt
+    """Which run of the function it is."""
+    constants: Constants
+    """What stands for tensors from outside."""
+    numpy_views: NumpyViews
+    """The NumPy arrays that share memory with tensors."""
+    transformations: list[Transformation]
+    """The transformations of JAX that its code has begun and is inside of, the innermost last."""
+    outermost: tuple[Any, Tape | None]
+    """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
+    is_backward = False
+    """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
+    if TYPE_CHECKING:
+        tape: Tape | None
+        """What its own derivatives are taken from; None as long as the code asks for none."""
+        dual: DualLevel | None
+        """The tangents of forward mode, while a level of them is open."""
+        scalars: dict[Any, Any] | None
+        """What `rules.inline` has computed of scalars, while that serves again."""
+        on_result: Callable[..., None] | None
+        """What sees the results of all rules; see `ops.selective`."""
+    else:
+        tape, dual, scalars, on_result = Feature(), Feature(), Feature(), Feature()
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
         self.features = set() if outer is None else outer.features & _SHARED
@@ -104,5 +145,13 @@ class Nesting(Call):
         self._staged = trace
         return True
 
+    @contextlib.contextmanager
     def outside(self):
-        return outside()
+        """A context for what is no part of the code in transformations, as a constant that it is the first to use."""
+        tape = self.tape
+        trace, self.tape = self.outermost
+        try:
+            with suspended(), running(trace):
+                yield
+        finally:
+            self.tape = tape

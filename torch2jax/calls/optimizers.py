@@ -19,16 +19,16 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..internals.modules import adafactor
 from ..patches import exchange, stands_in
-from ..translation import current
 from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
+from .call import current, this_call
 
 __all__ = ["adopt", "expect_own", "places_of_scheduler", "recording", "step_abstractly"]
 
 
 def adopt(thing) -> None:
     """Makes an optimizer, scheduler or scaler one of the call's own, which may change it."""
-    current().registered[id(thing)] = thing
+    this_call().registered[id(thing)] = thing
 
 
 def expect_own(thing) -> None:
@@ -37,7 +37,7 @@ def expect_own(thing) -> None:
     Raises:
         RuntimeError: the call has neither made nor copied it.
     """
-    if id(thing) not in current().registered:
+    if id(thing) not in this_call().registered:
         kind = type(thing).__name__
         raise RuntimeError(
             f"translated code changes a {kind} from outside the call, which is left as it is. Pass what the function "
@@ -54,7 +54,7 @@ def step_abstractly(self, *args, **kwargs):
 
 @contextmanager
 def _abstract_where_traced(optimizer: Optimizer):
-    call = current()
+    call = this_call()
     groups = [group for group in optimizer.param_groups if "capturable" in group]
     before = [group["capturable"] for group in groups]
     was, was_compiling, scalars = call.steps_abstractly, call.compiles, call.scalars
@@ -102,7 +102,7 @@ def _abstract_form(step: Callable) -> Callable:
 
 @stands_in(torch.compiler, "is_compiling")
 def is_compiling():
-    return _is_compiling() or current().compiles
+    return _is_compiling() or this_call().compiles
 
 
 class _StepHooks(UserDict):

@@ -16,7 +16,7 @@ from ..rules.tables import PROVIDED
 from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.traces import Bookmark
-from .dispatch import Translation
+from .dispatch import Call
 from .plans import run_planned
 
 __all__ = ["PlanError", "checking_plans"]
@@ -34,15 +34,15 @@ def checking_plans() -> Iterator[None]:
 
     It is for all threads. What a traced write in place has written is not compared.
     """
-    before: Any = Translation.run_planned
-    Translation.run_planned = staticmethod(_run_checked)
+    before: Any = Call.run_planned
+    Call.run_planned = staticmethod(_run_checked)
     try:
         yield
     finally:
-        Translation.run_planned = staticmethod(before)
+        Call.run_planned = staticmethod(before)
 
 
-def _run_checked(call: Any, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
+def _run_checked(call: Call, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
     is_eager, writes = trace_ctx.trace is eval_trace, _writes(function, args, kwargs or {})
     if writes and not is_eager:
         return run_planned(call, function, types, args, kwargs)

@@ -21,7 +21,7 @@ long way by `dispatch` serves.
 
 import collections
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
@@ -40,6 +40,9 @@ from ..tensors.tensor import CPU, Torchish
 from ..values.lost_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, view_plan_of, write_plan_of
 from .pytorch_errors import name_rule, refuse_rule_as_pytorch
+
+if TYPE_CHECKING:
+    from .dispatch import Call
 
 __all__ = ["NOT_PLANNED", "REFUSALS", "bypassed", "clear", "run_planned"]
 
@@ -69,7 +72,7 @@ def clear() -> None:
     _may_have.clear()
 
 
-def run_planned(call: Any, function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
+def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
     """What a function gives by its plan; `NOT_PLANNED` where it has none.
 
     Args:
@@ -147,7 +150,7 @@ def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str 
     return reason
 
 
-def _are_known(call: Any, tensors: list[Torchish]) -> bool:
+def _are_known(call: "Call", tensors: list[Torchish]) -> bool:
     """Whether PyTorch computes with tensors, whose values no traced input decides."""
     return all(tensor._node.known is not None for tensor in tensors) and call.stages
 
@@ -225,7 +228,7 @@ def _describe(
 
 
 def _first(
-    key: tuple, call: Any, function: Callable, rule: Any, types: Any, args: tuple, kwargs: dict, tensors, is_eager
+    key: tuple, call: "Call", function: Callable, rule: Any, types: Any, args: tuple, kwargs: dict, tensors, is_eager
 ) -> Any:
     """What a function gives that has no plan yet; its plan, or the reason why it has none, is there from now on."""
     if len(_plans) >= _MOST:
@@ -253,7 +256,7 @@ def _is_in_place(rule: Any, function: Callable, args: tuple, kwargs: dict) -> bo
     return type(resolved(function, rule, args, kwargs)[1]) is InPlace
 
 
-def _first_with_memory(key: tuple, call: Any, function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
+def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
     """What a function gives by the long way, of which a plan is made."""
     result = call.dispatch(function, args, kwargs)
     try:

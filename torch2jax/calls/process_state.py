@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from ..internals.switches import PRINT_OPTS, C, deterministic, readers, tensor_str
 from ..patches import exchange, runs_instead_of
-from ..translation import current
+from .call import current, this_call
 
 __all__ = ["SWITCHES"]
 
@@ -72,14 +72,14 @@ exchange(ContextProp, "__set__", _set_backend)
 def _set_printoptions(original, *args, **kwargs):
     options = PRINT_OPTS
     before = dict(vars(options))
-    current().settings.undo_later(lambda: vars(options).update(before))
+    this_call().settings.undo_later(lambda: vars(options).update(before))
     return original(*args, **kwargs)
 
 
 @runs_instead_of(torch.distributions.Distribution.set_default_validate_args, with_original=True)
 def _set_default_validate_args(original, value):
     kind = torch.distributions.Distribution
-    current().settings.undo_later(functools.partial(setattr, kind, "_validate_args", kind._validate_args))
+    this_call().settings.undo_later(functools.partial(setattr, kind, "_validate_args", kind._validate_args))
     original(value)
 
 

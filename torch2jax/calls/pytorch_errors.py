@@ -5,7 +5,7 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import torch
@@ -20,6 +20,9 @@ from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..values.valueless import natively
 
+if TYPE_CHECKING:
+    from .dispatch import Call
+
 __all__ = ["expect_out_of_dtype", "name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
@@ -27,7 +30,7 @@ _FEW = 2**16  # elements that PyTorch may compute with, to refuse
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
 
 
-def refuse_rule_as_pytorch(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
     """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own.
 
     Without a rule, PyTorch's decomposition of an operator did.
@@ -55,7 +58,7 @@ def name_rule(error: Exception, rule: Any) -> None:
 
 
 def refuse_as_pytorch(
-    call: Any, func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
+    call: "Call", func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
 ) -> None:
     """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
 
@@ -85,7 +88,7 @@ def refuse_as_pytorch(
     raise refusal from error
 
 
-def expect_out_of_dtype(call: Any, func: Any, rule: Any, args: tuple, kwargs: dict) -> None:
+def expect_out_of_dtype(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict) -> None:
     """Refuses an ``out`` of another dtype than the operands where PyTorch does for its sake.
 
     Only some functions cast to it.
@@ -135,7 +138,7 @@ def _others() -> list[_Whole]:
 
 
 def _refusal(
-    call: Any,
+    call: "Call",
     func: Any,
     args: tuple,
     kwargs: dict,
@@ -155,7 +158,7 @@ def _refusal(
     return None
 
 
-def _asked(call: Any, func: Any, args: tuple, kwargs: dict, device: str, whole: _Whole) -> Callable[[], Any]:
+def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: _Whole) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read

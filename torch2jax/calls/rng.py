@@ -4,7 +4,6 @@ import contextlib
 import secrets
 import sys
 import warnings
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +19,13 @@ from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
-from ..translation import current
+from ..tracing.call import StreamState
+from .call import current, this_call
 
 __all__ = ["Stream"]
 
 
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
-
-
-class _State(NamedTuple):
-    key: Any
-    taken: int
-    """How many keys were derived from that one."""
-    seed: int | None
-    before: Any = 0
-    """How many had been, where that number is traced."""
 
 
 class Stream:
@@ -69,12 +60,12 @@ class Stream:
         return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
 
     @property
-    def state(self) -> _State:
+    def state(self) -> StreamState:
         """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
-        return _State(self._key, self._taken, self.seed, self._before)
+        return StreamState(self._key, self._taken, self.seed, self._before)
 
     @state.setter
-    def state(self, state: _State) -> None:
+    def state(self, state: StreamState) -> None:
         self._key, self._taken, self.seed, self._before = state
 
     def next_key(self, generator: torch.Generator | None = None):
@@ -122,7 +113,7 @@ class Stream:
     def get_state(self) -> torch.Tensor:
         """The state as bytes, from which `set_state` goes on; without a key there are none."""
         if self._key is None:
-            return current().lift(np.zeros(0, np.uint8))
+            return this_call().lift(np.zeros(0, np.uint8))
         if is_traced(self._before):
             expect_no_repetition("torch.get_rng_state")
         if self._taken:
@@ -131,7 +122,7 @@ class Stream:
 
     def set_state(self, state) -> None:
         """Goes on from what `get_state` gave."""
-        state = current().lift(state)
+        state = this_call().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
         self._key, self._taken, self._before = _key_from(array, self._key) if array.size else None, 0, 0
 
@@ -248,5 +239,5 @@ exchange(torch.random, "default_generator", _DefaultGenerator())
 
 @stands_in(torch.random, "_manual_seed_impl")
 def _manual_seed(seed):
-    current().stream.reseed(int(seed))
+    this_call().stream.reseed(int(seed))
     return torch.default_generator

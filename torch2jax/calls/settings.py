@@ -29,7 +29,7 @@ from ..internals.modules import import_dotted_name
 from ..internals.switches import C
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
-from ..translation import current
+from .call import current, this_call
 
 __all__ = ["ChangedSettings"]
 
@@ -160,14 +160,14 @@ def _enter_region(self):
     result = _enter(self)
     for device in others:
         torch.set_autocast_enabled(device, False)
-    current().settings.suspended.append(others)
+    this_call().settings.suspended.append(others)
     return result
 
 
 @stands_in(torch.autocast, "__exit__")
 def _leave_region(self, *exc_info):
     result = _exit(self, *exc_info)
-    for device in current().settings.suspended.pop():
+    for device in this_call().settings.suspended.pop():
         torch.set_autocast_enabled(device, True)
     return result
 
@@ -200,7 +200,7 @@ def _set_default_dtype(d):
         raise TypeError(f"invalid dtype object: got {d!r}; wanted a floating-point dtype such as torch.float64")
     if not d.is_floating_point:
         raise TypeError(f"only floating-point types are supported as the default type, got {d}")
-    current().settings.default_dtype = d
+    this_call().settings.default_dtype = d
 
 
 @runs_instead_of(torch.set_default_tensor_type)

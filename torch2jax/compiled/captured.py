@@ -12,7 +12,7 @@ from ..tensors.history import Source
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
-from ..translation import current
+from .call import this_call
 from .objects import codec_of, leaf_of
 from .reordered import Reordered, physical_of, shown
 
@@ -212,10 +212,10 @@ class CapturedState:
 
     def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
         """The tensor of the call for another, and for one of PyTorch's own what has its memory."""
-        constants = current().constants
-        if not constants.is_host(value):
-            return constants.lift(value), None
+        constants = this_call().constants
         host, memory = constants.host, value.untyped_storage()._cdata
+        if host is None or not host.owns(value):
+            return constants.lift(value), None
         entry = self._memory(memory)
         if entry is None and self._alone is not None and value.is_contiguous():
             if memory in self._alone:

@@ -16,7 +16,7 @@ from ..tensors.memory import Memory
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
-from ..translation import current
+from .call import this_call
 from .captured import CapturedState
 from .objects import ObjectCodec, codec_of
 
@@ -161,8 +161,9 @@ class _Tensor:
 
     def _made(self, rebuilt: Rebuilt) -> Torchish:
         if isinstance(self._storage, int) and self._storage in rebuilt.host:
+            host: Any = this_call().constants.host  # it has made what is rebuilt
             shape, dtype, strides, offset, _ = self._geometry
-            return current().constants.host.view(rebuilt.host[self._storage], shape, strides, offset, dtype)
+            return host.view(rebuilt.host[self._storage], shape, strides, offset, dtype)
         node: Any = rebuilt.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(rebuilt)
         for kind, place in self._kinds:
             node = View(node, kind)
@@ -172,7 +173,7 @@ class _Tensor:
             offset += rebuilt.stands[self._storage].storage_offset()
         tensor = make_tensor(node, shape, dtype, strides, offset, label)
         if self._viewed is not None:
-            viewed = current().lift(self._viewed.make(rebuilt))
+            viewed = this_call().lift(self._viewed.make(rebuilt))
             tensor._viewed, tensor._writes = viewed, viewed._writes
             if self._restriction is not None:
                 tensor._restriction = self._restriction._replace(writes=viewed._writes[0])

@@ -28,8 +28,8 @@ from ..tensors.journal import Uncontained, journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import values_in_dtype
 from ..tensors.tensor import Torchish, make_region, wrap_new
-from ..tracing.scope import outside
 from ..tracing.traces import is_transforming
+from .call import CompiledCall
 from .donation import DonatedArrays
 from .host_memory import Memories
 from .kinds import (
@@ -66,7 +66,7 @@ class HostTensors:
         call: the call.
     """
 
-    def __init__(self, call: Any):
+    def __init__(self, call: CompiledCall):
         self._call = call
         self._lifted: list[dict[int, tuple[torch.Tensor, Torchish]]] = []
         self._is_closed = False
@@ -284,7 +284,7 @@ class HostTensors:
         if id(value) not in lifted:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
-            with outside(), DisableTorchFunction(), DisableTorchDispatch():
+            with self._call.outside(), DisableTorchFunction(), DisableTorchDispatch():
                 tensor = in_place_of(value, tensor_to_array(value))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
@@ -344,7 +344,7 @@ class HostTensors:
             or is_transforming()
         )
 
-    def dispatch(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def dispatch(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
         kind = kind_of(function)
         if kind is FunctionKind.WRITES_IF_TOLD:
@@ -392,7 +392,7 @@ class HostTensors:
                     return self._subscripted(call, function, args)
         return self._on_jax(call, function, args, kwargs)
 
-    def _subscripted(self, call: Any, function: Callable, args: tuple) -> Any:
+    def _subscripted(self, call: CompiledCall, function: Callable, args: tuple) -> Any:
         """A view of a tensor of JAX's, or whatever else a subscript gives there."""
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
@@ -418,7 +418,7 @@ class HostTensors:
             return self._on_jax(self._call, function, (value, *args), kwargs)
         raise NeedsTape(1)
 
-    def _on_jax(self, call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _on_jax(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
         lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}
         before, self._is_closed = self._is_closed, False
         self._lifted.append(lifted)

@@ -20,7 +20,8 @@ from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
 from ..tensors.journal import Uncontained
 from ..tensors.memory import Located
-from ..translation import Call, current
+from ..translation import CallMode
+from .call import CompiledCall, this_call
 from .captured import Aliased, CapturedState, GuardedState
 from .differences import difference, listed
 from .objects import Hidden, Identity, has_attributes
@@ -166,7 +167,7 @@ class _Running(Hidden):
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args, **kwargs):
-        call = current()
+        call = this_call()
         if not _may_compile(call):
             return self._function(*args, **kwargs)
         with DisableTorchFunction():
@@ -236,15 +237,15 @@ class _Running(Hidden):
         return _Running(self._part, module, function)
 
 
-def _may_compile(call: Any) -> bool:
+def _may_compile(call: CompiledCall) -> bool:
     """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
     host = call.constants.host
     if host is None or not host.is_active:
         return False
-    return all(isinstance(mode, Call) for mode in get_current_function_mode_stack())
+    return all(isinstance(mode, CallMode) for mode in get_current_function_mode_stack())
 
 
-def _settings(call: Any) -> tuple:
+def _settings(call: CompiledCall) -> tuple:
     """What else decides a trace."""
     region, key = autocast.region(), call.stream.state.key
     return (

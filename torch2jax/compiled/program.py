@@ -17,8 +17,9 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
+from ..tracing.call import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
-from ..translation import current
+from .call import CompiledCall, this_call
 from .captured import CapturedState
 from .donation import references_alone
 from .effects import Effects, Rebuilt, Restoration
@@ -68,11 +69,11 @@ class PartProgram:
     """
 
     def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, captured: CapturedState):
-        self._call: Any = current()
+        self._call: Any = this_call()
         self._written: list[_Written] = []
         self._writes: list[tuple[int, int]] = []
         self._draws = 0
-        self._stream: Any = None
+        self._stream: StreamState | None = None
         self._outer: list[torch.Tensor] = []
         self._left: Any = None
         self._program: Any = None
@@ -221,11 +222,11 @@ class PartProgram:
             if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
-    def run(self, call: Any, captured: CapturedState) -> Any:
+    def run(self, call: CompiledCall, captured: CapturedState) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
-        around = call.constants.host
+        around: Any = call.constants.host  # which is there wherever parts are compiled
         storages: list[Any] = list(captured.all_storages)
         arrays: list[Any] = list(captured.all_arrays)
         given, orders, alone = [], self._taken(storages, arrays), references_alone()
@@ -280,7 +281,7 @@ class PartProgram:
                 arrays[place] = storages[place].physical.array
         return orders if is_taken else ()
 
-    def _rng(self, stream: Any) -> tuple:
+    def _rng(self, stream: StreamState) -> tuple:
         if not self._uses_stream:
             return (stream.key, np.uint32(0)) if stream.key is not None else ()
         return stream.key, np.uint32(stream.taken)

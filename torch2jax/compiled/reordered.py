@@ -20,7 +20,7 @@ from ..tensors.known import defer_body, in_pytorch, real
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
-from ..translation import current
+from .call import this_call
 
 __all__ = ["REORDERING", "Order", "Orders", "Reordered", "physical_of", "shown"]
 
@@ -61,7 +61,7 @@ class Reordered(LazyArray):
     @property
     def physical(self) -> PhysicalArray:
         if self._physical is None:
-            with current().outside():
+            with this_call().outside():
                 self._physical = PhysicalArray(self.order.of(self.array), None)
         return self._physical
 

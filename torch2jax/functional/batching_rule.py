@@ -12,7 +12,7 @@ from ..internals.functorch import (
 from ..internals.pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..rules.inplace import write_in_place
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import this_call
 from .vmap import Batch
 
 __all__ = ["batch_of", "innermost_batch", "run_rule"]
@@ -46,7 +46,7 @@ def innermost_batch(args: tuple) -> Batch | None:
     """The innermost batch that some tensors among arguments are examples of."""
     tensors = [x for x in tree_leaves(args) if isinstance(x, Torchish)]
     batches = [
-        level for level in reversed(current().transformations) if isinstance(level, Batch) and level.is_functorchs
+        level for level in reversed(this_call().transformations) if isinstance(level, Batch) and level.is_functorchs
     ]
     return next((batch for batch in batches if any(batch.has_examples(x) for x in tensors)), None)
 

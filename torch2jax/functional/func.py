@@ -28,7 +28,7 @@ from ..internals.pytree import tree_flatten, tree_unflatten, treespec_pprint
 from ..patches import stands_in
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec, conjugate
-from ..translation import current
+from .call import this_call
 from .transformation import Transformation
 
 __all__ = ["tangent_array"]
@@ -40,7 +40,7 @@ class _Derivative(Transformation):
     takes_gradients = True
 
     def __init__(self, args: tuple, kwargs: dict, argnums=None):
-        super().__init__(current())
+        super().__init__(this_call())
         self._leaves, self._spec = tree_flatten((args, kwargs))
         numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
         chosen = numbers if argnums is None else slice_argnums(numbers, argnums, as_tuple=False)
@@ -183,7 +183,7 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
 
 def _cotangent(index: int, gradient, spec: TensorSpec, value):
     """JAX's cotangent for PyTorch's gradient of a result."""
-    lifted = current().lift(gradient)
+    lifted = this_call().lift(gradient)
     shape = lifted.shape if spec.layout is None else tuple(lifted.shape[dim] for dim in spec.layout)
     if len(lifted.shape) != value.ndim or shape != value.shape:
         raise RuntimeError(
@@ -272,7 +272,7 @@ def tangent_array(tangent, primal: Torchish, spec: TensorSpec):
         ValueError: one of them is not floating point or complex.
         RuntimeError: the tangent is of another shape.
     """
-    lifted = current().lift(tangent)
+    lifted = this_call().lift(tangent)
     if not spec.is_differentiable:
         raise ValueError(f"Expected primal to be floating point or complex, but got: {primal.dtype}")
     if not (lifted.is_floating_point() or lifted.is_complex()):

@@ -15,7 +15,7 @@ from ..tensors.tensor import Torchish, at_the_place_of, wrap
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running
-from ..translation import Call, current
+from .call import FunctionalCall, this_call
 
 __all__ = ["Transformation"]
 
@@ -36,9 +36,9 @@ class Transformation(ABC):
     is_functorchs = True
     """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
 
-    def __init__(self, call: Call):
+    def __init__(self, call: FunctionalCall):
         expect_unrecorded("a transformation")
-        self.call: Any = call
+        self.call = call
         self._since = next_number()
         self.tag: Any = None
         self.trace: Any = None
@@ -78,7 +78,7 @@ class Transformation(ABC):
     @contextlib.contextmanager
     def outside(self):
         """The context in which the transformation was begun, for code that runs there meanwhile."""
-        call = current()
+        call = this_call()
         position = call.transformations.index(self)
         inner, mapped = call.transformations[position:], call.stream.mapped
         del call.transformations[position:]

@@ -18,8 +18,8 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
-from ..translation import current
 from .batched_views import Kinds, batched_region, batched_view, example_among, kinds_between
+from .call import this_call
 from .mapped_draws import Mapped
 from .transformation import Transformation
 
@@ -36,7 +36,7 @@ class Batch(Transformation):
     """A function of one example that is being run on all at once."""
 
     def __init__(self, size: int, dims: list[int], out_dims, randomness: str):
-        super().__init__(current())
+        super().__init__(this_call())
         self.size, self.dims, self.randomness = size, dims, randomness
         wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
         self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
@@ -152,14 +152,14 @@ class _Output:
 
 def batch_of(tensor: Torchish) -> Batch | None:
     """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
-    levels = current().transformations
+    levels = this_call().transformations
     return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
 
 
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
-    lifted = current().lift(tensor)
-    for level in reversed(current().transformations):
+    lifted = this_call().lift(tensor)
+    for level in reversed(this_call().transformations):
         if isinstance(level, Batch):
             lifted, _ = level.whole(lifted)
     return lifted

@@ -4,9 +4,9 @@ import weakref
 
 import torch
 
+from ..calls.call import this_call
 from ..patches import runs_instead_of
 from ..tensors.tensor import Torchish
-from ..translation import current
 
 __all__: list[str] = []
 
@@ -16,7 +16,7 @@ _ABSENT = object()
 
 @runs_instead_of(_Module.__init__, with_original=True)
 def _begin(original, self, *args, **kwargs):
-    current().settings.made[id(self)] = weakref.ref(self)
+    this_call().settings.made[id(self)] = weakref.ref(self)
     original(self, *args, **kwargs)
 
 
@@ -31,7 +31,7 @@ def _set(original, self, name, value):
 
 
 def _is_made_here(module: _Module) -> bool:
-    reference = current().settings.made.get(id(module))
+    reference = this_call().settings.made.get(id(module))
     return reference is not None and reference() is module
 
 
@@ -50,4 +50,4 @@ def _put_back_later(module: _Module, place: dict, name: str, before) -> None:
             for part in _parts_of(there):
                 part.pop(name, None)
 
-    current().settings.undo_later(undo)
+    this_call().settings.undo_later(undo)

@@ -11,7 +11,7 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..calls.dispatch import Translation
+from ..calls.dispatch import Call
 from ..errors import user_level
 from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
@@ -40,7 +40,7 @@ class Skeleton:
         TypeError: `state` has a `jax.ShapeDtypeStruct`, which has no values.
     """
 
-    def __init__(self, names: StateNames, state: Mapping[str, Any], call: Translation, parts: Any = None):
+    def __init__(self, names: StateNames, state: Mapping[str, Any], call: Call, parts: Any = None):
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
@@ -52,7 +52,7 @@ class Skeleton:
         if parts is not None:
             parts.take_over(self.module)
 
-    def _bind(self, call: Translation) -> dict[int, Any]:
+    def _bind(self, call: Call) -> dict[int, Any]:
         names, bound, memo = self._names, {}, {}
         for name, tensor in names.tensors.items():
             if name not in self._state:

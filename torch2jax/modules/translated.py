@@ -17,7 +17,7 @@ from ..autograd.inputs import Inputs
 from ..autograd.tape import Attempt, Runs
 from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls import optimizers as optimizers, process_state as process_state  # registers what stands in for PyTorch's
-from ..calls.dispatch import Translation
+from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
@@ -99,7 +99,7 @@ class TranslatedFunction(Generic[P, R]):
     def __call__(self, *args, rng=None, **kwargs) -> Any:
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
-            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
+            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 return finished(attempt, run_on_arrays(call, self._function, args, kwargs, self._stands_for))
 
         return self._runs.run(run, (args, kwargs, rng))
@@ -168,7 +168,7 @@ class TranslatedModule(Generic[P, R]):
             args, kwargs, whole, rng = given
             # Within the run, so that the graph tells which array the layers are of.
             state = names.given(unstack_layers(whole)) if is_stacked else whole
-            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad():
+            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad():
                 if self._parts is not None:
                     call.constants.host = HostTensors(call)
                     call.features.add("host tensors")
@@ -243,9 +243,7 @@ def _told_of(function: TranslatedModule, name: str) -> str:
     return told
 
 
-def run_on_arrays(
-    call: Translation, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None
-):
+def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):
     """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.

@@ -15,6 +15,7 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from ..branches.replayed_answers import ReplayedAnswers
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.checkpoint import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..patches import applies, exchange, stands_in
@@ -24,7 +25,6 @@ from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
 from ..tracing.scope import UNSUITED, Scope, rehearse
 from ..tracing.traces import is_transforming
-from ..translation import current
 from ..values.selected import Selected
 from .selective import Selection, keeping
 

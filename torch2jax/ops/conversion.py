@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import parse_to
 from ..rules.promotion import Promotion, kind_of, promoted
@@ -18,7 +19,6 @@ from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, is_traced
-from ..translation import current
 from ..values.known import lazily
 
 aten = torch.ops.aten

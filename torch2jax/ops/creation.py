@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current, this_call
 from ..errors import SparseLayoutError, user_level
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction, is_torch_function_enabled
 from ..internals.modes import DeviceContext, get_function_stack_at, len_torch_function_stack
@@ -30,7 +31,6 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.scalars import expect_fits, number_in_dtype
 from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
-from ..translation import current
 from ..values.item import Item
 from ..values.known import constant
 from . import releases
@@ -56,7 +56,7 @@ def made_of(
     Args:
         make: gives the same in PyTorch, from the dtype.
     """
-    call, known, label = current(), None, label_of(device)
+    call, known, label = this_call(), None, label_of(device)
     expect_values(label, dtype)
     if not shape and call.is_lazy:
         return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label), requires_grad)
@@ -399,7 +399,7 @@ def _from_data(data, dtype) -> Tensor:
         return torch.stack([part.to(dtype or wanted) for part in parts])
     with DisableTorchFunction():
         made = torch.tensor(data, dtype=dtype)
-        own = current().settings.default_dtype
+        own = this_call().settings.default_dtype
         if own is not None and dtype is None and _holds_float(data):  # PyTorch's C++ does not know the call's own
             made = torch.tensor(data, dtype=own.to_complex() if made.is_complex() else own)
         return _owned(made)

@@ -3,6 +3,7 @@
 import jax
 import torch
 
+from ..calls.call import current
 from ..internals.guards import DisableTorchFunction
 from ..internals.memory import to_dlpack
 from ..internals.switches import C
@@ -11,7 +12,6 @@ from ..rules.registry import implements_tensors
 from ..tensors.capsules import tensor_of
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
-from ..translation import current
 from .creation import on_memory
 from .values import lent_values
 

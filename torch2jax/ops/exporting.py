@@ -2,11 +2,11 @@
 
 import torch
 
+from ..calls.call import current
 from ..modules.skeleton import copy_structure
 from ..patches import runs_instead_of
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
-from ..translation import current
 from ..values.valueless import StandIns, natively
 
 

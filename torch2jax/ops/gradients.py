@@ -11,6 +11,7 @@ from torch.utils.hooks import BackwardHook
 from ..autograd.engine import is_source, retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
+from ..calls.call import current
 from ..errors import user_level
 from ..internals.gradients import LegacyVariableBase, set_grad_enabled
 from ..internals.guards import DisableTorchFunction
@@ -19,7 +20,6 @@ from ..rules.registry import implements_tensors, tag
 from ..rules.tags import Tag
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Torchish
-from ..translation import current
 
 Tensor = torch.Tensor
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..rules.inplace import write_out
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
@@ -21,7 +22,6 @@ from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
-from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 from .bounds import expect_within, known_values, outside, seen
 

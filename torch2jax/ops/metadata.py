@@ -2,9 +2,9 @@
 
 import torch
 
+from ..calls.call import current
 from ..rules.registry import implements_metadata, implements_tensors
 from ..tensors.tensor import Torchish, geometry
-from ..translation import current
 
 Tensor = torch.Tensor
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..calls.call import current
 from ..functional.vmap import batch_of
 from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
@@ -25,7 +26,6 @@ from ..tensors.tensor import (
     swap_with_meta,
 )
 from ..tensors.traced import is_traced
-from ..translation import current
 from .arrays import cast
 from .creation import filled, unwritten
 

@@ -12,11 +12,11 @@ from torch.ao.quantization.fake_quantize import FakeQuantize
 from torch.ao.quantization.observer import MovingAverageMinMaxObserver, UniformQuantizationObserverBase
 from torch.ao.quantization.utils import check_min_max_valid
 
+from ..calls.call import current
 from ..internals.quantization import LearnableFakeQuantize
 from ..patches import runs_instead_of
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
-from ..translation import current
 from .arrays import cast, like, where
 from .bounds import known_values
 from .quantization import quotient, switch

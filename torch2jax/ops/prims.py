@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..internals.operators import OpOverload
 from ..internals.prims import prims_module
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
-from ..translation import current
 
 prims = torch.ops.prims
 

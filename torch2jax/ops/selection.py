@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_integral
-from ..translation import current
 from ..values.selected import Selected, is_same_mask, map_rows, select
 from .arrays import highest, lowest
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_selected, lookup
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
-from ..translation import current
 from ..values.selected import Selected, begin, select
 from .arrays import cast
 from .bounds import known_values

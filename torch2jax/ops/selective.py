@@ -12,6 +12,7 @@ import torch
 from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
+from ..calls.call import current
 from ..calls.dispatch import AtenMode
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.operators import OpOverload
@@ -20,7 +21,6 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
-from ..translation import current
 
 __all__ = ["Selection"]
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim, canonicalize_dims
 from ..rules.inplace import write_out
@@ -15,7 +16,6 @@ from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t, expect
-from ..translation import current
 from . import releases
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen

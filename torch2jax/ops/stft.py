@@ -5,10 +5,10 @@ import warnings
 import torch
 from torch import Tensor
 
+from ..calls.call import current
 from ..internals.prims import torch_stft
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import COMPLEX
-from ..translation import current
 from .bounds import known_values
 
 aten = torch.ops.aten

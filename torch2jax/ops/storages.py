@@ -5,6 +5,7 @@ import weakref
 
 import torch
 
+from ..calls.call import current
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import StorageBase
 from ..patches import stands_in
@@ -14,7 +15,6 @@ from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
-from ..translation import current
 from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten

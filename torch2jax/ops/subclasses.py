@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
+from ..calls.call import current
 from ..rules.registry import implements_tensors
 from ..tensors.derived import as_class
-from ..translation import current
 
 
 @implements_tensors(Tensor.as_subclass)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..errors import TracedValueError, user_level
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
@@ -24,7 +25,6 @@ from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
-from ..translation import current
 from ..values.elements import known_element
 from ..values.selected import begin, select
 from .arrays import cast

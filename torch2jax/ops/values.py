@@ -12,6 +12,7 @@ import torch
 from jax.core import Tracer
 
 from ..branches.paths import answer
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
 from ..internals.guards import DisableTorchFunction
@@ -22,7 +23,6 @@ from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
-from ..translation import current
 from ..values.both_answers import answered
 from ..values.item import Item
 from ..values.traced_numbers import Number, is_unknown

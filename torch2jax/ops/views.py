@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import batch_of
 from ..internals.guards import DisableTorchFunction
@@ -36,7 +37,6 @@ from ..tensors.tensor import (
 )
 from ..tensors.traced import is_at_once
 from ..tensors.view_kind import ViewKind, places
-from ..translation import current
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
 

@@ -19,7 +19,7 @@ from ..internals.operators import OpOverload, dispatch_has_kernel, dispatch_has_
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import this_call
 
 __all__ = ["CastPolicy", "Treatment", "of_function", "of_operator", "region"]
 
@@ -214,7 +214,7 @@ def _mapped(function: Callable[[torch.Tensor], Any], value) -> Any:
 def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
     if tensor.dtype == dtype or not _is_eligible(tensor):
         return tensor
-    call = current()
+    call = this_call()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):  # from outside of the call
         tensor = call.lift(tensor)
     if not _is_kept(tensor):
@@ -233,6 +233,6 @@ def _is_kept(tensor: Any) -> bool:
 
     Not within a trace of JAX's own, which it would outlive.
     """
-    if not torch.is_autocast_cache_enabled() or journal() is not None or current().transformations:
+    if not torch.is_autocast_cache_enabled() or journal() is not None or this_call().transformations:
         return False
     return isinstance(tensor, Torchish) and tensor.dtype is torch.float32 and isinstance(tensor.history, Source)

@@ -18,7 +18,7 @@ import torch
 
 from ..tensors.dtypes import default_dtype
 from ..tensors.traced import is_staged, is_traced, noting_questions, noting_steps
-from ..translation import current
+from .call import current
 
 __all__ = ["INLINED", "AsksForValues", "Inlined", "call_inlined", "run_inlined", "template"]
 

@@ -18,7 +18,7 @@ from ..tensors.known import defer
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish, resize
-from ..translation import current
+from .call import this_call
 from .keywords import BodyParameters
 from .operands import lift
 from .pointwise import cast
@@ -61,7 +61,7 @@ class InPlace:
                 _expect_no_overlap(target)
             fully = Tag.WRITES_BY_INDEX in self.tags and not _is_mask(operands[:1])
             _expect_no_overlap_with(target, operands, fully=fully)
-        value = current().run_rule(self._functional, self.rule, args, kwargs)
+        value = this_call().run_rule(self._functional, self.rule, args, kwargs)
         if dims:
             value = _as_expanded(target, value, dims, self.name)
         return _write(args[0], value)
@@ -98,7 +98,7 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
         stacklevel=user_level(),
     )
     last = list(range(-len(dims), 0))
-    with current().inside():
+    with this_call().inside():
         before, after = (x.movedim(dims, last).flatten(last[0]) for x in (target.detach(), value))
         is_changed = before.ne(after) & (before.eq(before) | after.eq(after))
         place = (is_changed * torch.arange(1, after.shape[-1] + 1)).argmax(-1, True)
@@ -123,7 +123,9 @@ class WithFlag:
 
     def __call__(self, args: tuple, kwargs: dict):
         form, args, kwargs = self.form(args, kwargs)
-        return form(args, kwargs) if form is self._in_place else current().run_rule(self._function, form, args, kwargs)
+        return (
+            form(args, kwargs) if form is self._in_place else this_call().run_rule(self._function, form, args, kwargs)
+        )
 
     def writes(self, args: tuple, kwargs: dict) -> bool:
         """Whether a call wants the form that writes."""
@@ -198,7 +200,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     array, layout = physical.physical
     if not is_fwd_grad_enabled() and array.dtype.kind in "fcV":
         array = with_tangents_of(tensor.physical.arranged(layout), array)
-    dual = current().dual
+    dual = this_call().dual
     if dual is not None and dual.has_tangent(tensor) and not dual.has(array) and array.dtype.kind in "fcV":
         array, known = dual.with_zero_tangent(array), None
     if torch.is_grad_enabled():
@@ -210,8 +212,8 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     if differentiable:
         written, known = array, None
         array = with_derivatives_of(tensor.physical.arranged(layout), array)
-        if current().dual is not None:  # but those forwards follow
-            array = with_tangents_of(written, current().without_tangents(array))
+        if this_call().dual is not None:  # but those forwards follow
+            array = with_tangents_of(written, this_call().without_tangents(array))
     elif value._node.storage.differentiable:
         array = without_gradient(array)
     tensor.write(PhysicalArray(array, layout), known, in_place_of_itself=True)
@@ -222,7 +224,7 @@ def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray,
     """The values as `target` holds them, and what is known of these."""
     known, dtype = value.known, canonical(target.dtype)
     is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
-    if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and current().is_lazy:
+    if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and this_call().is_lazy:
         return value.lazy, known
     physical = value.physical
     if value.dtype != target.dtype and known is not None:

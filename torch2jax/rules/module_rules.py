@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ..patches import exchange
-from ..translation import current
+from .call import current
 
 __all__ = ["replace_forward"]
 

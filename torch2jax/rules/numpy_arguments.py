@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype, dtype_j2t, dtype_t2j, is_integral
-from ..translation import current
+from .call import this_call
 from .promotion import Promotion
 from .tags import Tag
 
@@ -60,7 +60,7 @@ def without_numpys(function: Callable, rule: Any, args: tuple, kwargs: dict) -> 
 
 
 def _in_dtype_of_numpy(rule: Any, args: tuple, divides: bool) -> tuple:
-    lift = current().lift
+    lift = this_call().lift
     operands = [lift(x) if isinstance(x, (torch.Tensor, np.ndarray)) else x for x in args]
     dtypes = [x.dtype for x in operands if isinstance(x, torch.Tensor)]
     if divides and is_integral(dtypes[0]):  # the array is multiplied by the tensor's reciprocal
@@ -74,5 +74,5 @@ def _in_dtype_of_numpy(rule: Any, args: tuple, divides: bool) -> tuple:
     if kind in _TO_FLOAT and common.kind in "biu":
         common = np.dtype("float64")
     dtype = dtype_j2t(common)
-    with current().inside():
+    with this_call().inside():
         return tuple([x.to(dtype) if isinstance(x, torch.Tensor) else x for x in operands])

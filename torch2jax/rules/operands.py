@@ -8,7 +8,7 @@ import torch
 
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import this_call
 from .numpy_arguments import number_of
 
 __all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
@@ -18,7 +18,7 @@ _AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), 
 
 
 def lift(value) -> Torchish:
-    return current().lift(value)
+    return this_call().lift(value)
 
 
 def lifted(value) -> Any:

@@ -13,7 +13,7 @@ from ..internals.guards import DisableTorchDispatch
 from ..internals.promotion import compute_elementwise_output_strides
 from ..tensors.dtypes import canonical, default_dtype
 from ..tensors.scalars import number_in_dtype, wrapped
-from ..translation import current
+from .call import this_call
 from .promotion import Promotion, kind_of, promoted
 
 __all__ = ["Pointwise", "PromotionPlan", "cast", "in_layout", "planned", "strides_besides"]
@@ -148,7 +148,7 @@ _HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.
 def _number_in_graph(operand) -> np.generic | None:
     """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
     kind = _HELD_AS_NUMBERS.get(operand.dtype)
-    if kind is None or not current().is_lazy:
+    if kind is None or not this_call().is_lazy:
         return None
     known = operand.known
     if type(known) is not torch.Tensor:

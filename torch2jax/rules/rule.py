@@ -24,7 +24,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import expect_fits
 from ..tensors.tensor import Torchish, expect_values, geometry, wrap
 from ..tensors.traced import is_traced
-from ..translation import current
+from .call import this_call
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import BodyParameters
@@ -95,7 +95,7 @@ class TensorRule:
     def __call__(self, args: tuple, kwargs: dict):
         if self.takes is not None:
             expect(self.name, _dtype_of_first(self.names.places, args, kwargs), self.takes)
-        with current().inside():
+        with this_call().inside():
             return self.body(*args, **kwargs)
 
 
@@ -118,7 +118,7 @@ class OverloadedRule:
 
     def __call__(self, args: tuple, kwargs: dict):
         chosen = self.choose(*args, **kwargs)
-        return current().run_rule(chosen, self.find(chosen), args, kwargs)
+        return this_call().run_rule(chosen, self.find(chosen), args, kwargs)
 
 
 class MetadataRule:
@@ -135,7 +135,7 @@ class MetadataRule:
     def __call__(self, args: tuple, kwargs: dict):
         tensor = args[0]
         if not isinstance(tensor, Torchish):
-            args = (current().standing_for(tensor), *args[1:])
+            args = (this_call().standing_for(tensor), *args[1:])
         return geometry(self.function, *args, **kwargs)
 
 
@@ -208,13 +208,14 @@ class ArrayRule:
     def _expect_no_gradients(self, result, out) -> None:
         """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
-        is_recorded = torch.is_grad_enabled() and not current().is_backward
+        is_recorded = torch.is_grad_enabled() and not this_call().is_backward
         if is_recorded and any(lift(x).history is not None for x in tensors):
             raise RuntimeError(
                 f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
                 "the arguments requires grad."
             )
-        if current().dual is not None and any(current().dual.has_tangent(lift(x)) for x in tensors):
+        dual = this_call().dual
+        if dual is not None and any(dual.has_tangent(lift(x)) for x in tensors):
             raise NotImplementedError(
                 f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
             )
@@ -264,7 +265,7 @@ class ArrayRule:
         layout = self.layout(args)
         arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
         if self.random:
-            key = current().next_key(kwargs.get("generator"))
+            key = this_call().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
         if self.concrete and any(is_traced(tensor.physical.array) for tensor in tensors):
@@ -395,7 +396,7 @@ class InnerRule:
         self._rule = ArrayRule(body, name, RuleOptions(**options))
 
     def __call__(self, args: tuple, kwargs: dict):
-        return current().run_rule(self._rule.body, self._rule, args, kwargs)
+        return this_call().run_rule(self._rule.body, self._rule, args, kwargs)
 
 
 def as_result(
@@ -456,7 +457,7 @@ def _numbers(value):
         return [_numbers(item) for item in value]
     if not isinstance(value, torch.Tensor):
         return value
-    return value.item() if value.numel() == 1 else current().dispatch(torch.Tensor.tolist, (value,), {})
+    return value.item() if value.numel() == 1 else this_call().dispatch(torch.Tensor.tolist, (value,), {})
 
 
 def _each(operand, function: Callable):

@@ -8,6 +8,7 @@ import torch
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..calls.call import current, this_call
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.rule import InnerRule
@@ -15,7 +16,6 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import current
 from .meshes import Axes, expect_axes, names_of, resolve, size_of
 from .plans import ShardingPlan
 from .styles import EXPERTS, TENSOR, Layout, Style
@@ -131,7 +131,7 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
     ):  # as what three projections take
         return tensor
     mesh = mesh if around.empty else around
-    call: Any = current()
+    call = this_call()
     if call.tape is not None or call.dual is not None or call.transformations or not isinstance(tensor._node, Storage):
         return _CONSTRAIN((tensor,), {"mesh": mesh, "spec": spec})
     array = _constrain(tensor.read(), mesh, spec)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..translation import current
+from .call import current, this_call
 
 __all__ = ["values_only", "with_derivatives_of", "with_tangents_of", "without_gradient"]
 
@@ -38,7 +38,7 @@ def without_gradient(array):
 
 def with_tangents_of(before, after):
     """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
-    fixed = current().without_tangents(before)
+    fixed = this_call().without_tangents(before)
     if fixed is before:
         return after
     zeros = jnp.zeros_like(after)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..translation import current
+from .call import current
 
 __all__ = [
     "COMPLEX",

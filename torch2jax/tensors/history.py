@@ -14,7 +14,7 @@ from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
 from ..abandoning import Abandoned
-from ..translation import current
+from .call import this_call
 
 __all__ = [
     "LINEAR",
@@ -163,8 +163,9 @@ class Node(graph.Node):
 
     def _set_sequence_nr(self, number: int) -> None:
         self._number = number
-        if self.end is not None:
-            current().tape.renumber(self.end, number)
+        tape = this_call().tape
+        if self.end is not None and tape is not None:
+            tape.renumber(self.end, number)
 
     @property
     def _input_metadata(self) -> list[Any]:
@@ -182,11 +183,11 @@ class Node(graph.Node):
         """
         if len(gradients) != 1:
             raise TypeError(f"expected 1 arguments, got {len(gradients)} instead")
-        if self.operands is None or self.end is None:
+        tape = this_call().tape
+        if self.operands is None or self.end is None or tape is None:
             raise NotImplementedError(
                 f"{self.name()} cannot be called, for it writes in place or is a view; wanted torch.autograd.grad"
             )
-        tape = current().tape
         result, ends = tape.tensor_at(self.end, self), zip(self.operands, self.inputs, strict=True)
         operands = [tape.tensor_at(end, history) for end, history in ends if end is not None]
         found = iter(autograd.grad(result, operands, gradients, retain_graph=True, allow_unused=True))
@@ -195,7 +196,7 @@ class Node(graph.Node):
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         self._show()
         return added(self.prehooks, hook)
 
@@ -205,7 +206,7 @@ class Node(graph.Node):
         Raises:
             NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
         """
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         places = [x.variables[0] for x in self.operands or [] if x is not None and x.variables]
         if self.operands is None or len(set(places)) < len(places):
             raise NotImplementedError(
@@ -218,8 +219,9 @@ class Node(graph.Node):
 
     def _show(self) -> None:
         """Lets the tape know that this has hooks."""
-        if self.end is not None:
-            current().tape.show(self)
+        tape = this_call().tape
+        if self.end is not None and tape is not None:
+            tape.show(self)
 
 
 def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
@@ -276,7 +278,7 @@ class Source(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -302,11 +304,11 @@ class _Unrecorded(Node):
         raise NeedsTape(1)
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         raise NeedsTape(1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
-        current().attempt.expect_hook(hook)
+        this_call().attempt.expect_hook(hook)
         raise NeedsTape(1)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..internals.guards import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
-from ..translation import current
+from .call import this_call
 from .dtypes import canonical
 from .interop import array_to_tensor, to_numpy, values_of
 from .physical import LazyArray, PhysicalArray
@@ -194,7 +194,7 @@ class LazyConstant(LazyArray):
     @property
     def physical(self) -> PhysicalArray:
         if self._physical is None:
-            with current().outside():
+            with this_call().outside():
                 self._physical = self._emitted()
         return self._physical
 

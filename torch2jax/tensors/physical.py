@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import lax
 
-from ..translation import current
+from .call import this_call
 
 __all__ = ["LazyArray", "PhysicalArray"]
 
@@ -91,7 +91,7 @@ class LazyArray:
     def physical(self) -> PhysicalArray:
         """The array, which is in the graph from now on."""
         if self._emit is not None:
-            with current().outside():
+            with this_call().outside():
                 self._physical = self._emit()
             self._emit = None
         return self._physical

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..translation import current
+from .call import current
 from .derivatives import with_derivatives_of
 from .dtypes import canonical
 from .history import Node
@@ -519,7 +519,7 @@ class View(Journaled):
         tape = _tape()
         if tape is not None and is_traced(array):
             self._touch()
-            before = self._array
+            before: Any = self._array
             if self._is_as_it_was(tape) and self._root is not None:
                 values = PhysicalArray(tape.primal(array), physical.layout).arranged(self._root.layout)
                 self._root = PhysicalArray(tape.with_values(self._root.array, values), self._root.layout)
@@ -539,7 +539,8 @@ class View(Journaled):
                 if tape is None:
                     self._array = self._number()
                 elif self._is_as_it_was(tape):
-                    self._array = tape.with_values(self._array, tape.primal(self._read()))
+                    before: Any = self._array
+                    self._array = tape.with_values(before, tape.primal(self._read()))
                 else:
                     self._array = tape.with_own_variable(self._read())
             else:

@@ -10,7 +10,7 @@ from ..errors import EndedCallError, OnMetaError
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import make_wrapper_subclass, swap_tensor_impl
-from ..translation import current
+from .call import Recorder, current, this_call
 from .derivatives import without_gradient
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source, saves
@@ -177,8 +177,9 @@ class Torchish(torch.Tensor):
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
         operands = tuple(operands)
-        if current().dual is not None:
-            current().dual.complete(self, operands)
+        call = this_call()
+        if call.dual is not None:
+            call.dual.complete(self, operands)
         if all(x._node.storage.history is None for x in operands):
             return
         histories = [x.history for x in operands]
@@ -186,37 +187,38 @@ class Torchish(torch.Tensor):
             kinds = [x._node.storage.memory.is_inference for x in operands]
             if any(kinds) and not all(kinds):
                 _expect_not_saved(operands, operation)
-            tape = current().tape
+            tape = call.tape
             if tape is None:
                 self._node.storage.history = UNRECORDED
                 return
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._begin_at(node, [x.physical.array for x in operands if x.history is not None])
+            self._begin_at(tape, node, [x.physical.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
         """Lets a backward pass that comes by the operation which gave this tensor be an error."""
-        tape = current().tape
+        tape = this_call().tape
         if self.history is not None and tape is not None:
             self.history.refusal, tape.refuses = message, True
 
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""
-        self._node.storage.history = UNRECORDED if current().tape is None else Node("Transformed")
+        self._node.storage.history = UNRECORDED if this_call().tape is None else Node("Transformed")
 
     def descend_from_saved(self) -> None:
         """Notes that this tensor stands for one that was saved, which required grad."""
-        if current().tape is None:
+        tape = this_call().tape
+        if tape is None:
             self._node.storage.history = UNRECORDED
         else:
-            self._begin_at(Saved("Saved"))
+            self._begin_at(tape, Saved("Saved"))
 
-    def _begin_at(self, node: Node, origins: Sequence = ()) -> None:
+    def _begin_at(self, tape: Recorder, node: Node, origins: Sequence = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
         self._node.storage.track(origins)
-        node.end = current().tape.end_of(self)
+        node.end = tape.end_of(self)
 
     def start_history(self, is_given: bool = False) -> None:
         """Lets the tensor require grad by itself.
@@ -233,9 +235,9 @@ class Torchish(torch.Tensor):
         if self._ended is not None and self._ended[1:] == (self._node, self._writes[0]):
             self.change("_node", self._ended[0])
             return
-        physical, tape = self.physical, current().tape
+        physical, tape = self.physical, this_call().tape
         source = Source(self, is_given)
-        current().attempt.begun.add(source)
+        this_call().attempt.begun.add(source)
         if tape is not None:
             physical = PhysicalArray(tape.leaf(physical.array, source), physical.layout)
         self.change("_node", self._writable().grafted(physical))
@@ -245,7 +247,7 @@ class Torchish(torch.Tensor):
     def end_history(self) -> None:
         """Lets a tensor that required grad by itself no longer do so."""
         expect_contained(self._node, "a tensor ends to require grad")
-        physical, tape, before = self.physical, current().tape, self._node
+        physical, tape, before = self.physical, this_call().tape, self._node
         array = physical.array if tape is None else tape.primal(physical.array)
         self.change("_node", self._writable().grafted(PhysicalArray(without_gradient(array), physical.layout)))
         self.change("_ended", (before, self._node, self._writes[0]))
@@ -263,7 +265,7 @@ class Torchish(torch.Tensor):
         Raises:
             RuntimeError: it was there before a transformation that JAX is at, which the values must not outlive.
         """
-        levels = current().transformations
+        levels = this_call().transformations
         if levels:
             physical = physical.physical
             for level in reversed(levels):
@@ -334,7 +336,7 @@ def wrap(
         known: what is known of the values, with their dimensions in order, if no traced input decides them.
     """
     if not _takes_tangents():
-        array = current().without_tangents(array)
+        array = this_call().without_tangents(array)
     return wrap_physical(PhysicalArray(array, layout), dtype, known, strides, device)
 
 
@@ -343,7 +345,7 @@ def wrap_new(
 ) -> Torchish:
     """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
     if not _takes_tangents():
-        physical = PhysicalArray(current().without_tangents(physical.array), physical.layout)
+        physical = PhysicalArray(this_call().without_tangents(physical.array), physical.layout)
     storage = Storage.computed(physical, size, None if strides is None else memory_order(strides))
     return make_tensor(storage, shape, dtype, strides, None, CPU)
 
@@ -442,7 +444,7 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
 
 def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch.dtype, strides, offset) -> Torchish:
     """The tensor that reads `node`, as a view of `base`, with this geometry."""
-    if node is base._node and current().tape is not None:  # to a tape, what shows all of another is another
+    if node is base._node and this_call().tape is not None:  # to a tape, what shows all of another is another
         node = View(node, all_of(len(shape)))
     storage, restriction = node.storage, base._restriction
     grad, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -492,7 +494,7 @@ def swap(tensor: Torchish, other: Torchish) -> None:
 
 def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
     """Puts a tensor and one on the meta device, which is PyTorch's own, where the other is, until the call ends."""
-    source, active, changes = _own_source(tensor), journal(), current().settings.changes
+    source, active, changes = _own_source(tensor), journal(), this_call().settings.changes
 
     def undo() -> None:
         if undo in changes:

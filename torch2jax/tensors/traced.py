@@ -9,7 +9,7 @@ import jax
 import jax.core
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
-from ..translation import current
+from .call import current
 
 __all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
 

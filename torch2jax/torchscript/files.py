@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from ..calls.call import this_call
 from ..internals.torchscript import ScriptModule, wrap_cpp_module
 from ..patches import stands_in
 from ..tensors.tensor import Torchish
-from ..translation import current
 from ..values.pickled import as_real
 from .modules import tensors_in
 
@@ -26,14 +26,14 @@ def _save_module(m, f, _extra_files=None):
         m = wrap_cpp_module(m)
     elif not isinstance(m, torch.nn.Module):
         return _save(m, f, _extra_files)
-    tensors = {id(tensor): (tensor, current().standing_for(tensor)) for tensor in tensors_in(m)}
+    tensors = {id(tensor): (tensor, this_call().standing_for(tensor)) for tensor in tensors_in(m)}
     if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
         return _save(m, f, _extra_files)
     known = {key: as_real(stand_in) for key, (_, stand_in) in tensors.items()}
     if None not in known.values():
         return _save(copy.deepcopy(m, known), f, _extra_files)
-    memo = {key: current().lift(stand_in).detach().clone() for key, (_, stand_in) in tensors.items()}
-    token = _START + json.dumps(current().pickles.put(copy.deepcopy(m, memo))).encode()
+    memo = {key: this_call().lift(stand_in).detach().clone() for key, (_, stand_in) in tensors.items()}
+    token = _START + json.dumps(this_call().pickles.put(copy.deepcopy(m, memo))).encode()
     if isinstance(f, (str, os.PathLike)):
         Path(f).write_bytes(token)
     else:
@@ -46,9 +46,9 @@ def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False)
     token = _token(f)
     if token is None:
         module = _load(f, map_location, _extra_files, _restore_shapes)
-        own = {id(tensor): current().lift_own(tensor) for tensor in tensors_in(module)}
+        own = {id(tensor): this_call().lift_own(tensor) for tensor in tensors_in(module)}
         return copy.deepcopy(module, own)
-    return copy.deepcopy(current().pickles.take(*token))
+    return copy.deepcopy(this_call().pickles.take(*token))
 
 
 def _token(f) -> Any:

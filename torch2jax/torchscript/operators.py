@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ..calls.call import this_call
 from ..internals.gradients import set_grad_enabled
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import dispatch_has_kernel
 from ..internals.torchscript import ScriptObject
-from ..translation import current
 from .containers import CONTAINERS
 from .values import members, number_of
 
@@ -68,7 +68,7 @@ def _of_tensors(overload, qualified: str) -> Body:
         kwargs = dict(zip(names[positional:], args[positional:], strict=False))
         if is_known:
             return overload(*args[:positional], **kwargs)
-        return current().run_compiled(overload._op, args[:positional], kwargs)
+        return this_call().run_compiled(overload._op, args[:positional], kwargs)
 
     return body
 

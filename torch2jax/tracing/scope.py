@@ -5,21 +5,20 @@ Arrays that it uses are closed over, as JAX allows. What it leaves behind has ar
 be met outside: a scope finds all of it, gives these arrays as results, and puts what they are outside in their place.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from ..errors import TracedValueError
-from ..tensors.journal import Journal, Uncontained, suspended
+from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.traced import is_traced
-from ..translation import current
-from .traces import current_trace, ending_with_errors, running
+from .call import StreamState, this_call
+from .traces import current_trace, ending_with_errors
 
-__all__ = ["UNSUITED", "Scope", "outside", "rehearse"]
+__all__ = ["UNSUITED", "Scope", "rehearse"]
 
 UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
 """What `Scope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
@@ -33,11 +32,11 @@ class Scope:
     """
 
     def __init__(self):
-        self._call, self._around = current(), current_trace()
+        self._call, self._around = this_call(), current_trace()
         self._result: Any = None
         self._error: Exception | None = None
         self._left: list[_Left] = []
-        self._stream: Any = None
+        self._stream: StreamState
 
     def trace(self, function: Callable, *args, **kwargs) -> list:
         """Calls `function`, and gives the arrays of what is left of that.
@@ -67,7 +66,7 @@ class Scope:
         except Exception as error:
             self._error = error
 
-    def _gather(self, journal: Journal, stream: Any) -> list:
+    def _gather(self, journal: Journal, stream: StreamState) -> list:
         written = list(journal.written.values())
         arrays = []
         for node in journal.survivors():
@@ -106,7 +105,7 @@ class Scope:
 
 def rehearse(function: Callable, *args, **kwargs) -> None:
     """Calls `function`, and leaves all tensors and random numbers as they were."""
-    call: Any = current()
+    call = this_call()
     stream = call.stream.state
     try:
         with Journal() as journal:
@@ -130,16 +129,3 @@ class _Left:
     def replace(self, array) -> None:
         self.storage.replace(PhysicalArray(array, self._layout), self._known, is_written=self._is_written)
         self.storage.history, self.storage.differentiable = self._history, self._differentiable
-
-
-@contextlib.contextmanager
-def outside():
-    """A context for what is no part of the code in transformations, such as a constant that it is the first to use."""
-    call: Any = current()
-    tape = call.tape
-    trace, call.tape = call.outermost
-    try:
-        with suspended(), running(trace):
-            yield
-    finally:
-        call.tape = tape

@@ -9,7 +9,7 @@ from ..internals.guards import DisableTorchFunction
 from ..tensors.interop import fills_memory, is_dense
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
-from ..translation import current
+from .call import this_call
 
 __all__ = ["TensorSpec", "conjugate"]
 
@@ -71,7 +71,7 @@ class TensorSpec(NamedTuple):
     def result(self, array) -> Torchish:
         """As `tensor`, for what a transformation gave: where gradients are off it has none."""
         if torch.is_grad_enabled():
-            tape, wants_grad = current().tape, self.wants_grad
+            tape, wants_grad = this_call().tape, self.wants_grad
             if tape is not None and (tape.outer is None or not wants_grad):  # it does not know arrays of outer ones
                 wants_grad = tape.knows(array)
             return self._replace(wants_grad=wants_grad).tensor(array)

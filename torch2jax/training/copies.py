@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..calls.dispatch import Translation
+from ..calls.dispatch import Call
 from ..calls.optimizers import adopt, step_abstractly
 from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array
@@ -38,7 +38,7 @@ class Copies:
 
     def __init__(
         self,
-        call: Translation,
+        call: Call,
         names: Sequence[str],
         originals: Sequence[Any],
         given: dict[Key, Any] | None,

@@ -18,7 +18,7 @@ from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.tape import Attempt, Runs
 from ..branches.paths import FOLLOWING, BranchPolicy
-from ..calls.dispatch import Translation
+from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
 from ..modules.states import overwrite
@@ -59,7 +59,7 @@ class StatefulFunction:
     Args:
         function: takes the objects first, then its own arguments.
         objects: modules, optimizers, schedulers, scalers. They are only read, but by `load`.
-        last_resort: as that of `Translation`.
+        last_resort: as that of `Call`.
     """
 
     __signature__ = _Signature()
@@ -185,7 +185,7 @@ class StatefulFunction:
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
         def run(attempt: Attempt, given: Any):
             state, args, kwargs, rng = given
-            with Translation(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
+            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
                 before = {key: place.get() for key, place in copies.places()}
@@ -214,7 +214,7 @@ class StatefulFunction:
             return False
         return isinstance(after, torch.Tensor) or before != after
 
-    def _outgoing(self, state: State | None, after: dict[Key, Any], call: Translation) -> State:
+    def _outgoing(self, state: State | None, after: dict[Key, Any], call: Call) -> State:
         arrays = {}
         for key, value in after.items():
             is_tensor = isinstance(value, torch.Tensor)

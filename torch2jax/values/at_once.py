@@ -18,6 +18,7 @@ from ..rules.rule import OverloadedRule, TensorRule
 from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, make_tensor
+from .call import ValuesCall
 from .elements import known_element, write_known_element
 from .known import is_free_number, results_of
 
@@ -33,7 +34,7 @@ _READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _SUBSCRIPTS = frozenset((_READ, _WRITE))
 
 
-def run_at_once(call: Any, function: Callable, rule: Any, args: tuple) -> Any:
+def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
     if type(rule) is TensorRule and function not in _LOOK:
         if function in _SUBSCRIPTS:

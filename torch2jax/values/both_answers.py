@@ -12,7 +12,7 @@ import torch
 from ..abandoning import Abandoned
 from ..errors import BranchError, user_place
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import this_call
 from .traced_numbers import Number
 
 __all__ = ["Slot", "answered", "follow"]
@@ -53,7 +53,7 @@ class _Question(Abandoned):
         self.condition = condition
 
 
-class _Answers:
+class Answers:
     def __init__(self, answers: tuple[bool, ...]):
         self._answers = iter(answers)
 
@@ -64,8 +64,8 @@ class _Answers:
 
 
 @contextmanager
-def _answering(answers: _Answers | None):
-    call = current()
+def _answering(answers: Answers | None):
+    call = this_call()
     before, call.answers = call.answers, answers
     try:
         yield
@@ -79,7 +79,7 @@ def answered(condition: Torchish) -> bool | None:
     Raises:
         BaseException: to `follow`, which follows both.
     """
-    answers = current().answers
+    answers = this_call().answers
     return None if answers is None else answers.answer(condition)
 
 
@@ -92,9 +92,9 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
         run: it changes nothing but what is at `places`. The result is that of any way.
         places: gives them anew: numbers, and tensors that are written in place.
     """
-    if current().answers is not None:  # it is asked for within another
+    if this_call().answers is not None:  # it is asked for within another
         return run()
-    before, ways, bound = _taken(places()), 0, current().attempt.path.policy.max_paths
+    before, ways, bound = _taken(places()), 0, this_call().attempt.path.policy.max_paths
 
     def way(answers: tuple[bool, ...]):
         nonlocal ways
@@ -107,7 +107,7 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
             )
         _put_back(places(), before)
         try:
-            with _answering(_Answers(answers)):
+            with _answering(Answers(answers)):
                 result = run()
         except _Question as question:
             return both(question.condition, answers)
@@ -124,7 +124,7 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
             return yes
         return yes[0], _joined(condition, yes[1], no[1])
 
-    call = current()
+    call = this_call()
     call.memo = {}
     try:
         with torch.no_grad():

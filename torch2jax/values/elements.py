@@ -10,7 +10,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.view_kind import element
-from ..translation import current
+from .call import this_call
 from .known import is_free
 
 __all__ = ["known_element", "write_known_element"]
@@ -88,5 +88,5 @@ def _offset(self: Torchish, place: tuple[int, ...]) -> int:
 def _known_integer(item) -> int | None:
     if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
         return None
-    known = current().lift(item).known
+    known = this_call().lift(item).known
     return int(known.item()) if type(known) is torch.Tensor else None

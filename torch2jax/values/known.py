@@ -36,7 +36,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, wrap, wrap_physical
 from ..tensors.traced import evaluating, is_traced
-from ..translation import current
+from .call import this_call
 
 __all__ = ["constant", "is_free", "is_free_number", "lazily", "results_of", "run_known", "write_known"]
 
@@ -64,7 +64,7 @@ class _Operands:
         if kind is not Torchish:
             if not isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
                 return value
-            value = current().lift(value)
+            value = this_call().lift(value)
         known = value.known
         if known is None:
             raise _DependsOnTraced
@@ -111,7 +111,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     Args:
         function: PyTorch's, which `rule` stands for: it gives new tensors, and changes nothing.
     """
-    call = current()
+    call = this_call()
     if kwargs.get("out") is not None:
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         return rule.write_out(run_known(function, rule, args, rest), kwargs["out"], args, rest)
@@ -156,7 +156,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
     Args:
         function: PyTorch's, which writes to its first argument and to nothing else.
     """
-    call, target = current(), args[0] if args else None
+    call, target = this_call(), args[0] if args else None
     if type(target) is not Torchish or not is_free_number(target) or call.settings.default_dtype is not None:
         return False
     if not call.is_lazy or is_any_autocast_enabled():
@@ -200,7 +200,7 @@ def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
 
 def _by_rule(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
-    call: Any = current()
+    call = this_call()
     with call.inside(), call.outside(), evaluating(), call.at(None):
         result = run_named(function, rule, map_values(_tensor, args), map_values(_tensor, kwargs))
         if isinstance(result, (list, tuple)):
@@ -262,7 +262,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
     """
-    call = current()
+    call = this_call()
     with DisableTorchFunction():
         strides = strides or dense_strides(made)
         if call.is_lazy:
@@ -387,7 +387,7 @@ class _Operation:
     def evaluated(self, index: int) -> PhysicalArray:
         """Its values."""
         if self._evaluated is None:
-            call: Any = current()
+            call = this_call()
             with call.inside(), call.outside(), evaluating(), call.at(None):
                 self._evaluated = self._run(_OperandSnapshot.evaluated)
         return self._evaluated[index]

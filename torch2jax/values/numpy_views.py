@@ -11,7 +11,7 @@ from ..errors import TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish, make_region
-from ..translation import current
+from .call import this_call
 
 __all__ = ["LENT", "NumpyViews"]
 
@@ -37,7 +37,7 @@ class NumpyViews:
         loan = _NumpyView(tensor, read)
         array = loan.array()
         self.views.append(loan)
-        current().features.add(LENT)
+        this_call().features.add(LENT)
         return array
 
     def on_its_memory(self, real: torch.Tensor) -> Torchish | None:
@@ -59,9 +59,9 @@ class NumpyViews:
             loan.settle()
         self.views += [loan for loan in loans if loan not in ended]
         if not self.views:
-            current().features.discard(LENT)
+            this_call().features.discard(LENT)
         else:
-            current().features.add(LENT)
+            this_call().features.add(LENT)
 
 
 class _NumpyView:
@@ -112,7 +112,7 @@ class _NumpyView:
         changed = (_by_bytes(before, self._shape) != _by_bytes(self._before, self._shape)).any(-1)
         values = self._of(self._before)
         writes = self._tensor._writes[0]
-        with torch.no_grad(), current().inside():
+        with torch.no_grad(), this_call().inside():
             tensor = self._tensor.detach()
             if changed.all():
                 tensor.copy_(torch.tensor(values))

@@ -14,7 +14,7 @@ from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.pickling import rebuilding, weights_only_unpickler
 from ..patches import stands_in
 from ..tensors.tensor import Torchish, make_region
-from ..translation import current
+from .call import current, this_call
 
 __all__ = ["Pickles", "as_real"]
 
@@ -75,7 +75,7 @@ class _Memory:
         self.real = _real(root)
 
     def __reduce_ex__(self, protocol):
-        return _take, current().pickles.put(self.tensor)
+        return _take, this_call().pickles.put(self.tensor)
 
 
 def _real(tensor: Torchish) -> torch.Tensor | None:
@@ -91,7 +91,7 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor | None:
     """A tensor of PyTorch's own with the values of one, on memory that is shared as the call's is; None if unknown."""
     if not isinstance(tensor, Torchish):
         return tensor
-    memory = current().pickles.memory_of(tensor)
+    memory = this_call().pickles.memory_of(tensor)
     if memory.real is None:
         return None
     shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
@@ -118,8 +118,8 @@ class _as_pytorch:
 
 
 @stands_in(torch.Tensor, "__reduce_ex__")
-def _reduce(tensor, protocol):
-    tensor = current().standing_for(tensor)
+def _reduce(given, protocol):
+    tensor: Any = this_call().standing_for(given)
     real = as_real(tensor)
     if real is not None:
         with _as_pytorch():
@@ -127,7 +127,7 @@ def _reduce(tensor, protocol):
             if isinstance(real, torch.nn.Parameter):
                 return _reduce_parameter(real, protocol)
             return _reduce_tensor(real, protocol)
-    memory = current().pickles.memory_of(tensor)
+    memory = this_call().pickles.memory_of(tensor)
     geometry = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
     kind = tensor.history is not None, isinstance(tensor, torch.nn.Parameter)
     return _rebuild, (memory, *geometry, *kind, _attributes(tensor))
@@ -165,7 +165,7 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
 def _rebuild_own(storage, storage_offset, size, stride):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
-    return current().lift_own(tensor)
+    return this_call().lift_own(tensor)
 
 
 _save = torch.save
@@ -174,7 +174,7 @@ _save = torch.save
 @stands_in(torch, "save")
 @stands_in(torch.serialization, "save")
 def _save_together(*args, **kwargs):
-    kept = current().pickles
+    kept = this_call().pickles
     before, kept.saves = kept.saves, True
     try:
         return _save(*args, **kwargs)

@@ -14,7 +14,7 @@ from ..rules.tags import Tag
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from ..translation import current
+from .call import current
 
 __all__ = [
     "Selected",

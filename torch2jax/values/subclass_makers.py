@@ -18,7 +18,7 @@ from ..internals.pytree import tree_leaves, tree_map_only
 from ..patches import exchange
 from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish
-from ..translation import current
+from .call import ValuesCall, current, this_call
 
 __all__ = ["MAKERS", "expect_classes", "run_by_classes", "run_past_classes"]
 
@@ -52,7 +52,7 @@ def expect_classes() -> None:
 _originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
 
 
-def run_by_classes(call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+def run_by_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Leaves a function to the classes of its arguments; tensors from outside are of theirs too."""
     given = tree_map_only(torch.Tensor, functools.partial(in_call, call), (args, kwargs))
     if all(x is y for x, y in zip(tree_leaves((args, kwargs)), tree_leaves(given), strict=True)):
@@ -61,7 +61,7 @@ def run_by_classes(call: Any, function: Callable, args: tuple, kwargs: dict) -> 
         return function(*given[0], **given[1])
 
 
-def run_past_classes(call: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+def run_past_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Runs a function for which code has switched off what classes say."""
     call.heeds_classes = False
     try:
@@ -80,7 +80,7 @@ def _make_subclass(cls, data, require_grad=False, *args, **kwargs):
     if current() is None or not isinstance(data, Torchish):
         return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
     with DisableTorchFunctionSubclass():
-        leaf = current().lift(data.detach()).requires_grad_(require_grad)
+        leaf: Any = this_call().lift(data.detach()).requires_grad_(require_grad)
         result = as_class(leaf, cls)  # whose properties may need what its __init__ will set
     if require_grad:
         leaf.history.variable = result

@@ -11,7 +11,7 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish, wrap
-from ..translation import current
+from .call import this_call
 
 __all__ = ["Number", "TensorMath", "as_float", "is_unknown", "larger", "smaller"]
 
@@ -33,7 +33,7 @@ class Number(Torchish):
     @classmethod
     def of(cls, tensor: Torchish, started=None) -> Self:
         """The number that a tensor holds, which stays as it is."""
-        array, tape = tensor.read(), current().tape
+        array, tape = tensor.read(), this_call().tape
         if tape is not None:
             array = tape.primal(array)
         if tensor._node.storage.differentiable:  # no derivatives are taken with respect to numbers
@@ -90,9 +90,9 @@ class Count(Number):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
 
 
-def _once(method: str, *operands):
+def _once(method: str, *operands) -> Any:
     """A method of tensors, whose result serves again where code is followed on several ways; see `follow`."""
-    known = current().memo
+    known = this_call().memo
     arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
     key = (method, *((type(x), id(x) if isinstance(x, jax.Array) else x) for x in arrays))
     if known is None:
@@ -148,8 +148,8 @@ for _name in _UNARY:
 def number_of(value) -> Any:
     """A Python number as a tensor, at Python's precision."""
     if isinstance(value, torch.Tensor):
-        return Number.of(value if isinstance(value, Torchish) else current().lift(value))
-    return Number.of(current().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
+        return Number.of(value if isinstance(value, Torchish) else this_call().lift(value))
+    return Number.of(this_call().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
 def larger(*values, **options):

@@ -36,7 +36,8 @@ from ..tensors.dtypes import canonical, is_integral
 from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
-from ..translation import CallMode, current, hidden
+from ..translation import CallMode, hidden
+from .call import ValuesCall, current, this_call
 
 __all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
 
@@ -49,7 +50,9 @@ def is_fake_mode_on() -> bool:
     return get_dispatch_mode(_FAKE) is not None
 
 
-def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None) -> Any:
+def run_natively(
+    call: ValuesCall, func, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
+) -> Any:
     """Lets PyTorch itself run a function.
 
     Args:
@@ -70,7 +73,7 @@ def run_natively(call: Any, func, args: tuple, kwargs: dict, *, values: Values, 
     return stand_ins.undone(result)
 
 
-def run_on_values(call: Any, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+def run_on_values(call: ValuesCall, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
     """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
 
     Raises:
@@ -92,7 +95,7 @@ def _takes_form_alone(func) -> bool:
     return name.endswith("_like") or name.startswith("new_")
 
 
-def _filled(call: Any, leaf) -> Any:
+def _filled(call: ValuesCall, leaf) -> Any:
     """A tensor of the call of the form of one on the meta device; anything else is itself."""
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not leaf.is_meta:
         return leaf
@@ -178,7 +181,7 @@ def _elements(tensor: Torchish) -> int:
 
 
 @contextlib.contextmanager
-def natively(call: Any):
+def natively(call: ValuesCall):
     """A context in which nothing of a translated call is in force: not its modes, its patches and its dispatch keys."""
     with (
         _without_calls(len_torch_function_stack, _pop_function_mode, push_on_torch_function_stack),
@@ -222,7 +225,7 @@ def _from_tensor(original, mode, tensor, **options):
     return run_natively(call, original, (mode, tensor), options, values="none")
 
 
-def expect_known_to_pytorch(call: Any, operator: OpOverload, args: tuple, kwargs: dict) -> None:
+def expect_known_to_pytorch(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> None:
     """Raises what PyTorch does where it has no kernel for an operator either."""
     tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
     key = "CPU" if tensors else "Undefined"
@@ -233,7 +236,7 @@ def expect_known_to_pytorch(call: Any, operator: OpOverload, args: tuple, kwargs
 def _check_operator(original, operator, args, kwargs=None, *more, **options):
     """What ``torch.library.opcheck`` checks is an operator's own kernels, in PyTorch."""
     args, kwargs = StandIns("all").of((args, kwargs))
-    with natively(current()):
+    with natively(this_call()):
         return original(operator, args, kwargs, *more, **options)
 
 

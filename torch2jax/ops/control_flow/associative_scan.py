@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from jax import lax
 
+from ...calls.call import current
 from ...internals.control_flow import associative_scan as torch_associative_scan, associative_scan_module
 from ...internals.pytree import tree_leaves
 from ...patches import runs_instead_of, stands_in
 from ...rules.registry import implements_tensors
 from ...tracing.tensor_spec import TensorSpec
-from ...translation import current
 
 __all__ = []
 

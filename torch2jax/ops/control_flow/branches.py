@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
+from ...calls.call import current
 from ...tensors.known import evaluate
-from ...translation import current
 from .results import Tensors
 
 __all__ = ["known_number", "one_of"]

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from ...branches.block import BlockEffects, Given, uncaptured
+from ...calls.call import current
 from ...tensors.known import evaluate
 from ...tensors.physical import PhysicalArray
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
 from ...tracing.tensor_spec import TensorSpec
-from ...translation import current
 from ...values.traced_numbers import Number, number_of
 
 __all__ = ["Carry"]

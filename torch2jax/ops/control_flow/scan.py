@@ -9,13 +9,13 @@ import torch
 from jax import lax
 
 from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
+from ...calls.call import current
 from ...internals.control_flow import scan as torch_scan
 from ...internals.pytree import tree_leaves
 from ...patches import runs_instead_of
 from ...rules.registry import implements_tensors
 from ...tensors.tensor import Torchish
 from ...tracing.tensor_spec import TensorSpec
-from ...translation import current
 from .carry import Carry
 from .results import Tensors
 

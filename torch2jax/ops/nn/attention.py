@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ...calls.call import current
 from ...errors import TracedValueError
 from ...patches import stands_in
 from ...rules.options import RuleOptions
@@ -17,7 +18,6 @@ from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule, InnerRule
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS
-from ...translation import current
 from .dropout import expect_probability, keep_some
 from .scores import attention, together
 

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
+from ...calls.call import current
 from ...internals.modules import get_enum
 from ...internals.operators import nn as _nn
 from ...rules.memory_formats import as_pointwise, like_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
-from ...translation import current
 from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
 from ..bounds import known_values, outside, seen
 from ..complex import magnitude

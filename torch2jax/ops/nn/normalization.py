@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...calls.call import current
 from ...patches import exchange
 from ...rules.inplace import write_in_place
 from ...rules.memory_formats import as_input
@@ -16,7 +17,6 @@ from ...rules.registry import implements, implements_tensors, limit_decomposed, 
 from ...rules.rule import InnerRule
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, INEXACT
-from ...translation import current
 from ...values.item import Item
 from ..arrays import like, spread, where
 from ..gradients import expect_constant

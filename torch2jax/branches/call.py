@@ -1,0 +1,60 @@
+"""What questions about traced values ask of the call that they are asked in."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+import jax
+import torch
+
+from .. import translation
+from ..rules.call import RulesCall
+from ..tensors.call import Run
+from ..tensors.tensor import Torchish
+from ..tracing.call import RandomStream, TracingCall
+
+if TYPE_CHECKING:
+    from .paths import Path
+
+__all__ = ["BranchesCall", "BranchesRun", "current", "this_call"]
+
+
+class _Stream(RandomStream, Protocol):
+    def next_common_key(self, generator: torch.Generator | None = None) -> jax.Array:
+        """The next key, for all examples at once."""
+        ...
+
+
+class BranchesRun(Run, Protocol):
+    """A run of a function whose questions have answers."""
+
+    @property
+    def path(self) -> "Path":
+        """How questions about traced values are answered."""
+        ...
+
+
+class BranchesCall(RulesCall, TracingCall, Protocol):
+    """A call as questions about traced values see it."""
+
+    @property
+    def paths(self) -> list["Path"]:
+        """The ways through code that runs again for each answer to a question, the innermost last."""
+        ...
+
+    @property
+    def attempt(self) -> BranchesRun:
+        """Which run of the function it is."""
+        ...
+
+    @property
+    def stream(self) -> _Stream:
+        """Where its random operators take their keys from."""
+        ...
+
+    def array_of(self, tensor: Torchish) -> jax.Array:
+        """The array of a tensor as it leaves the code that runs `nested`."""
+        ...
+
+
+current = cast(Callable[[], BranchesCall | None], translation.current)
+this_call = cast(Callable[[], BranchesCall], translation.this_call)

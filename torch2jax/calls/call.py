@@ -1,0 +1,14 @@
+"""The call that code runs in, for the rooms from here upwards: all of it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from .. import translation
+
+if TYPE_CHECKING:
+    from .dispatch import Call
+
+__all__ = ["current", "this_call"]
+
+current = cast("Callable[[], Call | None]", translation.current)
+this_call = cast("Callable[[], Call]", translation.this_call)

@@ -1,0 +1,67 @@
+"""What tensors that are no plain ones ask of the call that they are in."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+
+from .. import translation
+from ..branches.call import BranchesCall
+from ..tensors.tensor import Torchish
+
+if TYPE_CHECKING:
+    from .both_answers import Answers
+    from .pickled import Pickles
+    from .valueless import StandIns
+
+__all__ = ["ValuesCall", "current", "this_call"]
+
+
+class ValuesCall(BranchesCall, Protocol):
+    """A call as known values, selections, and tensors without values see it."""
+
+    features: set[str]
+    """What code uses that acts on each operator, by name."""
+    answers: "Answers | None"
+    """What is answered to questions about traced values, where both answers are followed."""
+    memo: dict[Any, tuple[Any, list[Any]]] | None
+    """What has been computed from numbers meanwhile, and from which arrays."""
+    heeds_classes: bool
+    """Whether tensors of code's own classes are asked what becomes of a function."""
+
+    @property
+    def pickles(self) -> "Pickles":
+        """What files refer to that were written in the call."""
+        ...
+
+    @property
+    def stand_ins(self) -> "StandIns":
+        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        ...
+
+    @property
+    def keys(self) -> Any:
+        """PyTorch's keys of dispatch that are excluded around the call."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
+        ...
+
+    def at(self, tape: Any) -> AbstractContextManager[None]:
+        """A context for code of this call that runs outside of a transformation it is inside of, on the tape there."""
+        ...
+
+    def lift_own(self, tensor: torch.Tensor) -> Torchish:
+        """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
+        ...
+
+    def dispatch_selected(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `dispatch`, where an argument is what a mask of unknown values chose."""
+        ...
+
+
+current = cast(Callable[[], ValuesCall | None], translation.current)
+this_call = cast(Callable[[], ValuesCall], translation.this_call)
