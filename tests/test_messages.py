@@ -576,9 +576,9 @@ def test_errors_of_users_are_exported():
 
 
 def test_check_shows_notes():
-    from torch2jax.cli.check import _told
+    from torch2jax.tools.subject import told
 
     error = RuntimeError("first\nsecond")
     error.add_note("what helps")
     error.add_note("--------------------\nof tracebacks")
-    assert _told(error) == "first\nwhat helps"
+    assert told(error) == "first\nwhat helps"

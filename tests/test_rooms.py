@@ -15,7 +15,7 @@ ROOT = Path(torch2jax.__file__).parent
 # From the top to the bottom; rooms of one line do not know each other.
 FLOORS = [
     {"__init__", "__main__"},
-    {"cli", "sharding"},
+    {"sharding", "tools"},
     {"convert"},
     {"bridge", "checkpoints", "exporting", "ops", "torchscript", "training"},
     {"modules"},

@@ -1,6 +1,6 @@
-"""``python -m torch2jax``."""
+"""``python -m torch2jax``: the command ``torch2jax``, but that PyTorch and JAX are imported first."""
 
-from .cli import main
+from torch2jax_cli import main
 
 if __name__ == "__main__":
     main()

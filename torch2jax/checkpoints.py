@@ -17,7 +17,7 @@ from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import values_in_dtype
 from .tensors.ties import distinct
 
-__all__ = ["load_state", "placed"]
+__all__ = ["load_state", "placed", "tensors_of"]
 
 _PICKLES = (".bin", ".pt", ".pth")
 _INDEXED = ("model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin")
@@ -54,7 +54,7 @@ def load_state(
     """
     wanted = None if dtype is None else _floating(dtype)
     state: dict[str, jax.Array] = {}
-    for name, tensor in _tensors(source):
+    for name, tensor in tensors_of(source):
         state[name] = placed(tensor, _sharding_of(name, shardings), wanted)
     return state
 
@@ -110,7 +110,7 @@ def _in_memory(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return copied
 
 
-def _tensors(source) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(source) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint by name, in memory only while the next one is not asked for."""
     if isinstance(source, Mapping):
         yield from distinct(_checked(source, "the mapping")).items()

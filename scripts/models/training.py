@@ -9,9 +9,9 @@ import torch
 from scripts.models.families import FAMILIES
 from scripts.models.variation import vary
 from torch2jax import t2j
-from torch2jax.cli.subject import Subject
-from torch2jax.cli.trial import Trial
 from torch2jax.tensors.trees import map_arguments
+from torch2jax.tools.subject import Subject
+from torch2jax.tools.trial import Trial
 
 __all__ = ["HEAD", "STEPS", "Training", "doubled", "train"]
 

@@ -23,12 +23,12 @@ from scripts.watched import each, silence
 from tests.compiling import known_flags
 from tests.memory import Bound
 from torch2jax import t2j
-from torch2jax.cli.check import Report, check
-from torch2jax.cli.specs import build
-from torch2jax.cli.subject import SpecError, Subject
-from torch2jax.cli.trial import Trial
-from torch2jax.cli.vision import define_vision_operators
 from torch2jax.tensors.trees import map_arguments
+from torch2jax.tools.check import Report, check
+from torch2jax.tools.specs import build
+from torch2jax.tools.subject import SpecError, Subject
+from torch2jax.tools.trial import Trial
+from torch2jax.tools.vision import define_vision_operators
 
 __all__ = ["outcomes", "trainings"]
 
@@ -155,7 +155,7 @@ def _outcome(spec: str) -> Outcome:
 
 
 def _built(spec: str) -> Subject:
-    subject = build(spec, [], None, False)
+    subject = build(spec)
     subject.target.eval()
     subject.branches = answers_of(spec)
     return subject

@@ -12,7 +12,7 @@ from ..convert import t2j
 from ..exporting.export import PLATFORMS, export
 from ..hints import how_to_install
 from ..tensors.trees import map_arguments
-from .subject import SpecError, Subject
+from .subject import SpecError, Subject, first_line, translating
 from .trial import set_mode
 
 __all__ = ["Written", "is_symbolic", "with_numbers", "write"]
@@ -23,7 +23,7 @@ _NEEDED = ("flatbuffers", "safetensors")
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What ``torch2jax export`` has written."""
+    """The files that were written."""
 
     program: Path
     weights: Path | None
@@ -53,6 +53,7 @@ def write(
         step: is told what is going on.
 
     Raises:
+        TranslationError: the model cannot be exported.
         SpecError: a platform is unknown, a library is missing, or a shape or constraint cannot be read.
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
@@ -68,7 +69,7 @@ def write(
         args, kwargs = _with_symbols((args, kwargs), shapes, constraints)
     state = {"state_dict": t2j(weights)} if weights else {}
     step(f"exporting {subject.name}")
-    with _in_evaluation(subject):
+    with _in_evaluation(subject), translating(f"{subject.name} cannot be exported"):
         exported = export(t2j(subject.target, branches=subject.branches), platforms=platforms)(*args, **kwargs, **state)
     step(f"writing {path}")
     path.write_bytes(exported.serialize(vjp_order=int(grad)))
@@ -95,7 +96,7 @@ def _with_symbols(arguments, shapes: Sequence[str], constraints: Sequence[str]):
         scope = jax.export.SymbolicScope(constraints)
         symbolic = [jax.export.symbolic_shape(shape.partition(":")[0], scope=scope) for shape in shapes]
     except Exception as error:
-        raise SpecError(f"bad shape or constraint: {str(error).splitlines()[0]}") from None
+        raise SpecError(f"bad shape or constraint: {first_line(error)}") from None
     remaining = iter(symbolic)
 
     def abstract(leaf):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from torch2jax.cli.trial import _copied
+from torch2jax.tools.trial import _copied
 
 
 def test_parameters_on_one_memory_stay_so():

@@ -1,9 +1,10 @@
-"""The main job of the command line: does a model give in JAX what it gives in PyTorch, and how fast?"""
+"""Does a model give in JAX what it gives in PyTorch, and how fast?"""
 
 import collections
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from ..convert import t2j
 from ..internals.operators import OpOverload
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .routes import Route, level_of
-from .subject import SpecError, Subject
+from .specs import subject_of
+from .subject import SpecError, Subject, refusing_bad_inputs, told
 from .trial import Trial, differentiable
 
 __all__ = ["Check", "Report", "Times", "check"]
@@ -38,13 +40,23 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One row of the report: what was compared, and how it came out; `error` says why it did not come out at all."""
+    """One row of the report: what was compared, and how it came out.
+
+    Attributes:
+        name: what was compared, as ``outputs`` or ``training: gradients``.
+        agreement: how far it is from PyTorch's; None where nothing could be compared.
+        times: how long it took; in the first row of each program.
+        note: why nothing was compared.
+        error: why there is no result of JAX's.
+        stage: what failed then: tracing, compiling or running.
+    """
 
     name: str
     agreement: Agreement | None = None
     times: Times | None = None
     note: str = ""
     error: str = ""
+    stage: str = ""
 
     @property
     def passed(self) -> bool:
@@ -54,7 +66,13 @@ class Check:
 
 @dataclasses.dataclass
 class Report:
-    """All that ``torch2jax check`` says of a model."""
+    """How a model compares with its translation.
+
+    Attributes:
+        subject: the model and its inputs.
+        checks: what was compared.
+        operators: how often each operator was called, by the way in which it reaches JAX.
+    """
 
     subject: Subject
     checks: list[Check] = dataclasses.field(default_factory=list)
@@ -65,9 +83,26 @@ class Report:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a program could not be translated, compiled or run, so that there was nothing to compare."""
+        return any(check.error for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """How it came out, in a few words."""
+        stages = {check.stage for check in self.checks if check.error}
+        if "tracing" in stages:
+            return "cannot be translated"
+        if stages:
+            return "fails in JAX"
+        return "agrees with PyTorch" if self.passed else "differs from PyTorch"
+
 
 def check(
-    subject: Subject,
+    target: Subject | torch.nn.Module | Callable | str,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     grad: bool = False,
     vmap: bool = False,
@@ -79,7 +114,9 @@ def check(
     """Compares a model in PyTorch with its jitted translation.
 
     Args:
-        subject: the model and its inputs.
+        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
+        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        kwargs: keyword arguments.
         grad: also the gradients for every parameter and every input of floating point.
         vmap: also `jax.vmap` over inputs, with one PyTorch call for each.
         train: also training mode: outputs, buffers, and gradients if `grad`.
@@ -87,9 +124,20 @@ def check(
         tolerance: the relative error to accept, in place of the defaults.
         step: is told what is going on.
 
+    Returns:
+        The report; where a program cannot be translated, compiled or run, its row has the error.
+
     Raises:
-        SpecError: PyTorch itself cannot run the model on these inputs.
+        SpecError: PyTorch itself cannot run the model on these inputs, or `tolerance` is negative.
+
+    Examples:
+        >>> report = check(torch.nn.Linear(3, 2), (torch.ones(4, 3),), grad=True)
+        >>> report.passed
+        True
     """
+    subject = subject_of(target, args, kwargs)
+    if tolerance is not None and not tolerance >= 0:
+        raise SpecError(f"got the tolerance {tolerance}; wanted a relative error, as 1e-4")
     if train and not isinstance(subject.target, torch.nn.Module):
         raise SpecError(f"{subject.name} is a function: --train is for modules")
     report = Report(subject)
@@ -194,11 +242,8 @@ class _Checker:
 
     def _refusing_bad_inputs(self, function: Callable) -> Callable:
         def run(*args):
-            try:
+            with refusing_bad_inputs(self._trial.subject):
                 return function(*args)
-            except Exception as error:
-                inputs = self._trial.subject.describe_inputs()
-                raise SpecError(f"PyTorch itself fails on {inputs}: {_first_line(error)}") from error
 
         return run
 
@@ -213,7 +258,7 @@ class _Checker:
 
         Where they differ, `nudged` gives what PyTorch's would be, had rounding decided otherwise.
         """
-        first = self._prefix + next(iter(expected))
+        first, stage = self._prefix + next(iter(expected)), "tracing"
         arguments = (self._state, inputs or self._inputs, jax.random.key(0))
         try:
             self._step(f"tracing {next(iter(expected))}")
@@ -222,15 +267,17 @@ class _Checker:
             draws = _uses(program.jaxpr.jaxpr, -1)
             lowered = program.lower()
             traced = time.perf_counter()
+            stage = "compiling"
             self._step(f"compiling {next(iter(expected))}")
             compiled = lowered.compile()
             times = (traced - started, time.perf_counter() - traced)
+            stage = "running"
             self._step(f"running {next(iter(expected))}")
             actual = jax.block_until_ready(compiled(*arguments))
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
-            return [Check(first, error=f"{type(error).__name__}: {_told(error)}")]
-        accepted = self._tolerance or tolerance
+            return [Check(first, error=f"{type(error).__name__}: {told(error)}", stage=stage)]
+        accepted = tolerance if self._tolerance is None else self._tolerance
         random = draws and not _agree(compiled(*arguments[:2], jax.random.key(1)), actual, accepted)
         checks = []
         for name, tensors in expected.items():
@@ -294,13 +341,3 @@ def _recorder(operators: dict[Route, collections.Counter[str]]) -> Callable:
             operators.setdefault(level, collections.Counter())[name.removeprefix("torch.")] += 1
 
     return record
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _told(error: Exception) -> str:
-    """The first line of an error, and the notes that say what helps; those of JAX on tracebacks are left out."""
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
-    return "\n".join([_first_line(error), *notes])

@@ -12,7 +12,7 @@ import torch
 
 from .guesses import guesses
 from .small import small_configurations
-from .subject import SpecError, Subject
+from .subject import SpecError, Subject, first_line
 
 __all__ = ["build_transformers"]
 
@@ -40,7 +40,7 @@ def build_transformers(name: str) -> Subject:
             if _runs(model, inputs):
                 return Subject(f"transformers:{name}", model, kwargs=inputs)
     if first is None:
-        raise SpecError(f"transformers:{name} cannot be built: {_first_line(failures[0])}") from None
+        raise SpecError(f"transformers:{name} cannot be built: {first_line(failures[0])}") from None
     return Subject(f"transformers:{name}", first[0], kwargs=first[1])
 
 
@@ -78,7 +78,7 @@ def _configurations(name: str, transformers) -> Iterator[tuple[Any, Any]]:
         for config in small_configurations(config_class):
             yield config, model_class
     except Exception as error:
-        raise SpecError(f"{config_class.__name__} cannot be made small: {_first_line(error)}") from None
+        raise SpecError(f"{config_class.__name__} cannot be made small: {first_line(error)}") from None
 
 
 def _classes(name: str, transformers) -> tuple[Any, Any]:
@@ -117,10 +117,6 @@ def _from_file(path: Path, transformers) -> tuple[Any, Any]:
     except FileNotFoundError:
         raise SpecError(f"no configuration file {path}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise SpecError(f"{path} is no configuration of a model: {_first_line(error)}") from None
+        raise SpecError(f"{path} is no configuration of a model: {first_line(error)}") from None
     architecture = next(iter(values.get("architectures") or ()), "")
     return config, getattr(transformers, architecture, None)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

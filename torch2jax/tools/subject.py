@@ -1,20 +1,36 @@
-"""What is checked: a PyTorch module or function with the inputs to call it on."""
+"""What the tools run: a PyTorch module or function with the inputs to call it on, and the errors that come of it."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["SpecError", "Subject", "read_branches", "read_inputs", "tensors_of_shapes"]
+__all__ = [
+    "SpecError",
+    "Subject",
+    "TranslationError",
+    "first_line",
+    "read_branches",
+    "read_inputs",
+    "refusing_bad_inputs",
+    "tensors_of_shapes",
+    "told",
+    "translating",
+]
 
 _IDS_BELOW = 8
 
 
 class SpecError(ValueError):
     """The user named a model, a shape or a file that cannot be used; the message is one line."""
+
+
+class TranslationError(RuntimeError):
+    """A model cannot be translated, or its translation not compiled, run or exported; the cause is what went wrong."""
 
 
 @dataclasses.dataclass
@@ -50,6 +66,37 @@ class Subject:
         return ", ".join(parts + [f"{name}={_describe(value)}" for name, value in self.kwargs.items()])
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or what kind of error it is."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def told(error: BaseException) -> str:
+    """The first line of an error, and the notes that say what helps; those on tracebacks are left out."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
+    return "\n".join([first_line(error), *notes])
+
+
+@contextlib.contextmanager
+def translating(what: str) -> Iterator[None]:
+    """Makes an error of the code within a `TranslationError` with the message that `what`."""
+    try:
+        yield
+    except (SpecError, TranslationError):
+        raise
+    except Exception as error:
+        raise TranslationError(f"{what}: {type(error).__name__}: {told(error)}") from error
+
+
+@contextlib.contextmanager
+def refusing_bad_inputs(subject: Subject) -> Iterator[None]:
+    """Makes an error of PyTorch's own a `SpecError`: there is nothing to translate."""
+    try:
+        yield
+    except Exception as error:
+        raise SpecError(f"PyTorch itself fails on {subject.describe_inputs()}: {first_line(error)}") from error
+
+
 def _describe(value) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}".replace(" ", "")
@@ -72,7 +119,7 @@ def read_branches(texts: list[str]) -> dict[str, bool]:
     return branches
 
 
-def tensors_of_shapes(texts: list[str]) -> tuple[torch.Tensor, ...]:
+def tensors_of_shapes(texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
     """Random tensors for shapes such as ``1,3,224,224`` or ``1,16:int64``, the same ones in every run."""
     generator = torch.Generator().manual_seed(0)
     return tuple(_random(*_parse(text), generator) for text in texts)
@@ -109,8 +156,7 @@ def read_inputs(path: Path) -> tuple[tuple, dict[str, Any]]:
     except SpecError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SpecError(f"cannot read the inputs in {path}: {reason}") from None
+        raise SpecError(f"cannot read the inputs in {path}: {first_line(error)}") from None
     if isinstance(value, dict):
         return (), value
     return tuple(value) if isinstance(value, (list, tuple)) else (value,), {}

@@ -4,17 +4,19 @@ import importlib
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ..hints import how_to_install
+from ..hints import how_to_install, nearest
 from .hub import build_transformers
 from .subject import SpecError, Subject, read_inputs, tensors_of_shapes
 from .vision import build_timm, build_torchvision, define_vision_operators
+from .weights import cast, load_weights
 
-__all__ = ["build"]
+__all__ = ["build", "subject_of"]
 
 _LIBRARIES: dict[str, Callable[[str], Subject]] = {
     "timm": build_timm,
@@ -28,8 +30,24 @@ _BROKEN_PAIR = (
 )
 
 
-def build(spec: str, shapes: list[str], inputs: Path | None, allow_pickle: bool) -> Subject:
-    """Builds what `spec` names, with the given inputs or with the model's own example inputs.
+def build(
+    spec: str,
+    *,
+    shapes: Sequence[str] = (),
+    inputs: str | Path | None = None,
+    weights: str | Path | None = None,
+    dtype: str | None = None,
+    allow_pickle: bool = False,
+) -> Subject:
+    """Builds what a spec names, as ``torchvision:resnet18`` or ``my_package.models:make``; nothing is downloaded.
+
+    Args:
+        spec: what to build, as the command line takes it.
+        shapes: those of random inputs, as ``1,3,224,224`` or ``1,16:int64``; by default the model's own examples.
+        inputs: a file that holds the inputs instead.
+        weights: a file or folder that holds the weights, as `torch2jax.load_state` takes it; by default random ones.
+        dtype: what the module and its inputs of floating point are cast to, as ``bfloat16``.
+        allow_pickle: whether a pickle, which can run any code, is loaded.
 
     Raises:
         SpecError: with a message of one line.
@@ -39,14 +57,41 @@ def build(spec: str, shapes: list[str], inputs: Path | None, allow_pickle: bool)
     if inputs is not None:
         if shapes:
             raise SpecError("give --shape or --input, not both")
-        args, kwargs = read_inputs(inputs)
+        args, kwargs = read_inputs(Path(inputs))
     torch.manual_seed(0)
     subject = _build_target(spec, allow_pickle, bool(args or kwargs))
     if args or kwargs:
         subject.args, subject.kwargs = _fill(subject, args, kwargs)
     if not subject.args and not subject.kwargs:
         raise SpecError(f"{spec} has no example inputs of its own: give --shape or --input")
+    if weights is not None:
+        load_weights(subject, Path(weights))
+    if dtype is not None:
+        cast(subject, dtype)
     subject.seconds = time.perf_counter() - started
+    return subject
+
+
+def subject_of(
+    target: Subject | torch.nn.Module | Callable | str, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+) -> Subject:
+    """What a tool is given, as a model with its inputs.
+
+    Raises:
+        SpecError: it is none of these, or there are no inputs.
+    """
+    if isinstance(target, Subject):
+        return target
+    if isinstance(target, str):
+        subject = build(target) if not (args or kwargs) else _build_target(target, False, True)
+    elif callable(target):
+        subject = Subject(getattr(target, "__qualname__", type(target).__name__), target)
+    else:
+        raise SpecError(f"got a {type(target).__name__}; wanted a module, a function of tensors, or a spec")
+    if args or kwargs:
+        subject.args, subject.kwargs = tuple(args), dict(kwargs or {})
+    if not subject.args and not subject.kwargs:
+        raise SpecError(f"got no inputs for {subject.name}: give them as args=(tensor,), or by name as kwargs={{...}}")
     return subject
 
 
@@ -120,14 +165,28 @@ def _imported(module: str, name: str, has_inputs: bool) -> Subject:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise SpecError(f"no module named {error.name}") from None
+        raise SpecError(_without(error.name or module, module)) from None
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SpecError(f"{module} has no {name}")
+            raise SpecError(f"{module} has no {name}{nearest(part, _public(found))}")
         found = getattr(found, part)
     if not callable(found):
         raise SpecError(f"{module}:{name} is {type(found).__name__}; wanted a module, a function, or a factory")
     return _called(f"{module}:{name}", found, has_inputs)
+
+
+def _without(missing: str, module: str) -> str:
+    """What to say of a module that is not there: the one that is asked for, or one that it imports."""
+    if not f"{module}.".startswith(f"{missing}."):
+        return f"no module named {missing}, which {module} imports"
+    return (
+        f"no module named {missing}: modules are looked for in {Path.cwd()} and in this environment; run the command "
+        "in the folder that holds it, or name that by PYTHONPATH"
+    )
+
+
+def _public(found) -> list[str]:
+    return [name for name in dir(found) if not name.startswith("_")]
 
 
 def _called(name: str, found: Callable, has_inputs: bool) -> Subject:

@@ -1,0 +1,31 @@
+"""Tools for a model and its translation, as the commands of the command line: Python functions with reports.
+
+Each takes a module or function with its inputs, ``check(model, (x,), {"mask": mask})``, or a spec in place of both,
+``check("torchvision:resnet18")``.
+"""
+
+from .check import Check, Report, Times, check
+from .compare import Agreement
+from .files import Written, with_numbers, write
+from .operators import operators
+from .routes import Route
+from .specs import build
+from .subject import SpecError, Subject, TranslationError, read_branches
+
+__all__ = [
+    "Agreement",
+    "Check",
+    "Report",
+    "Route",
+    "SpecError",
+    "Subject",
+    "Times",
+    "TranslationError",
+    "Written",
+    "build",
+    "check",
+    "operators",
+    "read_branches",
+    "with_numbers",
+    "write",
+]

@@ -1,0 +1,1 @@
+"""The commands, a file for each: what they take, what they run, and their exit codes."""
