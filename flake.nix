@@ -54,8 +54,11 @@
             diffusers
             expecttest
             hypothesis
-            mkdocs
-            mkdocs-material
+            matplotlib
+            myst-nb
+            sphinx-book-theme
+            sphinx-copybutton
+            sphinx-design
             optax
             pillow
             pytest
