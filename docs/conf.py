@@ -42,7 +42,7 @@ suppress_warnings = ["config.cache"]
 _ipython = Path(tempfile.mkdtemp())
 _startup = _ipython / "profile_default/startup/vision_operators.py"
 _startup.parent.mkdir(parents=True)
-_startup.write_text("from torch2jax.cli.vision import define_vision_operators\n\ndefine_vision_operators()\n")
+_startup.write_text("from torch2jax.tools.vision import define_vision_operators\n\ndefine_vision_operators()\n")
 os.environ["IPYTHONDIR"] = str(_ipython)
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["JAX_PLATFORMS"] = "cpu"

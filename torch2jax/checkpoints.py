@@ -51,6 +51,12 @@ def load_state(
         TypeError: `source` is of another kind, or holds something else than tensors by name; or `dtype` is not of
             floating point.
         ValueError: the name of the file does not tell what it holds, or a `PartitionSpec` is given without a mesh.
+
+    Example:
+        >>> import torch
+        >>> from torch2jax import load_state
+        >>> load_state(torch.nn.Linear(3, 2, bias=False).state_dict(), dtype="bfloat16")["weight"].dtype
+        dtype(bfloat16)
     """
     wanted = None if dtype is None else _floating(dtype)
     state: dict[str, jax.Array] = {}

@@ -109,7 +109,7 @@ def t2j(
     loops: str = "unrolled",
     dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
-    """Turns a PyTorch thing into its JAX counterpart.
+    """Translates PyTorch code, tensors and weights to JAX.
 
     Args:
         thing: one of
@@ -178,6 +178,19 @@ def t2j(
           view of an argument.
         - TracedValueError: Python asks for numbers in traced arrays, the shape of a result depends on them, or both
           answers to a question about them cannot be followed.
+
+    Example:
+        >>> import jax, torch
+        >>> from torch2jax import t2j
+        >>> model = torch.nn.Linear(3, 2)
+        >>> jax_model = t2j(model)
+        >>> params, buffers = jax_model.split()
+        >>> x = jax.numpy.ones((4, 3))
+        >>> jax.jit(jax_model)(x, state_dict=params).shape
+        (4, 2)
+        >>> gradients = jax.grad(lambda params: jax_model(x, state_dict=params).sum())(params)
+        >>> gradients["weight"].shape
+        (2, 3)
     """
     expect_no_code_of_jax(thing)
     if dtypes is not None and isinstance(thing, (torch.Tensor, torch.dtype)):
@@ -301,7 +314,7 @@ def j2t(thing: tuple[jax.Array, ...], *, copy: bool = True) -> tuple[torch.Tenso
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any: ...
 @boundary
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
-    """Turns a JAX thing into its PyTorch counterpart.
+    """Gives arrays as tensors, and JAX functions as PyTorch functions.
 
     Args:
         thing: one of
@@ -330,6 +343,17 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
           a dtype that the other side lacks; or a static argument cannot be hashed.
         - OverflowError: an int64 tensor on the CPU has a value beyond 32 bits while ``jax_enable_x64`` is off.
         - RuntimeError: in the backward pass, an argument was written to since (PyTorch's own error).
+
+    Example:
+        >>> import jax, torch
+        >>> from torch2jax import j2t
+        >>> j2t(jax.numpy.arange(3.0))
+        tensor([0., 1., 2.])
+        >>> decay = j2t(lambda t, rate: jax.numpy.exp(-rate * t))
+        >>> rate = torch.tensor(0.5, requires_grad=True)
+        >>> decay(torch.zeros(3), rate).sum().backward()
+        >>> rate.grad
+        tensor(-0.)
     """
     expect_no_code_of_pytorch(thing)
     return _to_torch(thing, expect_of_jax, copy=copy, jit=jit)

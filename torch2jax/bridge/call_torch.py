@@ -86,6 +86,17 @@ def torch2jax(
         NotImplementedError: the installed jaxlib has an interface that is not known, or the platform is no CPU or GPU.
         jax.errors.JaxRuntimeError: at a call: `fn` raised; the message ends with PyTorch's traceback. Or its results
             are not of the declared number, shapes and dtypes.
+
+    Example:
+        >>> import jax, torch
+        >>> from torch2jax import torch2jax
+        >>> def halved(x):  # a loop on data
+        ...     while x.norm() > 1:
+        ...         x = x / 2
+        ...     return x
+        >>> f = torch2jax(halved, jax.ShapeDtypeStruct((2,), "float32"))
+        >>> jax.jit(f)(jax.numpy.array([3.0, 4.0]))
+        Array([0.375, 0.5  ], dtype=float32)
     """
     del use_zeros
     if not callable(fn):

@@ -48,6 +48,13 @@ def export(
             name JAX does not vouch; the error names it. Or, with symbolic dimensions, the code asks something of sizes
             that the constraints do not decide, which the error names, or leaves a graph whose numbers are no
             polynomials of sizes.
+
+    Example:
+        >>> import jax, torch
+        >>> from torch2jax import export, t2j
+        >>> exported = export(t2j(torch.nn.GELU()), platforms=["cpu", "tpu"])(jax.ShapeDtypeStruct((3,), "float32"))
+        >>> exported.call(jax.numpy.zeros(3))
+        Array([0., 0., 0.], dtype=float32)
     """
 
     if isinstance(function, torch.nn.Module):
