@@ -232,3 +232,22 @@ def test_refusals():
         implements(Scale)(lambda module, x: x)
     with pytest.raises(TypeError, match="wanted functions or classes of modules"):
         implements_tensors(int)(lambda x: x)
+
+
+def test_a_rule_of_all_overloads_serves_what_is_written_to():
+    rules = Rules()
+
+    @rules.implements_tensors("aten::uniform")
+    def _(input, low=0.0, high=1.0, *, generator=None):
+        return input + low
+
+    def function(x):
+        written = torch.empty(0)
+        return torch.ops.aten.uniform.out(x, 2.0, 3.0, out=written) is written, written
+
+    for entered, expected in ((Rules(), None), (rules, X + 2)):
+        with entered:
+            is_written, result = t2j(function)(X, rng=jax.random.key(0))
+        assert is_written
+        assert result.shape == X.shape
+        assert ((result >= 2) & (result < 3)).all() if expected is None else (result == expected).all()

@@ -67,7 +67,7 @@ def _plain(name: str) -> Callable[..., Any]:
     return getattr(torch.Tensor if name.endswith("_") else torch, name)
 
 
-def _foreach(name: str, takes_numbers: bool) -> Callable[..., Any]:
+def _foreach(name: str) -> Callable[..., Any]:
     plain, in_place = _plain(name), name.endswith("_")
     one_for_each = name.rstrip("_") in ("addcdiv", "addcmul")  # whose last operand may be a tensor of all numbers
 
@@ -76,7 +76,7 @@ def _foreach(name: str, takes_numbers: bool) -> Callable[..., Any]:
         if not one_for_each:
             operands += [options.pop(key) for key in _SECOND if key in options]
         named = {_PLAIN_NAME.get(key, key): value for key, value in options.items()}
-        count = _count([*operands, *named.values()], takes_numbers)
+        count = _count(name, [*operands, *named.values()])
         if one_for_each:
             operands[3:] = map(_numbers, operands[3:])
             named |= {key: _numbers(value) for key, value in named.items() if key == "value"}
@@ -89,17 +89,21 @@ def _foreach(name: str, takes_numbers: bool) -> Callable[..., Any]:
     return each
 
 
-def _count(values: list, takes_numbers: bool) -> int:
+def _count(name: str, values: list) -> int:
     lists = [value for value in values if isinstance(value, _LISTS)]
     if not lists or not lists[0]:
         raise RuntimeError("Tensor list must have at least one tensor.")
     count = len(lists[0])
     for other in lists:
         if len(other) != count:
-            if takes_numbers and other is lists[-1] and not any(isinstance(x, torch.Tensor) for x in other):
+            if other is lists[-1] and _takes_numbers(name) and not any(isinstance(x, torch.Tensor) for x in other):
                 raise RuntimeError("Tensor list must have same number of elements as scalar list.")
             raise RuntimeError(f"Tensor lists must have the same number of tensors, got {count} and {len(other)}")
     return count
+
+
+def _takes_numbers(name: str) -> bool:
+    return "ScalarList" in getattr(torch.ops.aten, _PREFIX + name).overloads()
 
 
 def _numbers(value):
@@ -129,9 +133,7 @@ def _without_result(function: Callable) -> Callable[..., None]:
 
 
 for _name in _operators():
-    _packet = getattr(torch.ops.aten, _name)
-    _overloads = [getattr(_packet, overload) for overload in _packet.overloads() if not overload.endswith("out")]
-    _function = _foreach(_name.removeprefix(_PREFIX), "ScalarList" in _packet.overloads())
-    _in_place = _name.endswith("_")
+    _function, _in_place = _foreach(_name.removeprefix(_PREFIX)), _name.endswith("_")
     implements_tensors(getattr(torch, _name))(_function if _in_place else _with_tuple(_function))
-    implements_tensors(*_overloads)(_without_result(_function) if _in_place else _function)
+    # By its name: PyTorch makes the objects of operators when they are asked for.
+    implements_tensors(f"aten::{_name}")(_without_result(_function) if _in_place else _function)

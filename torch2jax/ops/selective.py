@@ -4,6 +4,7 @@ A policy is asked about ATen operators. Which ones PyTorch would come to in a fu
 function runs once more, on tensors without data.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ _NAMES = {
     CheckpointPolicy.MUST_CPU_OFFLOAD: "offloaded",
     CheckpointPolicy.PREFER_CPU_OFFLOAD: "offloaded",
 }
+# PyTorch 2.11 does not tell a policy what the operator has given.
+_TELLS_OUTPUTS = "op_output" in inspect.signature(SelectiveCheckpointContext).parameters
 # Which of these attention becomes depends on the device, that PyTorch would run on.
 _ATTENTION = tuple(
     getattr(torch.ops.aten, f"_scaled_dot_product_{kind}").default
@@ -96,7 +99,8 @@ class Selection:
     def _ask(self, op, args, kwargs, output) -> str | None:
         if op in SAC_IGNORED_OPS:
             return None
-        policy = self._policy(SelectiveCheckpointContext(is_recompute=False, op_output=output), op, *args, **kwargs)
+        told = {"op_output": output} if _TELLS_OUTPUTS else {}
+        policy = self._policy(SelectiveCheckpointContext(is_recompute=False, **told), op, *args, **kwargs)
         if isinstance(policy, bool):
             return "saved" if policy else None
         return _NAMES.get(policy)

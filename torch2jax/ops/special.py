@@ -420,30 +420,27 @@ def _modified_second_kind(order: int, x):
     return _bessel_k_scaled(order, x) * lax.exp(lax.neg(x))
 
 
-# DLMF 10.6.2 and 10.29.2. The series and the integrals have the same ones, but not at zero, where these are infinite.
+def _jvp_by_the_other_order(function: Callable, sign: int) -> Callable:
+    """The derivatives of orders 0 and 1 of ``Y`` (`sign` 1) and ``K`` (-1): DLMF 10.6.2 and 10.29.2.
+
+    The series and the integrals have the same ones, but not at zero, where these are infinite.
+    """
+
+    def jvp(order, primals, tangents):
+        (x,), (tangent,) = primals, tangents
+        value = function(order, x)
+        if order == 0:
+            slope = lax.neg(function(1, x))
+        else:  # at zero the quotient grows faster, and what it is taken from is harmless
+            before = function(0, where(lax.eq(x, like(x, 0)), like(x, 1), x))
+            slope = lax.sub(lax.mul(like(x, sign), before), lax.div(value, x))
+        return value, lax.mul(tangent, slope)
+
+    return jvp
 
 
-@_second_kind.defjvp
-def _jvp_of_second_kind(order, primals, tangents):
-    (x,), (tangent,) = primals, tangents
-    value = _second_kind(order, x)
-    if order == 0:
-        return value, lax.mul(tangent, lax.neg(_second_kind(1, x)))
-    return value, lax.mul(tangent, lax.sub(_finite(_second_kind, x), lax.div(value, x)))
-
-
-@_modified_second_kind.defjvp
-def _jvp_of_modified_second_kind(order, primals, tangents):
-    (x,), (tangent,) = primals, tangents
-    value = _modified_second_kind(order, x)
-    if order == 0:
-        return value, lax.mul(tangent, lax.neg(_modified_second_kind(1, x)))
-    return value, lax.mul(tangent, lax.neg(lax.add(_finite(_modified_second_kind, x), lax.div(value, x))))
-
-
-def _finite(function: Callable, x):
-    """The function of order 0, and a harmless value at zero, where what it is added to grows faster."""
-    return function(0, where(lax.eq(x, like(x, 0)), like(x, 1), x))
+_second_kind.defjvp(_jvp_by_the_other_order(_second_kind, 1))
+_modified_second_kind.defjvp(_jvp_by_the_other_order(_modified_second_kind, -1))
 
 
 def _of_order(function, order):

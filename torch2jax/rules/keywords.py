@@ -23,30 +23,28 @@ class BodyParameters(NamedTuple):
     """Those that may not, though PyTorch may take them so."""
     known: frozenset[str]
     """All that may be given by keyword."""
-    spreads: bool = False
-    """Whether the body takes any more by place."""
+    spread: str = ""
+    """The name of any more that the body takes by place, if it does."""
     is_open: bool = False
     """Whether it takes any more by keyword."""
 
     @classmethod
-    def of(cls, body: Callable, known: Iterable[str] = ()) -> "BodyParameters":
-        """Those of a function, and others that the rule itself takes by keyword."""
+    def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "BodyParameters":
+        """Those of a function but for the first so many, and others that the rule itself takes by keyword."""
         if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
             code = body.__code__
             end = code.co_argcount + code.co_kwonlyargcount
             places, options = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
-            spreads, is_open = (bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
-            return cls(places, options, frozenset((*places, *options, *known)), spreads, is_open)
-        return cls.of_parameters(list(inspect.signature(body).parameters.values()), known)
-
-    @classmethod
-    def of_parameters(cls, parameters: list[inspect.Parameter], known: Iterable[str] = ()) -> "BodyParameters":
-        """As `of`, of the parameters of a function."""
-        places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-        options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        kinds = {p.kind for p in parameters}
-        spreads, is_open = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
-        return cls(places, options, frozenset((*places, *options, *known)), spreads, is_open)
+            spread = code.co_varnames[end] if code.co_flags & inspect.CO_VARARGS else ""
+            is_open = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        else:
+            parameters = inspect.signature(body).parameters.values()
+            places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+            options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+            spread = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+            is_open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        places = places[skipped:]
+        return cls(places, options, frozenset((*places, *options, *known)), spread, is_open)
 
     def with_flag(self, name: str, place: int) -> "BodyParameters":
         """With one more, at a place among all of them."""
@@ -71,10 +69,10 @@ class BodyParameters(NamedTuple):
 
     def _named(self, function, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         named: dict[str, Any] = {}
-        own = self.places if self.spreads else self.places + self.options
+        own = self.places if self.spread else self.places + self.options
         for key, value in kwargs.items():
             place = key if key in self.known else self._place(function, key, kwargs)
-            if self.spreads and place == len(args) >= len(self.places):
+            if self.spread and place == len(args) >= len(self.places):
                 args = (*args, value)
                 continue
             if isinstance(place, int):

@@ -5,7 +5,6 @@ tensors themselves; it is for functions that are about storages, metadata or Pyt
 """
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
@@ -160,14 +159,14 @@ class ArrayRule:
         self.concrete, self.random, self.has_own_values = options.concrete, options.random, options.has_own_values
         self.elementwise, self.is_pure = options.promote is not None, not options.random
         self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
-        parameters = list(inspect.signature(body).parameters.values())[1 if self.random else 0 :]
-        self.parameters = {p.name for p in parameters}
-        self.names = BodyParameters.of_parameters(parameters, known=("out", *_PLACEMENT))
+        self.names = BodyParameters.of(body, known=("out", *_PLACEMENT), skipped=1 if self.random else 0)
+        parameters = (*self.names.places, *filter(None, [self.names.spread]), *self.names.options)
+        self.parameters = set(parameters)
         operands = self.names.places if self.elementwise else ()
         keeps = len(operands) == 1 and self.promote in _KEEPING and self.dtype is None
         self.exact_out = options.exact_out or keeps
         self._integers = tuple(
-            (i, p.name) for i, p in enumerate(parameters) if p.name in _INTEGERS and p.name not in operands
+            (i, name) for i, name in enumerate(parameters) if name in _INTEGERS and name not in operands
         )
         self.result_type = getattr(torch.return_types, name, None)
 

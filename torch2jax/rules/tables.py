@@ -243,6 +243,8 @@ class Rules:
         packet = overload.overloadpacket
         find = self.functions.get
         rule = find(overload) or find(packet) or find(packet._qualified_op_name)
+        if isinstance(rule, TensorRule) and _is_out(overload) and "out" not in rule.names.known:
+            return None  # the rule of what it writes serves it
         if rule is not None or overload.namespace != "aten":
             return rule
         name = packet.__name__
@@ -385,9 +387,13 @@ def _with_flag(function, rule: ArrayRule):
     return rule
 
 
+def _is_out(overload: OpOverload) -> bool:
+    return any(argument.is_out for argument in overload._schema.arguments)
+
+
 def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
     """Whether an overload's arguments mean what the rule's parameters of the same place and name do."""
-    if rule.names.spreads or rule.names.is_open:
+    if rule.names.spread or rule.names.is_open:
         return True
     arguments = overload._schema.arguments
     names = ["input" if argument.name == "self" else argument.name for argument in arguments]

@@ -14,7 +14,7 @@ As a script it reports on single operators: ``python -m tests.ops.database add '
 
 from .compare import compare, compare_trees
 from .outcome import Refused
-from .samples import DTYPES, Case, cases, dtypes_of, entries, entry, full_name, samples
+from .samples import DTYPES, Case, cases, dtypes_of, entries, entry, full_name, has_entry, samples
 from .trials import Trial, attempt, columns_of, joined, run, trials
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "entries",
     "entry",
     "full_name",
+    "has_entry",
     "joined",
     "run",
     "samples",

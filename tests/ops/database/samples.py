@@ -64,6 +64,11 @@ def entry(name: str) -> OpInfo:
     return _by_name()[name]
 
 
+def has_entry(name: str) -> bool:
+    """Whether the database of this PyTorch has an entry of that full name."""
+    return name in _by_name()
+
+
 @functools.cache
 def _by_name() -> dict[str, OpInfo]:
     return {full_name(op): op for op in op_db}

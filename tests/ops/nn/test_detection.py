@@ -62,7 +62,7 @@ def test_the_first_that_nms_keeps(ops):
         kept = ops.nms(boxes, scores, 0.5)[:2]
         return boxes[kept], kept
 
-    _assert_agrees(first, _boxes(8), torch.rand(8), jit=False)
+    _assert_agrees(first, _boxes(8), torch.rand(8, dtype=torch.float64), jit=False)
 
 
 def test_nms_of_nothing(ops):
