@@ -16,6 +16,7 @@ def main() -> None:
     ends_silently()
     try:
         from .app import app
+        from .running import BrokenError
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
@@ -23,4 +24,8 @@ def main() -> None:
 
         print(f"torch2jax: the command line needs {error.name}: {how_to_install('cli')}", file=sys.stderr)
         sys.exit(2)
-    app(prog_name="torch2jax")
+    try:
+        app(prog_name="torch2jax")
+    except BrokenError as error:
+        print(f"torch2jax cannot be imported: {error}\n`torch2jax doctor` tells what is installed", file=sys.stderr)
+        sys.exit(2)

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from .commands.check import check
+from .commands.doctor import doctor
 from .commands.export import export
 from .commands.ops import ops
 
 __all__ = ["app"]
 
 _EXIT_CODES = """
-Exit codes: 0 all is well (check: it agrees), 1 it differs, 2 there is nothing to run (an unknown model, inputs that
-PyTorch itself refuses, a misspelt option), 3 it cannot be translated, compiled or run in JAX.
+Exit codes: 0 all is well, 1 the translation differs (doctor: something is wrong), 2 there is nothing to run (an unknown
+model, inputs that PyTorch itself refuses, a misspelt option), 3 it cannot be translated, compiled or run in JAX.
 """
 _COMMANDS = {
     check: (
@@ -26,6 +27,7 @@ _COMMANDS = {
         "export transformers:gpt2 gpt2.jaxexport --platforms cpu,tpu",
         "export torchvision:resnet18 resnet18.jaxexport --shape b,3,224,224 --grad",
     ),
+    doctor: ("doctor", "doctor --json"),
     ops: ("ops 'nn.functional.*pool*'", "ops softmax --aten"),
 }
 

@@ -16,7 +16,7 @@ from .interrupts import leaves
 from .progress import progress
 from .reports.tables import console
 
-__all__ = ["CANNOT", "DIFFERS", "Run", "give", "running"]
+__all__ = ["CANNOT", "DIFFERS", "BrokenError", "Run", "give", "running"]
 
 DIFFERS = 1
 _NOTHING = 2  # also what is typed wrong, as for every command
@@ -54,17 +54,27 @@ class Run(NamedTuple):
         return subject
 
 
+class BrokenError(Exception):
+    """PyTorch, JAX or torch2jax cannot be imported."""
+
+
 @contextlib.contextmanager
 def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator[Run]:
-    """Imports what commands need, tells of progress, and turns errors into a line, or an object, and an exit code."""
+    """Imports what commands need, tells of progress, and turns errors into a line, or an object, and an exit code.
+
+    Raises:
+        BrokenError: that cannot be imported.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with progress(quiet) as step, warnings.catch_warnings():
         step("importing PyTorch and JAX")
         warnings.simplefilter("ignore")
-        import jax
+        try:
+            import jax
 
-        from torch2jax import tools
-
+            from torch2jax import tools
+        except Exception as error:
+            raise BrokenError(f"{type(error).__name__}: {error}") from error
         wide = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
         try:
             with leaves(), wide:

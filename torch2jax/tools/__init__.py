@@ -7,6 +7,7 @@ Each takes a module or function with its inputs, ``check(model, (x,), {"mask": m
 from .check import Check, Report, Times, check
 from .compare import Agreement
 from .files import Written, with_numbers, write
+from .installation import Diagnosis, Finding, doctor
 from .operators import operators
 from .routes import Route
 from .specs import build
@@ -15,6 +16,8 @@ from .subject import SpecError, Subject, TranslationError, read_branches
 __all__ = [
     "Agreement",
     "Check",
+    "Diagnosis",
+    "Finding",
     "Report",
     "Route",
     "SpecError",
@@ -24,6 +27,7 @@ __all__ = [
     "Written",
     "build",
     "check",
+    "doctor",
     "operators",
     "read_branches",
     "with_numbers",

@@ -1,0 +1,288 @@
+"""What may be wrong with an installation: versions, accelerators, and packages that do not go together."""
+
+import contextlib
+import dataclasses
+import glob
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..bridge.call_torch import torch2jax
+from ..convert import t2j
+from ..hints import how_to_install
+from .subject import first_line
+from .vision import define_vision_operators
+
+__all__ = ["Diagnosis", "Finding", "doctor"]
+
+_PACKAGES = (
+    *("torch2jax", "torch", "jax", "jaxlib", "numpy", "ml-dtypes", "optree"),
+    *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu", "triton"),
+    *("torchvision", "timm", "transformers", "diffusers", "safetensors", "flatbuffers"),
+    *("flax", "equinox", "optax", "orbax-checkpoint", "typer", "rich"),
+)
+_PLUGINS = re.compile(r"jax-(cuda|rocm)\d+-(plugin|pjrt)")
+_COMPILERS = ("c++", "g++", "clang++", "cl")
+_CUDA_13_DRIVER = 580
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``ok``, ``note`` for what is good to know, ``warning`` for what may fail, ``error`` for what does.
+        subject: what was looked at.
+        found: what is so.
+        remedy: what to do about it, or "".
+    """
+
+    level: str
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What is installed, which devices there are, and what was found.
+
+    Attributes:
+        versions: of Python, and of the packages that are installed.
+        devices: of each platform of JAX, the default one first, and of PyTorch's accelerator.
+        findings: what was looked at.
+    """
+
+    versions: dict[str, str]
+    devices: dict[str, list[str]]
+    findings: list[Finding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing fails."""
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def doctor(*, step: Callable[[str], None] = lambda _: None) -> Diagnosis:
+    """Looks at the installation: versions, accelerators, known bad pairs of packages; and tries a program of each kind.
+
+    Args:
+        step: is told what is going on.
+
+    Examples:
+        >>> diagnosis = doctor()
+        >>> for finding in diagnosis.findings:
+        ...     if finding.level != "ok":
+        ...         print(finding.subject, finding.found, finding.remedy)
+    """
+    step("reading versions")
+    findings = [*_requirements(), *_plugins()]
+    step("importing torchvision")
+    findings += _torchvision()
+    step("looking for accelerators")
+    devices, problems = _devices()
+    findings += [*problems, *_accelerators(devices), *_memory(devices), *_numbers(devices)]
+    if "JAX" in devices:
+        step("running a translated program")
+        findings += _tried("t2j", _translated)
+        step("calling PyTorch from JAX")
+        findings += _tried("torch2jax", _called)
+    findings += _compiler()
+    return Diagnosis(_versions(), devices, findings)
+
+
+def _versions() -> dict[str, str]:
+    """The versions of Python and of the packages that are installed, of those that matter here."""
+    found = {"Python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _requirements() -> Iterator[Finding]:
+    """The versions that this package asks for, and what its extras lack."""
+    try:
+        from packaging.requirements import Requirement
+    except ModuleNotFoundError:
+        yield Finding("note", "requirements", "not compared: packaging is not installed", "pip install packaging")
+        return
+    lacking: dict[str, list[str]] = {}
+    wrong = []
+    for text in importlib.metadata.requires("torch2jax") or []:
+        wanted = Requirement(text)
+        extra = re.search(r"extra == ['\"](\w+)['\"]", text)
+        try:
+            found = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:
+            if extra is not None:
+                lacking.setdefault(extra[1], []).append(wanted.name)
+                continue
+            found = "nothing"
+        if found == "nothing" or not wanted.specifier.contains(found, prereleases=True):
+            level = "error" if extra is None else "warning"
+            pinned = f"{wanted.name}{wanted.specifier}"
+            wrong.append(Finding(level, wanted.name, f"got {found}; wanted {pinned}", f"pip install '{pinned}'"))
+    yield from wrong or [Finding("ok", "requirements", "versions are those that torch2jax asks for")]
+    for extra in ("checkpoints", "export"):
+        if extra in lacking:
+            yield Finding("note", extra, f"lacks {', '.join(lacking[extra])}", how_to_install(extra))
+
+
+def _plugins() -> Iterator[Finding]:
+    """JAX's plugins for accelerators, which go with one release of jaxlib."""
+    jaxlib = importlib.metadata.version("jaxlib")
+    for package in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", package.name or "").lower()
+        if _PLUGINS.fullmatch(name) and package.version != jaxlib:
+            kind = name.split("-")[1]
+            yield Finding(
+                "error", name, f"got {package.version} beside jaxlib {jaxlib}", f"pip install 'jax[{kind}]=={jaxlib}'"
+            )
+
+
+def _torchvision() -> Iterator[Finding]:
+    """Other libraries import it where it is installed, and its compiled library loads beside one PyTorch alone."""
+    try:
+        found = importlib.metadata.version("torchvision")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    try:
+        is_broken = define_vision_operators()
+    except Exception as error:
+        yield Finding("error", "torchvision", f"{found} cannot be imported: {first_line(error)}", _reinstall())
+        return
+    if is_broken:
+        yield Finding(
+            "warning",
+            "torchvision",
+            f"the compiled library of {found} does not load beside PyTorch {torch.__version__}: `import torchvision`, "
+            "and with it `import transformers`, fails with 'operator torchvision::nms does not exist'",
+            _reinstall(),
+        )
+    else:
+        yield Finding("ok", "torchvision", f"{found} loads beside PyTorch {torch.__version__}")
+
+
+def _reinstall() -> str:
+    kind = torch.__version__.partition("+")[2] or "cpu"
+    return (
+        f"install both from one index: pip install --force-reinstall torch torchvision --index-url "
+        f"https://download.pytorch.org/whl/{kind}; or pip uninstall torchvision, where nothing needs it"
+    )
+
+
+def _devices() -> tuple[dict[str, list[str]], list[Finding]]:
+    devices, problems = {}, []
+    try:
+        devices["JAX"] = [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+    except Exception as error:  # a RuntimeError, or an assertion of JAX's
+        asked = os.environ.get("JAX_PLATFORMS")
+        remedy = f"unset JAX_PLATFORMS, which is {asked!r}" if asked else "reinstall JAX"
+        problems.append(Finding("error", "JAX", f"has no devices: {first_line(error)}", remedy))
+    if torch.accelerator.is_available():
+        kind = str(torch.accelerator.current_accelerator())
+        names = (
+            [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if kind == "cuda" else []
+        )
+        devices["PyTorch"] = [f"{kind}: {name}" for name in names] or [kind]
+    else:
+        devices["PyTorch"] = ["cpu"]
+    return devices, problems
+
+
+def _accelerators(devices: dict[str, list[str]]) -> Iterator[Finding]:
+    """Accelerators of this machine that JAX does not use."""
+    used = devices.get("JAX", [])
+    if any(not device.startswith("cpu") for device in used):
+        yield Finding("ok", "accelerator", f"JAX computes on {used[0]}")
+        return
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    for kind, extra in _present():
+        if asked.split(",")[0] == "cpu":
+            yield Finding("note", "accelerator", f"JAX_PLATFORMS is {asked!r}: JAX leaves the {kind} alone", "unset it")
+        else:
+            yield Finding("warning", "accelerator", f"this machine has a {kind}, and JAX computes on the CPU", extra)
+
+
+def _present() -> Iterator[tuple[str, str]]:
+    """The accelerators of this machine, each with the command that installs JAX for it."""
+    if glob.glob("/dev/nvidia[0-9]*") or shutil.which("nvidia-smi"):
+        driver = Path("/proc/driver/nvidia/version")
+        release = re.search(r" (\d{3})\.\d", driver.read_text()) if driver.is_file() else None
+        new = release is None or int(release[1]) >= _CUDA_13_DRIVER
+        yield "NVIDIA GPU", f"pip install 'jax[cuda{13 if new else 12}]'"
+    if Path("/dev/kfd").exists():
+        yield "AMD GPU", "pip install 'jax[rocm7-local]'"
+    if glob.glob("/dev/accel[0-9]*") or os.environ.get("TPU_ACCELERATOR_TYPE"):
+        yield "TPU", "pip install 'jax[tpu]'"
+
+
+def _memory(devices: dict[str, list[str]]) -> Iterator[Finding]:
+    """JAX and PyTorch on one GPU."""
+    both = all(any("cpu" not in name for name in devices.get(side, [])) for side in ("JAX", "PyTorch"))
+    if both and jax.default_backend() == "gpu" and "XLA_PYTHON_CLIENT_PREALLOCATE" not in os.environ:
+        yield Finding(
+            "note",
+            "memory",
+            "JAX takes three quarters of the GPU's memory at its first use, and PyTorch has the rest",
+            "where PyTorch needs more, set XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION",
+        )
+
+
+def _numbers(devices: dict[str, list[str]]) -> Iterator[Finding]:
+    """What makes numbers differ from PyTorch's."""
+    config: Any = jax.config  # whose type has none of its attributes
+    if not config.jax_enable_x64:
+        yield Finding(
+            "note",
+            "64-bit types",
+            "are truncated to 32 bits, which is JAX's default",
+            "jax.config.update('jax_enable_x64', True), or JAX_ENABLE_X64=1, where float64 or int64 matter",
+        )
+    precision = config.jax_default_matmul_precision
+    if precision is None and any(not device.startswith("cpu") for device in devices.get("JAX", [])):
+        yield Finding(
+            "note",
+            "precision",
+            "float32 products are computed in bfloat16 passes on TPU, in TF32 on NVIDIA GPUs since Ampere",
+            "jax.config.update('jax_default_matmul_precision', 'float32') for PyTorch's default",
+        )
+
+
+def _tried(name: str, program: Callable[[], bool]) -> Iterator[Finding]:
+    try:
+        agrees = program()
+    except Exception as error:
+        yield Finding("error", name, f"a small program fails: {type(error).__name__}: {first_line(error)}")
+        return
+    if agrees:
+        yield Finding("ok", name, f"a small program runs on {jax.default_backend()}, and gives what PyTorch gives")
+    else:
+        yield Finding("error", name, f"a small program on {jax.default_backend()} does not give what PyTorch gives")
+
+
+def _translated() -> bool:
+    x = torch.linspace(-2, 2, 8)
+    found = jax.jit(t2j(torch.nn.functional.gelu))(t2j(x))
+    return bool(jnp.allclose(found, t2j(torch.nn.functional.gelu(x)), atol=1e-3))
+
+
+def _called() -> bool:
+    x = jnp.linspace(-2, 2, 8)
+    return bool(jnp.allclose(jax.jit(torch2jax(torch.sin, x))(x), jnp.sin(x), atol=1e-3))
+
+
+def _compiler() -> Iterator[Finding]:
+    """What `torch.compile`, which `bench` compares with, needs on the CPU."""
+    if not os.environ.get("CXX") and not any(map(shutil.which, _COMPILERS)):
+        yield Finding("note", "torch.compile", "there is no C++ compiler, which it needs on the CPU", "install g++")
