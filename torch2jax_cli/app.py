@@ -8,6 +8,7 @@ import typer
 
 from .commands.check import check
 from .commands.doctor import doctor
+from .commands.explain import explain
 from .commands.export import export
 from .commands.ops import ops
 
@@ -23,6 +24,10 @@ _COMMANDS = {
         "check transformers:bert --dtype bfloat16 --json",
         "check my_package.models:make_model --shape 8,3,64,64 --weights model.safetensors",
     ),
+    explain: (
+        "explain torchvision:resnet18 --compile",
+        "explain transformers:bert --grad --depth 3",
+    ),
     export: (
         "export transformers:gpt2 gpt2.jaxexport --platforms cpu,tpu",
         "export torchvision:resnet18 resnet18.jaxexport --shape b,3,224,224 --grad",
@@ -32,7 +37,7 @@ _COMMANDS = {
 }
 
 app = typer.Typer(
-    help="Run PyTorch code in JAX: compare a model with PyTorch, and export it.",
+    help="Run PyTorch code in JAX: compare a model with PyTorch, explain it, export it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -88,8 +88,8 @@ def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator
     _fail(*failure, as_json)
 
 
-def give(form: ModuleType, result: Any, as_json: bool) -> None:
-    """Prints a result in its form, a module of `reports`."""
+def give(form: Any, result: Any, as_json: bool) -> None:
+    """Prints a result in its form, which is a module of `reports`, or of a class there."""
     if as_json:
         _write_json(form.record(result))
     else:

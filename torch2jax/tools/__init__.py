@@ -6,6 +6,7 @@ Each takes a module or function with its inputs, ``check(model, (x,), {"mask": m
 
 from .check import Check, Report, Times, check
 from .compare import Agreement
+from .costs import CompiledCost, Cost, Explanation, Scope, explain
 from .files import Written, with_numbers, write
 from .installation import Diagnosis, Finding, doctor
 from .operators import operators
@@ -16,10 +17,14 @@ from .subject import SpecError, Subject, TranslationError, read_branches
 __all__ = [
     "Agreement",
     "Check",
+    "CompiledCost",
+    "Cost",
     "Diagnosis",
+    "Explanation",
     "Finding",
     "Report",
     "Route",
+    "Scope",
     "SpecError",
     "Subject",
     "Times",
@@ -28,6 +33,7 @@ __all__ = [
     "build",
     "check",
     "doctor",
+    "explain",
     "operators",
     "read_branches",
     "with_numbers",

@@ -1,0 +1,280 @@
+"""What a translated model computes, and where: operations, flops and bytes for each of its modules."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from ..tensors.dtypes import canonical
+from .specs import subject_of
+from .subject import Subject, refusing_bad_inputs, translating
+from .trial import Trial
+
+__all__ = ["CompiledCost", "Cost", "Explanation", "Scope", "explain"]
+
+_WRAPPED = re.compile(r"\w+\((.*)\)")  # jvp(encoder), transpose(jvp(encoder))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a part of a program costs, by XLA's count for each operation by itself.
+
+    Attributes:
+        operations: how many operations there are, those of a loop as often as it turns.
+        flops: floating-point operations.
+        transcendentals: evaluations of ``exp``, ``tanh`` and the like.
+        bytes: what operations read and write. Fused, they read and write less.
+    """
+
+    operations: int = 0
+    flops: float = 0.0
+    transcendentals: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            *(mine + its for mine, its in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
+        )
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(*(times * each for each in dataclasses.astuple(self)))
+
+
+@dataclasses.dataclass
+class Scope:
+    """A module, or a function of PyTorch that it calls.
+
+    Attributes:
+        name: the name below the scope around it.
+        kind: the class of a module; "" for a function.
+        cost: of all that is within.
+        scopes: those within, in the order in which they are called first.
+    """
+
+    name: str
+    kind: str = ""
+    cost: Cost = dataclasses.field(default_factory=Cost)
+    scopes: "dict[str, Scope]" = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledCost:
+    """What the compiled program costs, where XLA has fused operations.
+
+    Attributes:
+        flops: floating-point operations.
+        bytes: what it reads and writes.
+        arguments: bytes of weights and inputs.
+        results: bytes of the results.
+        temporary: bytes that it needs beside these while it runs.
+    """
+
+    flops: float
+    bytes: float
+    arguments: int
+    results: int
+    temporary: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a translated model computes.
+
+    Attributes:
+        subject: the model and its inputs.
+        root: the whole program.
+        compiled: the cost of the compiled program, where that was asked for.
+        notes: what the numbers leave out.
+    """
+
+    subject: Subject
+    root: Scope
+    compiled: CompiledCost | None = None
+    notes: tuple[str, ...] = ()
+
+
+def explain(
+    target: Subject | torch.nn.Module | Callable | str,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    grad: bool = False,
+    compile: bool = False,
+    step: Callable[[str], None] = lambda _: None,
+) -> Explanation:
+    """Operations, flops and bytes of a translated model in evaluation mode, for each of its modules.
+
+    Each operation of the JAX graph belongs to the modules in its name stack. Its cost is that of XLA's analysis of the
+    operation by itself, as ``jax.jit(operation).lower(...).cost_analysis()`` gives it.
+
+    Args:
+        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
+        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        kwargs: keyword arguments.
+        grad: the gradient for parameters and inputs of the sum of the outputs, in place of the outputs.
+        compile: also compile the program, and take XLA's numbers for all of it.
+        step: is told what is going on.
+
+    Raises:
+        SpecError: PyTorch itself cannot run the model on these inputs.
+        TranslationError: it cannot be translated or, where that is asked for, compiled.
+
+    Examples:
+        >>> explain(torch.nn.Linear(3, 2), (torch.ones(4, 3),)).root.cost.flops
+        56.0
+    """
+    subject = subject_of(target, args, kwargs)
+    trial = Trial(subject, training=False)
+    step("running PyTorch")
+    with torch.no_grad(), refusing_bad_inputs(subject):
+        trial.pytorch()(trial.inputs)
+    state, inputs = (_abstract(tensors) for tensors in (trial.state(), trial.inputs))
+    step("tracing")
+    with translating(f"{subject.name} cannot be translated"):
+        traced = jax.jit(_gradient(trial) if grad else _outputs(trial)).trace(state, inputs, jax.random.key(0))
+    step("counting")
+    counter = _Counter({} if subject.module is None else _kinds(subject.module))
+    root = Scope("", type(subject.module).__name__ if subject.module is not None else "")
+    counter.count(traced.jaxpr.jaxpr, root, (), 1)
+    compiled = None
+    if compile:
+        step("compiling")
+        with translating(f"{subject.name} cannot be compiled"):
+            compiled = _compiled(traced.lower().compile())
+    return Explanation(subject, root, compiled, tuple(sorted(counter.notes)))
+
+
+def _abstract(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(tensor.shape, canonical(tensor.dtype)) for name, tensor in tensors.items()}
+
+
+def _outputs(trial: Trial) -> Callable:
+    return lambda state, inputs, key: trial.jax(state, inputs, key)[0]
+
+
+def _gradient(trial: Trial) -> Callable:
+    names = trial.leaves()
+
+    def loss(leaves, state, inputs, key):
+        state, inputs = ({name: leaves.get(name, x) for name, x in tensors.items()} for tensors in (state, inputs))
+        outputs, _ = trial.jax(state, inputs, key)
+        return sum(jnp.sum(x) for x in outputs.values() if jnp.issubdtype(x.dtype, jnp.floating))
+
+    def run(state, inputs, key):
+        both = {**state, **inputs}
+        return jax.grad(loss)({name: both[name] for name in names}, state, inputs, key)
+
+    return run
+
+
+def _kinds(module: torch.nn.Module) -> dict[str, str]:
+    """The classes of modules, by paths in which a call of a call has the names of both."""
+    return {path: type(part).__name__ for path, part in module.named_modules(remove_duplicate=False)}
+
+
+class _Counter:
+    """Adds up what the equations of a program cost, in the scopes that they belong to."""
+
+    def __init__(self, kinds: Mapping[str, str]):
+        self._kinds = kinds
+        self.notes: set[str] = set()
+
+    def count(self, jaxpr: Jaxpr, root: Scope, outer: tuple[str, ...], times: int) -> None:
+        """Counts a program.
+
+        Args:
+            outer: the scopes of the equation whose program it is.
+            times: how often it runs.
+        """
+        for eqn in jaxpr.eqns:
+            names = (*outer, *_names(str(eqn.source_info.name_stack)))
+            inner = list(self._inner(eqn))
+            for program, turns in inner:
+                self.count(program, root, names, times * turns)
+            if not inner:
+                self._add(root, names, self._cost(eqn) * times)
+
+    def _inner(self, eqn) -> Iterator[tuple[Jaxpr, int]]:
+        """The programs that an equation runs, and how often."""
+        kind, params = eqn.primitive.name, eqn.params
+        if kind == "scan":
+            yield params["jaxpr"].jaxpr, params["length"]
+        elif kind == "while":
+            self.notes.add("a loop that data end is counted as if it turned once")
+            yield params["cond_jaxpr"].jaxpr, 1
+            yield params["body_jaxpr"].jaxpr, 1
+        elif kind == "cond":
+            self.notes.add("of branches that data decide, the one of most flops is counted")
+            yield max((branch.jaxpr for branch in params["branches"]), key=self._flops), 1
+        else:
+            wanted = [var.aval for var in eqn.invars]
+            for value in params.values():
+                program = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+                # What takes just these operands is called; others are parts, as what a scatter does to an element.
+                if isinstance(program, Jaxpr) and [var.aval for var in program.invars] == wanted:
+                    yield program, 1
+                    return
+
+    def _flops(self, jaxpr: Jaxpr) -> float:
+        alone = Scope("")
+        self.count(jaxpr, alone, (), 1)
+        return alone.cost.flops
+
+    def _cost(self, eqn) -> Cost:
+        operands = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars)
+        key = eqn.primitive, tuple(eqn.params.items()), operands
+        try:
+            return _analysis(*key) if _is_hashable(key) else _analysis.__wrapped__(*key)
+        except Exception:  # it is one that does not stand by itself, as a collective
+            self.notes.add(f"{eqn.primitive.name} is counted as an operation without flops and bytes")
+            return Cost(1)
+
+    def _add(self, root: Scope, names: tuple[str, ...], cost: Cost) -> None:
+        root.cost += cost
+        scope, path = root, ""
+        for name in names:
+            path = f"{path}.{name}" if path else name
+            scope = scope.scopes.setdefault(name, Scope(name, self._kinds.get(path, "")))
+            scope.cost += cost
+
+
+def _names(stack: str) -> Iterator[str]:
+    """The scopes of a name stack, without the transformations that are written around them."""
+    for name in stack.split("/"):
+        while found := _WRAPPED.fullmatch(name):
+            name = found[1]
+        if name:
+            yield name
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+@functools.lru_cache(4096)
+def _analysis(primitive, params: tuple, operands: tuple) -> Cost:
+    """XLA's count for an operation by itself."""
+    lowered = jax.jit(lambda *operands: primitive.bind(*operands, **dict(params))).lower(*operands)
+    found = _flat(lowered.cost_analysis())
+    return Cost(1, found.get("flops", 0.0), found.get("transcendentals", 0.0), found.get("bytes accessed", 0.0))
+
+
+def _flat(analysis: Any) -> Mapping[str, float]:
+    """An analysis, of which some backends give a list, or none."""
+    return (analysis[0] if isinstance(analysis, list) else analysis) or {}
+
+
+def _compiled(compiled) -> CompiledCost:
+    costs, memory = _flat(compiled.cost_analysis()), compiled.memory_analysis()
+    sizes = (memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes)
+    return CompiledCost(costs.get("flops", 0.0), costs.get("bytes accessed", 0.0), *sizes)
