@@ -73,7 +73,7 @@ def _is_compared(most: int | None, function: Any, args: tuple, kwargs: dict, is_
 
 def _run_checked(most: int | None, call: Call, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
     is_eager, writes = trace_ctx.trace is eval_trace, _writes(function, args, kwargs or {})
-    if writes and not is_eager or not _is_compared(most, function, args, kwargs or {}, is_eager):
+    if (writes and not is_eager) or not _is_compared(most, function, args, kwargs or {}, is_eager):
         return run_planned(call, function, types, args, kwargs)
     copied = _copy(args) if writes else args
     start = Bookmark()
