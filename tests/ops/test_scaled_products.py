@@ -70,6 +70,87 @@ def test_scales_of_blocks():
     np.testing.assert_allclose(in_order, expected, 1e-5, 1e-4)
 
 
+PARTS, SQUARES = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+
+
+@pytest.mark.parametrize(("left", "right"), [(PARTS, PARTS), (PARTS, SQUARES), (SQUARES, PARTS)])
+def test_scales_of_blocks_of_128(left, right):
+    """The older operator, which tells them by their shapes, has each turned as the product has it."""
+    a, b = _random(160, 300), _random(150, 300).t()
+
+    def scales(rows, recipe):
+        small = torch.rand(rows if recipe is PARTS else 2, 3, generator=_GENERATOR)
+        tall = small if recipe is PARTS else small.repeat_interleave(128, 0)[:rows]
+        return small, tall.repeat_interleave(128, 1)[:, :300]
+
+    (first, of_a), (second, of_b) = scales(160, left), scales(150, right)
+    expected = (a.float() * of_a) @ (b.t().float() * of_b).t()
+    as_newer = [x if recipe is PARTS else F.pad(x.t(), (0, 0, 0, 1)) for x, recipe in ((first, left), (second, right))]
+    newer = t2j(lambda a, b, x, y: F.scaled_mm(a, b, x, left, y, right, output_dtype=torch.float32))
+    older = t2j(lambda a, b, x, y: torch._scaled_mm(a, b, x, y, out_dtype=torch.float32))
+    np.testing.assert_allclose(jax.jit(newer)(*map(t2j, (a, b, *as_newer))), expected, 1e-4, 1e-3)
+    np.testing.assert_allclose(older(*map(t2j, (a, b, first, second.t()))), expected, 1e-4, 1e-3)
+
+
+ENDS = torch.tensor([2, 2, 7, 10], dtype=torch.int32)  # a group is empty, and what follows the last counts nowhere
+
+
+def _groups(a, b, first, second):
+    """Each group's product of scaled matrices in float32, in the order of `ENDS`; and where it goes."""
+    starts = [0, *ENDS.tolist()[:-1]]
+    for i, (start, end) in enumerate(zip(starts, ENDS.tolist(), strict=True)):
+        here = slice(start, end)
+        if a.dim() == b.dim() == 2:
+            x, y = a[:, here], b[here]
+            row, column = (scale.reshape(len(ENDS), -1)[i] for scale in (first, second))
+        else:
+            x, row = (a[i], first[i]) if a.dim() == 3 else (a[here], first[here])
+            y, column = (b[i], second[i]) if b.dim() == 3 else (b[:, here], second[here])
+        yield i, here, (x.float() * row[:, None]) @ (y.float() * column)
+
+
+@pytest.mark.parametrize("version", ["_scaled_grouped_mm", "scaled_grouped_mm"])
+@pytest.mark.parametrize(
+    ("left", "right", "scales"),
+    [((12, 8), (4, 8, 6), (12, (4, 6))), ((4, 5, 8), (8, 12), ((4, 5), 12)), ((5, 12), (12, 6), (20, 24))],
+    ids=["rows", "columns", "terms"],
+)
+def test_products_of_groups(version, left, right, scales):
+    a, b = _random(*left), _random(*right)
+    first, second = (torch.rand(scale, generator=_GENERATOR) for scale in scales)
+
+    def function(a, b, first, second, ends):
+        if version == "_scaled_grouped_mm":
+            return torch._scaled_grouped_mm(a, b, first, second, ends, out_dtype=torch.float32)
+        return F.scaled_grouped_mm(a, b, first, ROW, second, ROW, offs=ends, output_dtype=torch.float32)
+
+    for run in (t2j(function), jax.jit(t2j(function))):
+        result = np.asarray(run(*map(t2j, (a, b, first, second, ENDS))))
+        for i, here, expected in _groups(a, b, first, second):
+            found = result[i] if len(left) == len(right) else result[here] if len(left) == 2 else result[:, here]
+            np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+
+
+def test_products_of_stacks():
+    a, b = _random(3, 5, 8), _random(3, 8, 6)
+    first, second = torch.rand(3, 5, generator=_GENERATOR), torch.rand(3, 6, generator=_GENERATOR)
+    found = t2j(torch._scaled_grouped_mm)(*map(t2j, (a, b, first, second)))
+    assert found.dtype == jnp.bfloat16
+    expected = torch.bmm(a.float() * first[..., None], b.float() * second[:, None])
+    np.testing.assert_allclose(found.astype("float32"), expected, 0.02, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({0: torch.zeros(12, 8)}, "FP8"), ({2: torch.ones(11)}, "scale_a"), ({3: torch.ones(4, 5)}, "scale_b")],
+)
+def test_groups_are_refused(changed, message):
+    given = [_random(12, 8), _random(4, 8, 6), torch.ones(12), torch.ones(4, 6), ENDS]
+    given = [changed.get(i, x) for i, x in enumerate(given)]
+    with pytest.raises(RuntimeError, match=message):
+        t2j(torch._scaled_grouped_mm)(*map(t2j, given))
+
+
 @pytest.mark.skipif(not hasattr(F, "scaled_addmm"), reason="scaled_addmm is of PyTorch 2.15")
 @pytest.mark.parametrize("beta", [1.0, 0.5, 0.0])
 def test_sums(beta):

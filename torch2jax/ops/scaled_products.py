@@ -15,8 +15,16 @@ __all__ = []
 
 aten = torch.ops.aten
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_TENSOR, _ROW, _BLOCK = (
-    kind.value for kind in (ScalingType.TensorWise, ScalingType.RowWise, ScalingType.BlockWise1x32)
+_TENSOR, _ROW, _PARTS_OF_32, _PARTS_OF_128, _SQUARES = (
+    kind.value
+    for kind in (
+        *(ScalingType.TensorWise, ScalingType.RowWise, ScalingType.BlockWise1x32, ScalingType.BlockWise1x128),
+        ScalingType.BlockWise128x128,
+    )
+)
+_PAIRS = (
+    *([_TENSOR, _TENSOR], [_ROW, _ROW], [_PARTS_OF_32, _PARTS_OF_32], [_PARTS_OF_128, _PARTS_OF_128]),
+    *([_PARTS_OF_128, _SQUARES], [_SQUARES, _PARTS_OF_128]),
 )
 _SWIZZLED = SwizzleType.SWIZZLE_32_4_4.value
 
@@ -24,10 +32,24 @@ _SWIZZLED = SwizzleType.SWIZZLE_32_4_4.value
 @implements_tensors(aten._scaled_mm.default)
 def _scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
     del scale_result  # PyTorch uses it in none of its kernels either
-    by_row = scale_a.numel() != 1 or scale_b.numel() != 1
-    recipe = [_ROW if by_row else _TENSOR]
-    result = _product(self, mat2, [scale_a], recipe, [], [scale_b], recipe, [])
+    recipes = _by_shapes(self.shape[0], mat2.shape[1], -(-self.shape[1] // 128), scale_a, scale_b)
+    # The newer operator has the scales of squares turned on the left, and those of parts of rows on the right.
+    scale_a = scale_a.t() if recipes[0] == _SQUARES else scale_a
+    scale_b = scale_b.t() if recipes[1] == _PARTS_OF_128 else scale_b
+    result = _product(self, mat2, [scale_a], recipes[:1], [], [scale_b], recipes[1:], [])
     return _finished(result, self, bias, out_dtype)
+
+
+def _by_shapes(rows: int, columns: int, blocks: int, scale_a, scale_b) -> list[int]:
+    """The recipes that the scales of the older operator tell by their shapes."""
+    if scale_a.numel() == scale_b.numel() == 1:
+        return [_TENSOR, _TENSOR]
+    if scale_a.shape == (rows, 1) and scale_b.shape == (1, columns):
+        return [_ROW, _ROW]
+    left = {(rows, blocks): _PARTS_OF_128, (-(-rows // 128), blocks): _SQUARES}
+    right = {(blocks, columns): _PARTS_OF_128, (blocks, -(-columns // 128)): _SQUARES}
+    found = [left.get(tuple(scale_a.shape), _ROW), right.get(tuple(scale_b.shape), _ROW)]
+    return found if found in _PAIRS else [_ROW, _ROW]
 
 
 @implements_tensors(aten._scaled_mm_v2.default)
@@ -102,8 +124,11 @@ def _product(left, right, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizz
         )
     if left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
         raise ValueError(f"scaled_mm: shapes {list(left.shape)} and {list(right.shape)} cannot be multiplied")
-    if list(recipe_a) != list(recipe_b):
-        raise ValueError(f"scaled_mm: got the recipes {_names(recipe_a)} and {_names(recipe_b)}; wanted the same twice")
+    if list(recipe_a) != list(recipe_b) and [*recipe_a, *recipe_b] not in _PAIRS:
+        raise ValueError(
+            f"scaled_mm: got the recipes {_names(recipe_a)} and {_names(recipe_b)}; wanted the same twice, or "
+            "BlockWise128x128 beside BlockWise1x128"
+        )
     first = _scaled(left, scale_a, recipe_a, swizzle_a, "scale_a")
     second = _scaled(right.t(), scale_b, recipe_b, swizzle_b, "scale_b")
     return first @ second.t()
@@ -121,21 +146,38 @@ def _scaled(matrix, scales, recipes, swizzles, name: str):
         NotImplementedError: there is no rule for the recipe.
     """
     rows, columns = matrix.shape
-    if list(recipes) not in ([_TENSOR], [_ROW], [_BLOCK]):
+    if list(recipes) not in ([_TENSOR], [_ROW], [_PARTS_OF_32], [_PARTS_OF_128], [_SQUARES]):
         raise NotImplementedError(
-            f"scaled_mm: got the recipe {_names(recipes)}; t2j has TensorWise, RowWise and BlockWise1x32"
+            f"scaled_mm: got the recipe {_names(recipes)}; t2j has TensorWise, RowWise, BlockWise1x32, BlockWise1x128 "
+            "and BlockWise128x128, since JAX has no arrays of two numbers in a byte"
         )
     (recipe,), (scale,) = recipes, scales
     scale = scale.float()
-    if recipe != _BLOCK:
+    if recipe in (_TENSOR, _ROW):
         count = 1 if recipe == _TENSOR else rows
         if scale.numel() != count:
             raise ValueError(f"{name} must have {count} Float elements, got {scale.numel()}")
         return matrix.float() * scale.reshape(-1, 1)
-    if columns % 32:
-        raise ValueError(f"scaled_mm: got {columns} columns in blocks of 32; wanted a multiple of 32")
-    scale = _in_order(scale, rows, columns // 32, name, is_swizzled=_SWIZZLED in swizzles)
-    return (matrix.float().reshape(rows, -1, 32) * scale.unsqueeze(-1)).reshape(rows, columns)
+    if recipe == _PARTS_OF_32:
+        if columns % 32:
+            raise ValueError(f"scaled_mm: got {columns} columns in blocks of 32; wanted a multiple of 32")
+        scale = _in_order(scale, rows, columns // 32, name, is_swizzled=_SWIZZLED in swizzles)
+        return _in_parts(matrix, scale, 32)
+    blocks, down = -(-columns // 128), rows if recipe == _PARTS_OF_128 else -(-rows // 128)
+    if recipe == _SQUARES and scale.dim() == 2:  # one column for each row of squares, with some more at the end
+        scale = scale.t()[:, :blocks]
+    if scale.shape != (down, blocks):
+        wanted = [down, blocks] if recipe == _PARTS_OF_128 else [blocks, down]
+        raise ValueError(f"{name} must have the shape {wanted}, got {list(scale.shape)}")
+    if recipe == _SQUARES:
+        scale = scale.unsqueeze(1).expand(-1, 128, -1).flatten(0, 1)[:rows]
+    return _in_parts(matrix, scale, 128)
+
+
+def _in_parts(matrix, scale, width: int):
+    """The numbers of a matrix that has a scale for so many of each row; the last part may be shorter."""
+    columns = scale.unsqueeze(-1).expand(-1, -1, width).flatten(1)
+    return matrix.float() * columns[:, : matrix.shape[1]]
 
 
 def _in_order(scale, rows: int, blocks: int, name: str, *, is_swizzled: bool):
@@ -148,3 +190,73 @@ def _in_order(scale, rows: int, blocks: int, name: str, *, is_swizzled: bool):
         return scale.reshape(rows, blocks)
     tiles = scale.reshape(down, across, 32, 4, 4).permute(0, 3, 2, 1, 4)
     return tiles.reshape(down * 128, across * 4)[:rows, :blocks]
+
+
+# Products of groups: the scales are of the rows of each matrix on the left, and of the columns on the right.
+
+
+@implements_tensors(aten._scaled_grouped_mm.default)
+def _scaled_grouped_mm(
+    self, mat2, scale_a, scale_b, offs=None, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):
+    if scale_result is not None:
+        raise RuntimeError("Scale result tensor provided, but it is not supported yet.")
+    return _grouped(self, mat2, scale_a, scale_b, offs, bias, out_dtype)
+
+
+@implements_tensors(aten._scaled_grouped_mm_v2.default)
+def _scaled_grouped_mm_v2(
+    self,
+    mat2,
+    scale_a,
+    recipe_a,
+    swizzle_a,
+    scale_b,
+    recipe_b,
+    swizzle_b,
+    offs=None,
+    bias=None,
+    out_dtype=None,
+    contraction_dim=(),
+    use_fast_accum=False,
+):
+    _expect_inner(contraction_dim)
+    if list(recipe_a) != [_ROW] or list(recipe_b) != [_ROW]:
+        raise NotImplementedError(
+            f"scaled_grouped_mm: got the recipes {_names(recipe_a)} and {_names(recipe_b)}; t2j has RowWise"
+        )
+    return _grouped(self, mat2, scale_a[0], scale_b[0], offs, bias, out_dtype)
+
+
+def _grouped(left, right, scale_a, scale_b, offs, bias, out_dtype):
+    """As ``grouped_mm``, of scaled matrices.
+
+    Raises:
+        RuntimeError: the operands are not in 8 bits, or have no scales of their shapes.
+    """
+    if left.dtype not in _FLOAT8 or right.dtype not in _FLOAT8:
+        raise RuntimeError(
+            "scaled_grouped_mm: expected inputs of FP8 type, but got "
+            f"mat_a.dtype={left.dtype} and mat_b.dtype={right.dtype}"
+        )
+    if left.dim() not in (2, 3) or right.dim() not in (2, 3):
+        raise RuntimeError(
+            f"Multiplicands must be 2D or 3D but got mat_a.dim()={left.dim()} and mat_b.dim()={right.dim()}"
+        )
+    ends = offs if left.dim() == right.dim() == 2 else None  # of the groups that the sum falls into
+    left = _by_rows(left, scale_a, ends, "scale_a")
+    right = _by_rows(right.transpose(-2, -1), scale_b, ends, "scale_b").transpose(-2, -1)
+    return torch.ops.aten._grouped_mm(left, right, offs, bias).to(out_dtype or torch.bfloat16)
+
+
+def _by_rows(matrix, scale, ends, name: str):
+    """The numbers of a matrix, or of a stack, with a scale for each row; or for each group of columns in a row."""
+    rows = tuple(matrix.shape[:-1])
+    wanted = rows if ends is None else (rows[0] * ends.numel(),)
+    if tuple(scale.shape) != wanted:
+        raise RuntimeError(f"Expected {name} to have the shape {list(wanted)}, got {list(scale.shape)}.")
+    if ends is None:
+        return matrix.float() * scale.unsqueeze(-1)
+    columns = torch.arange(matrix.shape[-1], dtype=ends.dtype, device=ends.device)
+    group = (columns.unsqueeze(-1) >= ends).sum(-1).clamp(max=ends.numel() - 1)  # what is beyond the last is not summed
+    return matrix.float() * scale.reshape(-1, rows[0])[group].t()

@@ -96,7 +96,7 @@ def _in_blocks(attend: Callable, query, key) -> tuple:
         return checkpoint(attend, query, rows, use_reentrant=False)
 
     blocks = query[..., :whole, :].unflatten(-2, (-1, size)).movedim(-3, 0), rows[:whole].unflatten(0, (-1, size))
-    stacked = torch.ops.higher_order.map_impl(attend_again, blocks)
+    stacked = torch.ops.higher_order.map_impl(attend_again, blocks, ())
     results = tuple(x.movedim(0, 2).flatten(2, 3) for x in stacked)
     if whole == length:
         return results
