@@ -11,7 +11,7 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec as P
 from torch import nn
 
-from torch2jax import checkpoints, j2t, load_state, t2j
+from torch2jax import checkpoints, j2t, load_state, stack_layers, t2j
 
 st = pytest.importorskip("safetensors.torch")
 
@@ -99,9 +99,9 @@ def test_shards(tmp_path, kind, monkeypatch, eight_devices):
     source = save(tmp_path, kind)
     mesh = jax.make_mesh((2, 2), ("x", "y"), devices=jax.devices()[:4])
     plan = {"matrix": NamedSharding(mesh, P("x", "y")), "half": P("y"), "not there": P("x"), "mask": None}
-    copied, in_memory = [], checkpoints._in_memory
+    copied, fill = [], checkpoints._fill
     monkeypatch.setattr(
-        checkpoints, "_in_memory", lambda array, dtype: (copied.append(array.shape), in_memory(array, dtype))[1]
+        checkpoints, "_fill", lambda memory, array: (copied.append(array.shape), fill(memory, array))[1]
     )
     with jax.set_mesh(mesh):
         state = load_state(source, shardings=plan)
@@ -167,3 +167,43 @@ def test_from_and_to_orbax(tmp_path):
     other.load_state_dict(j2t(restored))
     assert torch.equal(other.weight, net.weight)
     assert torch.equal(other.bias, net.bias)
+
+
+class Layered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+
+@pytest.mark.parametrize("kind", ["mapping", "pt", "safetensors", "index"])
+def test_layers_are_stacked(tmp_path, kind, eight_devices):
+    state = Layered().state_dict()
+    source = tmp_path / f"model.{kind}"
+    if kind == "mapping":
+        source = state
+    elif kind == "pt":
+        torch.save(state, source)
+    elif kind == "safetensors":
+        st.save_file(state, source)
+    else:  # the layers are in two files
+        files = {name: f"{int('layers.2' <= name)}.safetensors" for name in state}
+        for file in set(files.values()):
+            st.save_file({name: x for name, x in state.items() if files[name] == file}, tmp_path / file)
+        source = tmp_path / "model.safetensors.index.json"
+        source.write_text(json.dumps({"weight_map": files}))
+    want = stack_layers(t2j(state))
+    specs = {"layers.*.weight": P(None, "x"), "embed.weight": P(None, "x")}
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    shardings = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    of_layers = {name: NamedSharding(mesh, P("x")) for name in state if "weight" in name and "layers" in name}
+    for given in (None, shardings, of_layers, NamedSharding(mesh, P())):
+        got = load_state(source, layers="stacked", shardings=given)
+        assert got.keys() == want.keys()
+        for name, array in want.items():
+            np.testing.assert_array_equal(got[name], array)
+        if isinstance(given, dict):
+            assert got["layers.*.weight"].sharding == shardings["layers.*.weight"]
+    assert load_state(source, layers="stacked", dtype=jnp.bfloat16)["layers.*.bias"].dtype == jnp.bfloat16
+    with pytest.raises(ValueError, match="layers='together'; wanted 'apart', or 'stacked'"):
+        load_state(source, layers="together")

@@ -1,10 +1,11 @@
 """`load_state`: from the files of a checkpoint to arrays, each weight straight to its shards."""
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from .hints import how_to_install
+from .modules.layers import for_all_layers, names_when_stacked, stack_layers
 from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import values_in_dtype
@@ -27,7 +29,11 @@ _SHARE_MAPPED = 32
 
 
 def load_state(
-    source: str | Path | Mapping[str, torch.Tensor], *, shardings: Any = None, dtype: Any = None
+    source: str | Path | Mapping[str, torch.Tensor],
+    *,
+    shardings: Any = None,
+    dtype: Any = None,
+    layers: str = "apart",
 ) -> dict[str, jax.Array]:
     """The weights of a checkpoint by name, each read from its file straight to the devices that are to have it.
 
@@ -44,13 +50,16 @@ def load_state(
             device, uncommitted.
         dtype: what floating-point weights are cast to, one after another. By default each keeps its dtype; while
             ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
+        layers: ``"stacked"`` gives what `stack_layers` makes of the weights, which are read layer by layer into the
+            array for all of them. `shardings` may name the layers, or, with one dimension more, all of them.
 
     Raises:
         FileNotFoundError: there is no such file, or none with weights in the folder.
         ModuleNotFoundError: ``safetensors`` is not installed.
         TypeError: `source` is of another kind, or holds something else than tensors by name; or `dtype` is not of
             floating point.
-        ValueError: the name of the file does not tell what it holds, or a `PartitionSpec` is given without a mesh.
+        ValueError: the name of the file does not tell what it holds, a `PartitionSpec` is given without a mesh, or
+            `layers` is unknown.
 
     Example:
         >>> import torch
@@ -58,11 +67,47 @@ def load_state(
         >>> load_state(torch.nn.Linear(3, 2, bias=False).state_dict(), dtype="bfloat16")["weight"].dtype
         dtype(bfloat16)
     """
+    if layers not in ("apart", "stacked"):
+        raise ValueError(f"load_state got layers={layers!r}; wanted 'apart', or 'stacked', one array for all layers")
     wanted = None if dtype is None else _floating(dtype)
-    state: dict[str, jax.Array] = {}
-    for name, tensor in tensors_of(source):
-        state[name] = placed(tensor, _sharding_of(name, shardings), wanted)
-    return state
+    weights = _Weights(source)
+    if layers == "stacked":
+        return _stacked_state(weights, shardings, wanted)
+    return {name: placed(weights.read(name), _sharding_of(name, shardings), wanted) for name in weights.names}
+
+
+def _stacked_state(weights: "_Weights", shardings: Any, wanted: np.dtype | None) -> dict[str, jax.Array]:
+    found: dict[str, jax.Array] = {}
+    of_layers = stack_layers(shardings) if isinstance(shardings, Mapping) else shardings
+    for name, names in names_when_stacked(weights.specs()).items():
+        if names == [name]:
+            found[name] = placed(weights.read(name), _sharding_of(name, shardings), wanted)
+            continue
+        sharding = _sharding_of(name, of_layers)
+        if sharding is not None and not isinstance(shardings, Mapping):
+            sharding = for_all_layers(sharding)
+        found[name] = placed(_Layers(weights, names), sharding, wanted)
+    return found
+
+
+class _Layers:
+    """The weights of layers as one tensor, which is read layer by layer."""
+
+    def __init__(self, weights: "_Weights", names: Sequence[str]):
+        self._weights, self._names = weights, names
+        first = weights.read(names[0])
+        self.shape, self.dtype = (len(names), *first.shape), first.dtype
+
+    def copied(self, index: tuple, dtype: np.dtype) -> np.ndarray:
+        """A copy of what an index chooses."""
+        chosen, *rest = index or (slice(None),)
+        names, copied = self._names[chosen], np.empty(0, dtype)
+        for i, name in enumerate(names):
+            found = _numpy(self._weights.read(name)[tuple(rest)])
+            if not i:
+                copied = _memory((len(names), *found.shape), dtype)
+            _fill(copied[i], found)
+        return copied
 
 
 def _floating(dtype) -> np.dtype:
@@ -84,7 +129,9 @@ def _sharding_of(name: str, shardings) -> Sharding | None:
     return NamedSharding(mesh, found)
 
 
-def placed(values: torch.Tensor | np.ndarray, sharding: Sharding | None, floating: np.dtype | None = None) -> jax.Array:
+def placed(
+    values: "torch.Tensor | np.ndarray | _Layers", sharding: Sharding | None, floating: np.dtype | None = None
+) -> jax.Array:
     """A copy of values on their devices; of each shard no more is read than it holds.
 
     Args:
@@ -96,8 +143,10 @@ def placed(values: torch.Tensor | np.ndarray, sharding: Sharding | None, floatin
         wanted = floating
 
     def part(index: Any) -> np.ndarray:  # slices
-        found = values[index]
-        return _in_memory(to_numpy(values_of(found)) if isinstance(found, torch.Tensor) else found, wanted)
+        if isinstance(values, _Layers):
+            return values.copied(index, wanted)
+        found = _numpy(values[index])
+        return _fill(_memory(found.shape, wanted), found)
 
     if sharding is None:
         array = jax.device_put(part(()), may_alias=False)
@@ -106,30 +155,82 @@ def placed(values: torch.Tensor | np.ndarray, sharding: Sharding | None, floatin
     return jax.block_until_ready(array)  # before the file is closed
 
 
-def _in_memory(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A copy that nobody else has, which JAX takes over on the CPU; a mapped file may change."""
-    size = array.size * dtype.itemsize
+def _numpy(values: torch.Tensor | np.ndarray) -> np.ndarray:
+    return to_numpy(values_of(values)) if isinstance(values, torch.Tensor) else values
+
+
+def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory that nobody else has, which JAX takes over on the CPU; a mapped file may change."""
+    size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    copied = memory[start : start + size].view(dtype).reshape(array.shape)
-    copied[...] = values_in_dtype(array, dtype) if array.dtype == np.int64 else array
-    return copied
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def tensors_of(source) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint by name, in memory only while the next one is not asked for."""
-    if isinstance(source, Mapping):
-        yield from distinct(_checked(source, "the mapping")).items()
-        return
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"load_state got a {type(source).__name__}; wanted a file, a folder, or tensors by name")
-    path = _found(Path(source))
-    if path.name.endswith(".index.json"):
-        files = json.loads(path.read_text())["weight_map"].values()
-        for file in dict.fromkeys(files):
-            yield from _tensors_of_file(path.parent / file)
-    else:
-        yield from _tensors_of_file(path)
+    weights = _Weights(source)
+    for name in weights.names:
+        yield name, weights.read(name)
+
+
+def _fill(memory: np.ndarray, array: np.ndarray) -> np.ndarray:
+    memory[...] = values_in_dtype(array, memory.dtype) if array.dtype == np.int64 else array
+    return memory
+
+
+class _Spec(NamedTuple):
+    """What is known of a tensor that was not read."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class _Weights:
+    """The tensors of a checkpoint by name, each in memory only while the next one is not asked for."""
+
+    def __init__(self, source: Any):
+        self._file: Any = None
+        self._mapped = self._most = 0
+        self._paths: dict[str, Path] = {}
+        self._opened: Path | None = None
+        if isinstance(source, Mapping):
+            self._file = _Tensors(_checked(source, "the mapping"))
+            self.names = self._file.names
+            return
+        if not isinstance(source, (str, os.PathLike)):
+            raise TypeError(f"load_state got a {type(source).__name__}; wanted a file, a folder, or tensors by name")
+        path = _found(Path(source))
+        paths = [path]
+        if path.name.endswith(".index.json"):
+            files = json.loads(path.read_text())["weight_map"].values()
+            paths = [path.parent / file for file in dict.fromkeys(files)]
+        for each in paths:
+            self._paths.update((name, each) for name in self._open(each).names)
+        self.names = list(self._paths)
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of that name; the one that was read before is to be gone by then."""
+        tensor = self._file_of(name).read(name)
+        self._mapped += tensor.nbytes
+        return tensor
+
+    def specs(self) -> dict[str, _Spec]:
+        """What is known of all tensors."""
+        return {name: self._file_of(name).spec(name) for name in self.names}
+
+    def _file_of(self, name: str) -> Any:
+        path = self._paths.get(name)
+        # What was read of a mapped file counts as memory of the process until the file is closed.
+        if path is not None and (path != self._opened or self._mapped > self._most):
+            self._open(path)
+        return self._file
+
+    def _open(self, path: Path) -> Any:
+        self._file = None
+        self._file, self._opened, self._mapped = _opened(path), path, 0
+        self._most = max(_MOST_MAPPED, path.stat().st_size // _SHARE_MAPPED)
+        return self._file
 
 
 def _found(path: Path) -> Path:
@@ -143,49 +244,57 @@ def _found(path: Path) -> Path:
     raise FileNotFoundError(f"no weights in {path}: wanted one of {names}")
 
 
-def _tensors_of_file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    if path.suffix == ".safetensors":
-        opened = _open_safetensors
-    elif path.suffix in _PICKLES:
-        opened = _open_pickle
-    else:
+def _opened(path: Path) -> "_Tensors | _Safetensors":
+    if path.suffix not in (".safetensors", *_PICKLES):
         raise ValueError(f"cannot tell what {path} holds: wanted .safetensors, .bin, .pt, .pth or .index.json")
     if not path.is_file():
         raise FileNotFoundError(
             f"load_state got {path}, and there is no such file; wanted a .safetensors, .bin, .pt, .pth or .index.json "
             "file, or the folder that holds it. That of a model on the Hub is huggingface_hub.snapshot_download(name)"
         )
-    # What was read of a mapped file counts as memory of the process until the file is closed.
-    most = max(_MOST_MAPPED, path.stat().st_size // _SHARE_MAPPED)
-    names, read = opened(path)
-    mapped = 0
-    for name in names:
-        if mapped > most:
-            _, read = opened(path)
-            mapped = 0
-        tensor = read(name)
-        mapped += tensor.nbytes
-        yield name, tensor
-        del tensor
+    return _Safetensors(path) if path.suffix == ".safetensors" else _Tensors(_checked(_unpickled(path), str(path)))
 
 
-def _open_safetensors(path: Path) -> tuple[list[str], Callable[[str], torch.Tensor]]:
+class _Tensors:
+    """Tensors by name."""
+
+    def __init__(self, state: Mapping[str, torch.Tensor]):
+        self._state = state
+        self.names = list(distinct(state))
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._state[name]
+
+    def spec(self, name: str) -> _Spec:
+        return _Spec(tuple(self._state[name].shape), self._state[name].dtype)
+
+
+class _Safetensors:
+    """A file of safetensors."""
+
+    def __init__(self, path: Path):
+        try:
+            from safetensors import safe_open
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{path} needs safetensors: {how_to_install('checkpoints')}") from error
+        self._file = safe_open(path, framework="pt")
+        self.names = list(self._file.keys())
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._file.get_tensor(name)
+
+    def spec(self, name: str) -> _Spec:
+        found = self._file.get_slice(name)
+        return _Spec(tuple(found.get_shape()), found.get_dtype())
+
+
+def _unpickled(path: Path) -> Any:
     try:
-        from safetensors import safe_open
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{path} needs safetensors: {how_to_install('checkpoints')}") from error
-    file = safe_open(path, framework="pt")
-    return list(file.keys()), file.get_tensor
-
-
-def _open_pickle(path: Path) -> tuple[list[str], Callable[[str], torch.Tensor]]:
-    try:
-        state = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
+        return torch.load(path, mmap=True, weights_only=True, map_location="cpu")
     except RuntimeError as error:
         if "mmap" not in str(error):
             raise
-        state = torch.load(path, weights_only=True, map_location="cpu")  # of before PyTorch 1.6
-    return list(distinct(_checked(state, str(path)))), state.__getitem__
+        return torch.load(path, weights_only=True, map_location="cpu")  # of before PyTorch 1.6
 
 
 def _checked(state, source: str) -> Mapping[str, torch.Tensor]:

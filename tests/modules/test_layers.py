@@ -115,6 +115,27 @@ def test_layers_are_one_loop(is_tied):
     np.testing.assert_allclose(eager, unrolled(X, state_dict=params | buffers), rtol=1e-4)
 
 
+def test_layers_in_the_state_of_a_training_step():
+    def step(net, optimizer, x):
+        loss = net(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    net = _net()
+    translated = t2j(step, state=(net, torch.optim.SGD(net.parameters(), 0.01)))
+    state = translated.init(X)
+    stacked = {**state, "net": stack_layers(state["net"])}
+    (loss, after), (want, apart) = jax.jit(translated)(stacked, X), jax.jit(translated)(state, X)
+    np.testing.assert_allclose(loss, want, rtol=1e-4)
+    assert after["net"].keys() == stacked["net"].keys()
+    _close(unstack_layers(after["net"]), apart["net"], 1e-4)
+    assert scans(translated, stacked, X).count(COUNT) >= 2
+    translated.load(after)
+    np.testing.assert_allclose(net.layers[3].up.weight.detach(), after["net"]["layers.*.up.weight"][3])
+
+
 def test_a_state_of_layers_is_loaded():
     module, other = _net(), Net()
     f = t2j(other, loops="rolled")

@@ -17,7 +17,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..tensors.interop import without_values
 from ..tensors.traced import is_traced
 
-__all__ = ["has_layers", "names_of_layers", "restacked", "stack_layers", "unstack_layers"]
+__all__ = [
+    "for_all_layers",
+    "has_layers",
+    "names_of_layers",
+    "names_when_stacked",
+    "restacked",
+    "stack_layers",
+    "unstack_layers",
+]
 
 _LEAST = 2
 _ALL = "*"
@@ -71,6 +79,17 @@ def has_layers(state: Any) -> bool:
 def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
     """The names in each layer of an entry for all layers; none of another entry."""
     return [_of_layer(name, i) for i in range(state[name].shape[0])] if _ALL in name.split(".") else []
+
+
+def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names that `stack_layers` gives, and those that each stands for."""
+    groups = _groups(state)
+    return dict(groups.get(name, (name, [name])) for name in state)
+
+
+def for_all_layers(sharding: Any) -> Any:
+    """The spec or sharding of what is stacked of weights with this one; one that has no spec is for both."""
+    return _stacked([sharding]) if isinstance(sharding, (PartitionSpec, NamedSharding)) else sharding
 
 
 def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:

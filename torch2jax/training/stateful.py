@@ -21,6 +21,7 @@ from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
+from ..modules.layers import has_layers, restacked, unstack_layers
 from ..modules.states import overwrite
 from ..modules.translated import run_on_arrays
 from ..tensors.dtypes import canonical
@@ -142,6 +143,9 @@ class StatefulFunction:
     def __call__(self, state: State, *args, rng=None, **kwargs) -> tuple[Any, State]:
         """Runs the function on a state.
 
+        Args:
+            state: what `init` or the last call gave, or that with what `stack_layers` makes of a module's part.
+
         Returns:
             What the function returns, and the state after it.
 
@@ -160,7 +164,7 @@ class StatefulFunction:
         """
         for thing in self._objects:
             start(thing)
-        given, things = self._parted(state), dict(zip(self._names, self._objects, strict=True))
+        given, things = self._parted(_with_layers_apart(state)), dict(zip(self._names, self._objects, strict=True))
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
                 if key not in given:
@@ -183,8 +187,11 @@ class StatefulFunction:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
+        is_stacked = isinstance(state, Mapping) and any(map(has_layers, state.values()))
+
         def run(attempt: Attempt, given: Any):
-            state, args, kwargs, rng = given
+            whole, args, kwargs, rng = given
+            apart = state = _with_layers_apart(whole) if is_stacked else whole
             with Call(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
@@ -204,9 +211,12 @@ class StatefulFunction:
                         f"{self.__name__} changed {listed}, which it did not change in {self.__name__}.init: call that "
                         "with arguments like those of this call"
                     )
-                return finished(attempt, (result, self._outgoing(state, after, call)))
+                outgoing = self._outgoing(state, after, call)
+                if is_stacked:
+                    outgoing = {name: restacked(part, whole[name], apart[name]) for name, part in outgoing.items()}
+                return finished(attempt, (result, outgoing))
 
-        return self._runs.run(run, (state, args, kwargs, rng))
+        return self._runs.run(run, (state, args, kwargs, rng), is_stacked)
 
     def _has_changed(self, key: Key, before, after) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
@@ -346,6 +356,12 @@ def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
 def _names_of(function: Callable, count: int) -> list[str]:
     parameters = [p.name for p in inspect.signature(function).parameters.values() if p.kind < p.VAR_POSITIONAL]
     return [parameters[i] if i < len(parameters) else str(i) for i in range(count)]
+
+
+def _with_layers_apart(state: Any) -> Any:
+    if not isinstance(state, Mapping):
+        return state
+    return {name: unstack_layers(part) if has_layers(part) else part for name, part in state.items()}
 
 
 def _flat(state: State) -> dict[Key, Any]:
