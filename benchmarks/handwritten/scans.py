@@ -9,7 +9,7 @@ from jax import lax
 
 from .llama import normalize, project, rotate
 
-__all__ = ["gru", "llama"]
+__all__ = ["adapted", "ddim", "gru", "leapfrog", "llama"]
 
 
 def llama(config) -> Callable[[Mapping[str, jax.Array], jax.Array], jax.Array]:
@@ -61,3 +61,57 @@ def gru(params: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
 
     start = jnp.zeros((x.shape[0], params["cell.weight_hh"].shape[1]))
     return lax.scan(step, start, x.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+
+def leapfrog(params: Mapping[str, jax.Array], steps: int, size: float) -> jax.Array:
+    """The positions after steps of a chain of pendulums."""
+
+    def force(q):
+        return -jnp.sin(q) + params["coupling"] * (jnp.roll(q, 1, -1) - 2 * q + jnp.roll(q, -1, -1))
+
+    def step(carry, _):
+        q, p = carry
+        p = p + 0.5 * size * force(q)
+        q = q + size * p
+        p = p + 0.5 * size * force(q)
+        return (q, p), None
+
+    return lax.scan(step, (params["q"], params["p"]), None, length=steps)[0][0]
+
+
+def adapted(params: Mapping[str, jax.Array], x: jax.Array, y: jax.Array, steps: int, rate: float) -> jax.Array:
+    """The loss of a network of two layers after steps of gradient descent (MAML's inner loop)."""
+
+    def loss(p):
+        return jnp.square(jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] - y).mean()
+
+    def step(p, _):
+        return jax.tree.map(lambda a, b: a - rate * b, p, jax.grad(loss)(p)), None
+
+    return loss(lax.scan(step, dict(params), None, length=steps)[0])
+
+
+def ddim(params: Mapping[str, jax.Array], x: jax.Array, alphas: np.ndarray) -> jax.Array:
+    """The samples (B, C, H, W) that a U-Net of `benchmarks.loops.UNet` leads to, from the last of some noise levels."""
+
+    def conv(x, name, stride=1):
+        y = lax.conv_general_dilated(x, params[f"{name}.weight"], (stride, stride), ((1, 1), (1, 1)))
+        return y + params[f"{name}.bias"][:, None, None]
+
+    def unet(x, t):
+        time = jax.nn.silu(params["time.weight"][:, 0] * t + params["time.bias"])[:, None, None]
+        first = jax.nn.silu(conv(x, "enter")) + time
+        y = jax.nn.silu(conv(first, "down", 2))
+        y = jax.nn.silu(conv(y, "middle"))
+        y = jnp.repeat(jnp.repeat(y, 2, 2), 2, 3)
+        return conv(jax.nn.silu(conv(jnp.concatenate([first, y], 1), "up")), "leave")
+
+    def step(x, level):
+        t, a, before = level
+        noise = unet(x, t)
+        clean = (x - jnp.sqrt(1 - a) * noise) / jnp.sqrt(a)
+        return jnp.sqrt(before) * clean + jnp.sqrt(1 - before) * noise, None
+
+    count = len(alphas) - 1
+    times = np.arange(count, 0, -1, dtype=np.float32) / count
+    return lax.scan(step, x, (times, alphas[:0:-1], alphas[-2::-1]))[0]
