@@ -106,7 +106,7 @@ def t2j(
     checks: str = "assume",
     branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
-    loops: str = "unrolled",
+    loops: str = "auto",
     dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
     """Translates PyTorch code, tensors and weights to JAX.
@@ -151,8 +151,9 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
-        loops: what becomes of turns that are alike, in a program that JAX traces: ``"unrolled"``, all of them, or
-            ``"rolled"``, one `jax.lax.scan` of them.
+        loops: what becomes of turns that are alike, in a program that JAX traces: ``"auto"``, one `jax.lax.scan` of
+            those that are long enough to be worth it wherever they run; ``"rolled"``, also of shorter ones, and of
+            convolutions; or ``"unrolled"``, all of them stay.
         dtypes: for code that asks for 64-bit dtypes, while ``jax_enable_x64`` is off: what arrays of 32 bits among the
             arguments stand for there, ``{torch.int32: torch.int64}``, or those in one argument,
             ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as

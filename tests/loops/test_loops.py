@@ -1,8 +1,11 @@
 """Loops of translated code, as one `lax.scan`: values and derivatives are those of the turns, and of PyTorch."""
 
 import functools
+import gc
+import weakref
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from jax.tree_util import tree_leaves, tree_map
 
 import torch2jax
 from tests.loops.programs import count, scans
+from torch2jax import j2t
 
 t2j = functools.partial(torch2jax.t2j, loops="rolled")
 
@@ -132,6 +136,25 @@ def windows(x, w):
     return total
 
 
+def backwards(x, w):
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    h, found = torch.zeros(x.shape[0], 3), []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] + h @ w) * 0.9 + x[:, t].sin() * h
+        found.append(h)
+    torch.stack(found, 1).square().sum().backward()
+    return x.grad, w.grad
+
+
+def backwards_from_the_middle(x, w):
+    x = x.clone().requires_grad_()
+    h = torch.zeros(x.shape[0], 3)
+    for t in range(2, x.shape[1] - 1):
+        h = torch.tanh(x[:, t] + h @ w) * 0.9 + h.sigmoid() * x[:, t].cos()
+    (h.sum() + x.square().sum()).backward()
+    return x.grad
+
+
 PROGRAMS = {
     cells: (X, W),
     cells_backwards: (X, W),
@@ -146,7 +169,10 @@ PROGRAMS = {
     inner_gradients: (X, W),
     carried_as_a_view: (X, W),
     windows: (X, W),
+    backwards: (X, W),
+    backwards_from_the_middle: (X, W),
 }
+BACKWARDS = (backwards, backwards_from_the_middle)
 
 
 def _close(got, want, tolerance=3e-5):
@@ -157,6 +183,14 @@ def _close(got, want, tolerance=3e-5):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
+def _tensors(args, *, requires_grad=False):
+    return [torch.tensor(np.asarray(x), requires_grad=requires_grad) for x in args]
+
+
+def _loss(f):
+    return lambda *args: sum(jnp.sum(jnp.sin(x)) for x in tree_leaves(f(*args)))
+
+
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_values_and_derivatives(f):
     args = PROGRAMS[f]
@@ -164,29 +198,43 @@ def test_values_and_derivatives(f):
     lengths = scans(rolled, *args)
     assert lengths
     assert lengths[0] >= (
-        len(args[1]) // 2 if f is alternating else 6 if f is nested else len(args[1]) if f is depth else T - 4
+        len(args[1]) // 2 if f is alternating else 6 if f is nested else len(args[1]) if f is depth else T - 5
     )
+    assert len(lengths) >= 1 + (f in BACKWARDS)
     assert count(jax.make_jaxpr(rolled)(*args)) < 0.5 * count(jax.make_jaxpr(unrolled)(*args))
-    want = f(*(torch.tensor(np.asarray(x)) for x in args))
-    want = tree_map(lambda x: jnp.asarray(x.numpy()), want)
-    values = jax.jit(rolled)(*args)
+    want = tree_map(lambda x: jnp.asarray(x.detach().numpy()), f(*_tensors(args)))
+    if f in BACKWARDS:
+        _close(jax.jit(rolled)(*args), want, 2e-4)
+        return
+    tensors = _tensors(args, requires_grad=True)
+    sum(x.sin().sum() for x in tree_leaves(f(*tensors))).backward()
+    values, grads = jax.jit(lambda *args: (rolled(*args), jax.grad(_loss(rolled), (0, 1))(*args)))(*args)
     _close(values, want)
+    if f is depth:  # whose rows of three that are normed amplify the last digits
+        want = jax.jit(jax.grad(_loss(unrolled), (0, 1)))(*args)
+    else:
+        want = tuple(jnp.asarray(x.grad.numpy()) for x in tensors)
+    _close(grads, want, 2e-4)
+    assert scans(jax.grad(_loss(rolled), (0, 1)), *args)
 
-    def loss(f):
-        return lambda *args: sum(jnp.sum(jnp.sin(x)) for x in tree_leaves(f(*args)))
 
-    want = jax.grad(loss(unrolled), (0, 1))(*args)
-    _close(jax.jit(jax.grad(loss(rolled), (0, 1)))(*args), want, 2e-4)
-    if f in (cells, depth):
-        _close(jax.grad(jax.jit(loss(rolled)), (0, 1))(*args), want, 2e-4)
-        assert scans(jax.grad(loss(rolled), (0, 1)), *args)
+def test_a_derivative_of_what_is_jitted():
+    want = jax.jit(jax.grad(_loss(t2j(cells)), (0, 1)))(X, W)
+    _close(jax.grad(jax.jit(_loss(t2j(cells))), (0, 1))(X, W), want)
+
+
+def test_a_gradient_within_is_differentiated():
+    x, w = X[:, :16], W
+    rolled, unrolled = (jax.jit(jax.grad(_loss(torch2jax.t2j(backwards, loops=k)))) for k in ("rolled", "unrolled"))
+    assert scans(rolled, x, w)
+    _close(rolled(x, w), unrolled(x, w), 2e-4)
 
 
 def test_vmap_and_jvp():
     def f(x, w):
-        return t2j(cells)(x[None], w)[0]
+        return tree_map(lambda x: x[0], t2j(cells)(x[None], w))
 
-    want = jax.vmap(t2j(cells, loops="unrolled"), (0, None))(X[:, None], W)[0]
+    want = t2j(cells, loops="unrolled")(X, W)
     _close(jax.jit(jax.vmap(f, (0, None)))(X, W), want)
     _close(jax.vmap(jax.jit(f), (0, None))(X, W), want)
     assert scans(jax.vmap(f, (0, None)), X, W) == [T]
@@ -194,7 +242,7 @@ def test_vmap_and_jvp():
     def pushed(f):
         return lambda x, w: jax.jvp(f, (x, w), (x, w))
 
-    want = pushed(t2j(cells, loops="unrolled"))(X, W)
+    want = jax.jit(pushed(t2j(cells, loops="unrolled")))(X, W)
     _close(jax.jit(pushed(t2j(cells)))(X, W), want)
     assert scans(pushed(t2j(cells)), X, W) == [T]
 
@@ -243,11 +291,12 @@ def test_modules_and_training_steps():
         return loss.detach()
 
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    steps = [t2j(step, state=(net, optimizer), loops=loops) for loops in ("rolled", "unrolled")]
-    states = [each.init(X) for each in steps]
-    got, want = (jax.jit(each)(state, X) for each, state in zip(steps, states, strict=True))
-    assert scans(steps[0], states[0], X)[0] >= T - 2
-    _close(got, want, 1e-4)
+    translated = t2j(step, state=(net, optimizer))
+    state = translated.init(X)
+    assert scans(translated, state, X)[0] >= T - 2
+    loss, after = jax.jit(translated)(state, X)
+    want = step(net, optimizer, torch.tensor(np.asarray(X)))
+    _close((loss, after["net"]), (jnp.asarray(want), dict(torch2jax.t2j(net.state_dict()))), 1e-4)
 
 
 def test_a_graph_without_a_period_is_as_it_was():
@@ -341,6 +390,102 @@ def test_half_precision_and_integers():
     got, want = jax.jit(t2j(f))(x, n), jax.jit(t2j(f, loops="unrolled"))(x, n)
     assert [each.dtype for each in got] == [each.dtype for each in want]
     _close((got[0].astype(jnp.float32), got[1]), (want[0].astype(jnp.float32), want[1]), 2e-2)
+
+
+def steps(x, w):
+    for _ in range(T):
+        x = torch.tanh(x @ w) + x.sin().cos() * 0.5 - x.abs().sqrt() * 0.1
+    return x
+
+
+def test_a_result_may_be_what_came_in():
+    def f(x, w, y, z):
+        return steps(x, w), y, z, w
+
+    def run(x, w, y):
+        return t2j(f)(x, w, y * 2, jnp.arange(3))
+
+    assert scans(run, X, W, X)
+    _close(jax.jit(run)(X, W, X), (t2j(steps)(X, W), X * 2, jnp.arange(3), W), 1e-4)
+    _close(jax.jit(jax.grad(lambda x, y: sum(map(jnp.sum, run(x, W, y))), 1))(X, X), jnp.full_like(X, 2))
+
+
+def test_what_code_puts_aside_while_it_is_differentiated():
+    aside = []
+
+    def f(x, w):
+        y = steps(x, w)
+        aside.append(y)
+        return y
+
+    def run(x, w):
+        value = t2j(f)(x, w).sum()
+        return value + t2j(aside[-1]).sum()
+
+    _close(jax.jit(jax.grad(run))(X, W), 2 * jax.jit(jax.grad(lambda x, w: t2j(steps)(x, w).sum()))(X, W), 1e-4)
+
+
+def test_a_run_ends_when_it_has_shown_a_loop():
+    turns = []
+
+    def f(x, w):
+        for t in range(200):
+            turns.append(t)
+            x = torch.tanh(x @ w) + x.sin() * 0.5
+        return x.sum()
+
+    rolled = t2j(f)
+    assert scans(jax.grad(rolled), X, W)
+    assert 200 < len(turns) < 300
+    turns.clear()
+    assert scans(jax.grad(rolled), X, W)
+    assert len(turns) == 200
+
+
+def test_a_run_is_over_with_its_arrays():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
+    f, alive = t2j(module), []
+
+    def run(state, x):
+        alive.extend(map(weakref.ref, state.values()))
+        return f(x, state_dict=state)
+
+    gc.collect()
+    gc.disable()
+    try:
+        jax.make_jaxpr(run)(torch2jax.t2j(module.state_dict()), X)
+        assert not any(ref() is not None for ref in alive)
+    finally:
+        gc.enable()
+
+
+def test_what_is_rolled_by_default():
+    few, many = functools.partial(_turns, 20), functools.partial(_turns, 60)
+    assert not scans(torch2jax.t2j(few), X, W)
+    assert scans(torch2jax.t2j(many), X, W) == [60]
+    assert not scans(t2j(many, loops="unrolled"), X, W)
+
+    def convolved(x, w):
+        for _ in range(60):
+            x = torch.tanh(F.conv1d(x.mT, w[..., None])).mT + x.sin() * 0.5 - x.cos() * 0.1
+        return x
+
+    assert not scans(torch2jax.t2j(convolved), X, W)
+    assert scans(t2j(convolved), X, W)
+
+
+def _turns(count, x, w):
+    for _ in range(count):
+        x = torch.tanh(x @ w) + x.sin() * 0.5
+    return x
+
+
+def test_what_has_effects_and_results_stays():
+    def f(x, w):
+        x = j2t(lambda x: jax.experimental.io_callback(lambda x: x, x, x))(x)
+        return steps(x, w)
+
+    _close(jax.jit(t2j(f))(X, W), t2j(steps)(X, W), 1e-4)
 
 
 def test_the_option_is_checked():

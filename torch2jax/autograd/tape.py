@@ -147,7 +147,7 @@ class Runs:
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
 
-    def run(self, body: Callable[[Attempt, Any], T], given: Any = ()) -> T:
+    def run(self, body: Callable[[Attempt, Any], T], given: Any = (), has_layers: bool = False) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
 
         Where it asks for a traced value it is called for each way that the answers lead, and where it asks which inputs
@@ -155,10 +155,11 @@ class Runs:
 
         Args:
             given: a tree with the arrays from outside, which `body` gets, or others in their places.
+            has_layers: whether layers are stacked in the tree, which are to be a loop.
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        run = functools.partial(self._rolled, body)
+        run = functools.partial(self._rolled, body, has_layers)
         try:
             if not self._asks:
                 bookmark = Bookmark()
@@ -172,9 +173,11 @@ class Runs:
             name_place(error)
             raise
 
-    def _rolled(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+    def _rolled(self, body: Callable[[Attempt, Any], T], has_layers: bool, inputs: Inputs | None, given: Any) -> T:
         run = functools.partial(self._attempts, body, inputs)
-        return run(given) if self._rolling is None else self._rolling.run(run, given, inputs is self._inputs)
+        if self._rolling is None:
+            return run(given)
+        return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 
     def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []

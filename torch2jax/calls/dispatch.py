@@ -57,6 +57,7 @@ from ..tensors.dtypes import dtype_of_type
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
+from ..tracing.trial import HasLoops
 from ..translation import CallMode, enter, leave
 from ..values.at_once import run_at_once
 from ..values.item import Item, taken
@@ -80,7 +81,7 @@ __all__ = ["AtenMode", "Call", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
-_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, Fork)
+_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, Fork, HasLoops)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -196,6 +197,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.stream.close()
         if self._is_outermost:
             self.settings.restore()
+        del self._aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
         remove_patches()
 
     def inside(self) -> "_Inside":

@@ -65,7 +65,7 @@ class _Search:
         return bool(self._matched)
 
     def _is_alike(self, step: JaxprEqn, place: int) -> bool:
-        return not step.effects and self._likeness.key(step) == self._likeness.key(self._first[place])
+        return not step.effects and self._likeness.are_alike(step, self._first[place])
 
     def _same_turn(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
         """The operands of an equation that the same turn makes."""

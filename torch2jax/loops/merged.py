@@ -25,7 +25,7 @@ def merged(program: Program, likeness: Likeness) -> Program:
         if any(isinstance(x, Var) and x in renamed for x in step.invars):
             step = step.replace(invars=_renamed(step.invars, renamed))
         if not step.effects:
-            others = known.setdefault(likeness.key(step, of_operand), [])
+            others = known.setdefault(likeness.key_of_same(step, of_operand), [])
             same = next((other for other in others if is_same(other.params, step.params)), None)
             if same is not None:
                 renamed.update(zip(step.outvars, same.outvars, strict=True))

@@ -12,7 +12,7 @@ from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
 from ..internals.jax_programs import join_effects
 from .alike import Atom
-from .windows import Table, Windows, reader
+from .windows import Pieces, Table, Windows, reader
 
 __all__ = [
     "Atom",
@@ -56,7 +56,7 @@ class Scanned(NamedTuple):
     """What differs from turn to turn."""
 
     var: Var
-    values: Windows | Table
+    values: Windows | Table | Pieces
 
 
 class Loop(NamedTuple):

@@ -1,31 +1,52 @@
 """What was rolled, and what was not, in words."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextvars import ContextVar
 
-from jax.extend.core import JaxprEqn
-
-__all__ = ["Report"]
+__all__ = ["Report", "noting_loops"]
 
 _LOG = logging.getLogger("torch2jax.loops")
 
+_noted: ContextVar["list[str] | None"] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noting_loops() -> Iterator[list[str]]:
+    """A context that gives what becomes of turns in the programs that are traced within, in words."""
+    found: list[str] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
 
 class Report:
-    """What became of the turns in a program.
+    """What became of the turns in a program: of how many, of how many equations each.
 
     Args:
-        is_silent: whether the log is not told.
+        is_silent: whether nobody is told.
     """
 
     def __init__(self, *, is_silent: bool = False):
         self._is_silent = is_silent
 
-    def rolled(self, turns: Sequence[Sequence[JaxprEqn]]) -> None:
-        self._add(turns, "are one loop")
+    def rolled(self, turns: int, equations: int) -> None:
+        self._tell(f"{turns} turns of {equations} equations are one loop")
 
-    def left(self, turns: Sequence[Sequence[JaxprEqn]], reason: str) -> None:
-        self._add(turns, f"stay unrolled: {reason}")
+    def left(self, turns: int, equations: int, reason: str) -> None:
+        self._tell(f"{turns} turns of {equations} equations stay unrolled: {reason}")
 
-    def _add(self, turns: Sequence[Sequence[JaxprEqn]], outcome: str) -> None:
-        if not self._is_silent:
-            _LOG.info("%d turns of %d equations %s", len(turns), len(turns[0]), outcome)
+    def undone(self, reason: str) -> None:
+        """Notes that what was rolled stays unrolled."""
+        self._tell(f"all turns stay unrolled: {reason}")
+
+    def _tell(self, text: str) -> None:
+        if self._is_silent:
+            return
+        noted = _noted.get()
+        if noted is not None:
+            noted.append(text)
+        _LOG.info("%s", text)

@@ -1,12 +1,12 @@
 """Loops in a program: turns that are alike are found, and become one."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
 
 from .earlier import earlier_turn
 from .likeness import Likeness
@@ -14,28 +14,34 @@ from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned
 from .report import Report
-from .turns import Misfit, Surroundings, fitted, own_array
-from .windows import Joined, Part, part_made_by, stacks
+from .sums import with_sums_joined
+from .turns import Misfit, Surroundings, fitted
+from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows
 
-__all__ = ["LEAST", "TURNS", "has_loops", "rolled"]
+__all__ = ["EVERY", "LONG", "Wanted", "has_loops", "rolled"]
 
-TURNS = 4
-"""The fewest that are rolled."""
-LEAST = 128
-"""The fewest equations that turns have together: what is short compiles fast, and may run faster, as it is."""
+
+class Wanted(NamedTuple):
+    """Which turns are to be a loop."""
+
+    turns: int
+    """The fewest."""
+    least: int
+    """The fewest equations that they have together: what is short compiles fast, and may run faster, as it is."""
+    with_convolutions: bool = True
+    """Whether also those whose convolutions XLA does not prepare for a CPU, where they run five times slower then."""
+
+
+EVERY = Wanted(turns=4, least=128)
+"""All that may be worth it."""
+LONG = Wanted(turns=4, least=256, with_convolutions=False)
+"""Those that are, wherever they run."""
 
 _TRIES = 64
 _SPLITS = 4
 
 
-def rolled(
-    program: Program,
-    constants: Mapping[Var, Any],
-    report: Report,
-    *,
-    turns: int = TURNS,
-    least: int = LEAST,
-) -> Program | None:
+def rolled(program: Program, constants: Mapping[Var, Any], report: Report, wanted: Wanted = EVERY) -> Program | None:
     """The program with loops for turns that are alike; None if there are none.
 
     Args:
@@ -43,51 +49,40 @@ def rolled(
         constants: variables whose values are known, and these.
         report: is told what was rolled, and what was not.
     """
-    if len(program.statements) < least:
+    if len(program.statements) < wanted.least:
         return None
     likeness = Likeness()
-    if not _may_have_loops(program.statements, constants, report, likeness, turns, least):
+    if not _may_have_loops(program.statements, likeness, wanted):
         return None
-    roller = _Roller(merged(pruned(program), likeness), constants, report, likeness, turns, least)
-    return roller.result()
+    program = with_sums_joined(_with_parts_ahead(merged(pruned(program), likeness)))
+    return _Roller(program, constants, report, likeness, wanted).result()
 
 
-def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> bool:
+def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
     """Whether equations, whose results may all be used, have turns that are loops."""
     likeness = Likeness()
     report = Report(is_silent=True)
-    if not _may_have_loops(steps, constants, report, likeness, TURNS, LEAST):
+    if not _may_have_loops(steps, likeness, wanted):
         return False
-    program = merged(Program(list(steps), []), likeness)
-    return _Roller(program, constants, report, likeness, TURNS, LEAST).roll() > 0
+    program = _with_parts_ahead(merged(Program(list(steps), []), likeness))
+    return _Roller(program, constants, report, likeness, wanted).roll() > 0
 
 
-def _may_have_loops(
-    steps: Sequence[JaxprEqn],
-    constants: Mapping[Var, Any],
-    report: Report,
-    likeness: Likeness,
-    turns: int,
-    least: int,
-) -> bool:
-    """Whether turns are alike whose arrays may be those of a loop, which is soon seen."""
-    numbers = likeness.numbers(steps)
-    parts: dict[Var, Part] | None = None
-    while (run := longest_run(numbers, turns, least)) is not None:
-        parts = _parts(steps) if parts is None else parts
-        found = own_array(*_last_turns(steps, run), parts, constants)
-        if found is None:
-            return not _has_symbols(steps)
-        report.left([steps[run.start : run.start + run.period]] * run.turns, found)
-        numbers[run.start : run.stop] = -1 - np.arange(run.start, run.stop)
-    return False
+def _may_have_loops(statements: Sequence[JaxprEqn], likeness: Likeness, wanted: Wanted) -> bool:
+    """Whether turns are alike, which is soon seen."""
+    run = longest_run(likeness.numbers(statements), wanted.turns, wanted.least)
+    return run is not None and not _has_symbols(statements)
 
 
-def _last_turns(steps: Sequence[JaxprEqn], run: Run) -> tuple[Sequence[JaxprEqn], Sequence[JaxprEqn], set[Var]]:
-    """The last two turns of a run, and all that the run makes."""
-    made = {var for step in steps[run.start : run.stop] for var in step.outvars}
-    at = run.stop - run.period
-    return steps[at - run.period : at], steps[at : run.stop], made
+_CONVOLUTIONS = "convolutions may run slower in a loop; loops='rolled' makes one of them"
+
+
+def _convolve(steps: Iterable[JaxprEqn]) -> bool:
+    return any(
+        step.primitive is lax.conv_general_dilated_p
+        or any(_convolve(jaxpr.eqns) for jaxpr in jaxprs_in_params(step.params))
+        for step in steps
+    )
 
 
 def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
@@ -98,12 +93,13 @@ def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
 
 class _Roller:
     def __init__(
-        self, program: Program, constants: Mapping[Var, Any], report: Report, likeness: Likeness, turns: int, least: int
+        self, program: Program, constants: Mapping[Var, Any], report: Report, likeness: Likeness, wanted: Wanted
     ):
         self._statements, self._results = program
         self._constants, self._report, self._likeness = constants, report, likeness
-        self._turns, self._least = turns, least
-        self._left: set[int] = set()  # ids of statements that are no part of a loop
+        self._wanted = wanted
+        self._left: dict[int, tuple[Any, str]] = {}
+        """Of statements in turns that are no loop, by their ids: the turns, and why they are none."""
 
     def roll(self) -> int:
         """How many loops there are, each of which takes the place of its turns."""
@@ -113,10 +109,13 @@ class _Roller:
             for at, statement in enumerate(self._statements):
                 if id(statement) in self._left:
                     numbers[at] = -1 - at
-            run = longest_run(numbers, self._turns, self._least)
+            run = longest_run(numbers, self._wanted.turns, self._wanted.least)
             if run is None:
                 break
             count += self._roll(_at_the_end(numbers, run))
+        for turns, reason in {id(turns): (turns, reason) for turns, reason in self._left.values()}.values():
+            if reason:
+                self._report.left(len(turns), len(turns[0]), reason)
         return count
 
     def result(self) -> Program | None:
@@ -132,20 +131,21 @@ class _Roller:
         turns, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
         before = [*self._statements[: run.start], *front]
         try:
-            if len(turns[0]) * len(turns) < self._least:
+            if len(turns[0]) * len(turns) < self._wanted.least:
                 raise Misfit(0, "")
+            if not self._wanted.with_convolutions and _convolve(turns[0]):
+                raise Misfit(0, _CONVOLUTIONS)
             found = self._fitted(before, turns, after)
         except Misfit as misfit:
-            self._left.update(map(id, steps))
-            if misfit.reason:
-                self._report.left(turns, misfit.reason)
+            self._left.update((id(step), (turns, misfit.reason)) for step in steps)
             return False
         self._statements = self._with_loop(found)
+        self._left.clear()  # what this loop gives, turn by turn, may be what other turns lacked
         return True
 
     def _with_loop(self, found: "_Found") -> list:
-        self._report.rolled(found.turns)
-        inner = rolled(found.loop.body, {}, self._report, turns=self._turns, least=self._least)
+        self._report.rolled(len(found.turns), len(found.turns[0]))
+        inner = rolled(found.loop.body, {}, self._report, self._wanted)
         loop = found.loop if inner is None else found.loop._replace(body=inner)
         made = {var for turn in found.turns for step in turn for var in step.outvars}
         ahead, later = [], []
@@ -172,7 +172,7 @@ class _Roller:
             except Misfit as misfit:
                 at = start + misfit.turn
                 start, stop = (start, at) if at - start >= stop - at else (at, stop)
-                is_short = stop - start < self._turns or (stop - start) * len(turns[0]) < self._least
+                is_short = stop - start < self._wanted.turns or (stop - start) * len(turns[0]) < self._wanted.least
                 if not misfit.turn or is_short or tries == 1:
                     raise
         raise AssertionError
@@ -241,6 +241,38 @@ def _parts(statements: Sequence) -> dict[Var, Part]:
     return parts
 
 
+def _with_parts_ahead(program: Program) -> Program:
+    """The program, which consists of equations, with the parts of an array where the array is made.
+
+    Turns that take parts of one array may share some, which the first of them is then to take.
+    """
+    parts = _parts(program.statements)
+    waiting: dict[Var, list[JaxprEqn]] = {}
+    others = []
+    for step in program.statements:
+        if all(var in parts for var in step.outvars):
+            waiting.setdefault(step.invars[0], []).append(step)
+        else:
+            others.append(step)
+    made = {var for step in program.statements for var in step.outvars}
+    statements: list[JaxprEqn] = []
+
+    def take(step: JaxprEqn) -> None:
+        stack = [step]
+        while stack:
+            statements.append(step := stack.pop())
+            for var in reversed(step.outvars):
+                stack.extend(reversed(waiting.get(var, ())))
+
+    for var, steps in waiting.items():
+        if var not in made:
+            for step in steps:
+                take(step)
+    for step in others:
+        take(step)
+    return Program(statements, program.results)
+
+
 def _without_parts(
     steps: Sequence[JaxprEqn], run: Run, parts: Mapping[Var, Part]
 ) -> tuple[list[list[JaxprEqn]], list[JaxprEqn]]:
@@ -265,6 +297,15 @@ def _with_parts_joined(program: Program) -> Program:
     """The program, in which turns' results that are joined again are taken as they come from the loop."""
     parts, statements = _parts(program.statements), []
     for statement in program.statements:
+        if isinstance(statement, Loop):
+            scanned = [  # of what became a loop's after this one
+                each._replace(values=in_pieces(each.values, parts, EVERY.turns))
+                if isinstance(each.values, Table)
+                else each
+                for each in statement.scanned
+            ]
+            statements.append(statement._replace(scanned=scanned))
+            continue
         is_joining = isinstance(statement, JaxprEqn) and statement.primitive is lax.concatenate_p
         statements.extend(_joined(statement, parts) if is_joining else [statement])
     return Program(statements, program.results)
@@ -273,14 +314,15 @@ def _with_parts_joined(program: Program) -> Program:
 def _joined(step: JaxprEqn, parts: Mapping[Var, Part]) -> list:
     axis = step.params["dimension"]
     statements, invars, at = [], [], 0
+    known = [parts.get(x) if isinstance(x, Var) else None for x in step.invars]
     while at < len(step.invars):
-        row: Any = [parts.get(x) if isinstance(x, Var) else None for x in step.invars[at:]]
-        length = next((n for n in range(2, len(row) + 1) if stacks(row[:n]) is None), len(row) + 1) - 1
-        found = stacks(row[:length]) if length >= TURNS else None
+        row = row_of_windows(known, at)
+        found = row if row is not None and row.length >= EVERY.turns else None
         if found is None:
             invars.append(step.invars[at])
             at += 1
             continue
+        length = found.length
         avals: Any = step.invars[at].aval
         shape = [*avals.shape]
         shape[axis] *= length

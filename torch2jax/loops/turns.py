@@ -13,9 +13,9 @@ from jax.extend.core import JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects, u
 from .alike import Atom, is_same, key_of
 from .likeness import without_starts
 from .program import Carry, Loop, Program, Scanned
-from .windows import Part, Table, Window, Windows, shape_of, windows
+from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, windows
 
-__all__ = ["Misfit", "Surroundings", "fitted", "own_array"]
+__all__ = ["Misfit", "Surroundings", "fitted", "is_small", "own"]
 
 _FEW_BYTES = 2**14  # of values that are stacked for a turn: what a copy of them costs is nothing to speak of
 _FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from a table reads and writes them once more
@@ -116,6 +116,8 @@ class _Fitting:
     def _operand(self, atoms: Sequence[Atom], what: str) -> Atom:
         """What an operand is within the body, which is another one in each turn."""
         last = self._place(atoms[-1])
+        if atoms[-1] is not atoms[-2] and self._origin(atoms, self._count - 1) != self._origin(atoms, self._count - 2):
+            raise Misfit(self._count - 1, f"{what} takes in the last turn what others do not take")
         if last is None:
             return self._outer(atoms, what)
         distance = self._count - 1 - last.turn
@@ -131,6 +133,11 @@ class _Fitting:
         for age in range(1, distance + 1):
             made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
         return made
+
+    def _origin(self, atoms: Sequence[Atom], turn: int) -> Any:
+        """Where in the turns an operand is made, with how many turns ago in place of the turn."""
+        place = self._place(atoms[turn])
+        return place and place._replace(turn=turn - place.turn)
 
     def _place(self, atom: Atom) -> _From | None:
         return self._made.get(atom) if isinstance(atom, Var) else None
@@ -162,11 +169,14 @@ class _Fitting:
             found = windows(parts)  # pyright: ignore[reportArgumentType]
             if found is not None:
                 return self._scanned_as(key, lambda: found, aval)
-        if _is_small(aval, is_constant=self._are_constant(atoms)):
+        if is_small(aval, is_constant=self._are_constant(atoms)):
             return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
+        row = row_of_windows(parts, 0) or row_of_windows(parts, 1)
+        if row is not None and row.length > 2:
+            raise Misfit(row.length if row.first is parts[0] else 1, f"{what} takes another array")
         if len(changed) == 1:
             raise Misfit(changed[0], f"{what} takes another array")
-        raise Misfit(0, _own(what, aval))
+        raise Misfit(0, own(what, aval))
 
     def _are_constant(self, atoms: Sequence[Atom]) -> bool:
         return all(isinstance(x, Literal) or x in self._around.constants for x in atoms)
@@ -238,35 +248,14 @@ def _key(atom: Atom) -> Any:
     return key_of(atom) if isinstance(atom, Literal) else atom
 
 
-def _is_small(aval: Any, *, is_constant: bool = False) -> bool:
+def is_small(aval: Any, *, is_constant: bool = False) -> bool:
     """Whether values of a type are stacked: they are copied for it, constants once, and others in each step."""
     return aval.size * aval.dtype.itemsize <= (_FEW_CONSTANT_BYTES if is_constant else _FEW_BYTES)
 
 
-def _own(what: str, aval: Any) -> str:
+def own(what: str, aval: Any) -> str:
+    """Why turns are no loop of which each takes a large array of its own."""
     return f"{what} takes another array of {aval.str_short()} in each turn"
-
-
-def own_array(
-    turn: Sequence[JaxprEqn],
-    later: Sequence[JaxprEqn],
-    made: set[Var],
-    parts: Mapping[Var, Part],
-    constants: Mapping[Var, Any],
-) -> str | None:
-    """Why two turns are none of a loop, if each takes an array from outside that is too large to be stacked.
-
-    Args:
-        made: what turns make.
-    """
-    for step, again in zip(turn, later, strict=True):
-        for x, y in zip(step.invars, again.invars, strict=True):
-            if x is y or not isinstance(x, Var) or not isinstance(y, Var):
-                continue
-            is_known = any(z in made or z in parts for z in (x, y))
-            if not is_known and not _is_small(y.aval, is_constant=x in constants and y in constants):
-                return _own(step.primitive.name, y.aval)
-    return None
 
 
 def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:

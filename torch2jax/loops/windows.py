@@ -1,7 +1,8 @@
 """What turns take of one array, each another part: the parts of all turns as one array, and back."""
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,21 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
-__all__ = ["Joined", "Part", "Table", "Window", "Windows", "part_made_by", "reader", "shape_of", "stacks", "windows"]
+__all__ = [
+    "Joined",
+    "Part",
+    "Pieces",
+    "Table",
+    "Window",
+    "Windows",
+    "in_pieces",
+    "part_made_by",
+    "reader",
+    "row_of_windows",
+    "shape_of",
+    "stacks",
+    "windows",
+]
 
 Read = Callable[[Any], Any]
 
@@ -92,13 +107,19 @@ def _is_expansion(step: JaxprEqn) -> bool:
     )
 
 
-_RESHAPING = {lax.squeeze_p, lax.reshape_p, lax.broadcast_in_dim_p}
+def _is_sum_of_one(step: JaxprEqn) -> bool:
+    """Whether a sum only takes away dimensions of one element."""
+    return all(shape_of(step.invars[0])[axis] == 1 for axis in step.params["axes"])
+
+
+_RESHAPING = {lax.squeeze_p, lax.reshape_p, lax.broadcast_in_dim_p, lax.reduce_sum_p}
 _MAKERS: dict[Any, Callable] = {
     lax.slice_p: _sliced,
     lax.split_p: _split,
     lax.squeeze_p: _is_squeeze,
     lax.reshape_p: _is_reshape,
     lax.broadcast_in_dim_p: _is_expansion,
+    lax.reduce_sum_p: _is_sum_of_one,
 }
 
 
@@ -156,6 +177,21 @@ def windows(parts: Sequence[Part]) -> Windows | None:
     return Windows(first, axis, step, len(parts))
 
 
+def row_of_windows(parts: Sequence[Part | None], start: int = 0) -> Windows | None:
+    """As `windows`, of as many parts as there are from one on; None if that is one."""
+    found = stacks(parts[start : start + 2])
+    if found is None:
+        return None
+    first, axis = found.first, found.axis
+    at, length = first.starts[axis], 0
+    for part in itertools.islice(parts, start, None):
+        starts = (*first.starts[:axis], at, *first.starts[axis + 1 :])
+        if part is None or part.base is not first.base or part[1:] != (starts, *first[2:]):
+            break
+        at, length = at + found.step, length + 1
+    return found._replace(length=length)
+
+
 def stacks(parts: Sequence[Part | None]) -> Windows | None:
     """As `windows`, of what may be no parts."""
     return None if len(parts) < 2 or any(part is None for part in parts) else windows(parts)  # pyright: ignore[reportArgumentType]
@@ -182,6 +218,44 @@ class Table(NamedTuple):
             with jax.core.eval_context():
                 return jnp.stack(values)
         return lax.concatenate([lax.expand_dims(jnp.asarray(x), (0,)) for x in values], 0)
+
+
+class Pieces(NamedTuple):
+    """What turns take, in the order of the turns: of some the parts of one array, of others each its own."""
+
+    rows: tuple[Windows | Table, ...]
+
+    @property
+    def operands(self) -> list[Var]:
+        return [var for row in self.rows for var in row.operands]
+
+    def stacked(self, read: Read):
+        """All of them along a new first dimension."""
+        return lax.concatenate([row.stacked(read) for row in self.rows], 0)
+
+
+def in_pieces(table: Table, parts: Mapping[Var, Part], least: int) -> "Windows | Table | Pieces":
+    """The values of a table, with the parts of one array together where these are not few."""
+    rows: list[Windows | Table] = []
+    single: list = []
+    found = [parts.get(x) if isinstance(x, Var) else None for x in table.atoms]
+    at = 0
+    while at < len(found):
+        row = row_of_windows(found, at)
+        if row is None or row.length < least:
+            single.append(table.atoms[at])
+            at += 1
+            continue
+        if single:
+            rows.append(Table(tuple(single), table.known))
+            single = []
+        rows.append(row)
+        at += row.length
+    if not rows:
+        return table
+    if single:
+        rows.append(Table(tuple(single), table.known))
+    return rows[0] if len(rows) == 1 else Pieces(tuple(rows))
 
 
 class Window(NamedTuple):

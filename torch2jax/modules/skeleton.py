@@ -4,6 +4,7 @@ import collections
 import copy
 import types
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -200,10 +201,12 @@ class _Named:
     """A module's call, whose operations are named after its path below the module that calls it."""
 
     def __init__(self, module: torch.nn.Module, path: str, stack: list[str]):
-        self._module, self._path, self._stack = module, path, stack
+        # The module has this: else its arrays would live until Python looks for cycles.
+        self._module: Any = weakref.ref(module)
+        self._path, self._stack = path, stack
 
     def __call__(self, *args, **kwargs):
-        return self.call(self._module, args, kwargs)
+        return self.call(self._module(), args, kwargs)
 
     @is_call_of_module
     def call(self, module: torch.nn.Module, args: tuple, kwargs: dict):

@@ -182,7 +182,8 @@ class TranslatedModule(Generic[P, R]):
                 return finished(attempt, result)
 
         is_stacked = has_layers(state_dict)
-        return self._runs.run(run, (args, kwargs, state_dict if is_stacked else names.given(state_dict), rng))
+        given = args, kwargs, state_dict if is_stacked else names.given(state_dict), rng
+        return self._runs.run(run, given, is_stacked)
 
     if not TYPE_CHECKING:  # which would take all names for known
 

@@ -14,6 +14,7 @@ from torch.overrides import resolve_name
 from ..calls.dispatch import observing
 from ..convert import t2j
 from ..internals.operators import OpOverload
+from ..loops.report import noting_loops
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .routes import Route, level_of
 from .specs import subject_of
@@ -72,11 +73,13 @@ class Report:
         subject: the model and its inputs.
         checks: what was compared.
         operators: how often each operator was called, by the way in which it reaches JAX.
+        loops: what became of turns that are alike, in words.
     """
 
     subject: Subject
     checks: list[Check] = dataclasses.field(default_factory=list)
     operators: dict[Route, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+    loops: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -144,8 +147,9 @@ def check(
     for training in (False, True) if train else (False,):
         checker = _Checker(Trial(subject, training), timed, tolerance, step)
         used: dict[Route, collections.Counter[str]] = {}
-        with observing(_recorder(used)):
+        with observing(_recorder(used)), noting_loops() as loops:
             report.checks += checker.outputs()
+        report.loops += [text for text in dict.fromkeys(loops) if text not in report.loops]
         for level, names in used.items():
             report.operators[level] = report.operators.get(level, collections.Counter()) | names
         if grad:

@@ -1,38 +1,47 @@
 """The loops of what calls leave in a program that JAX traces.
 
 Where JAX traces the program itself, the equations that a call has added are there when it is over, and those with loops
-take their places. Where JAX takes derivatives or batches of them at once, the first run shows whether there are loops;
-then the call is traced by itself, and JAX takes the derivatives of the loops. What has no loops stays as it is.
+take their places. Where JAX takes derivatives or batches of them at once, the call is traced by itself, and JAX takes
+the derivatives of the loops: a call that is known to have loops at once, another one when a run has shown some, which
+ends then. What has no loops stays as it is.
 """
 
-import gc
-import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import JaxprEqn, Var
 
 from ..loops.program import Program, evaluated
 from ..loops.report import Report
-from ..loops.rolled import LEAST, has_loops, rolled
+from ..loops.rolled import EVERY, LONG, Wanted, rolled
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
-from .traces import Bookmark, current_trace, program_of
+from .added import Added, are_in_use, without_owners
+from .traces import current_trace, program_of
+from .trial import tried
 
 __all__ = ["Rolling"]
 
 T = TypeVar("T")
 
+_WANTED = {"auto": LONG, "rolled": EVERY, "unrolled": None}
+
 
 class Rolling:
-    """Finds the loops of what runs of some code leave in programs."""
+    """Finds the loops of what runs of some code leave in programs.
 
-    def __init__(self):
-        self._has_loops_within = False
+    Args:
+        wanted: which turns are to be loops.
+    """
+
+    def __init__(self, wanted: Wanted):
+        self._wanted = wanted
+        self._expects_loops = False
         """Whether the last call within derivatives or batches had loops."""
+        self._puts_aside = False
+        """Whether the code lets others have what it computes, beside its results."""
 
     @classmethod
     def of(cls, loops: str) -> "Rolling | None":
@@ -41,155 +50,78 @@ class Rolling:
         Raises:
             ValueError: it is nothing that `t2j` takes.
         """
-        if loops not in ("rolled", "unrolled"):
+        if loops not in _WANTED:
             raise ValueError(
-                f"loops got {loops!r}; wanted 'rolled', which makes one jax.lax.scan of turns that are alike, or "
-                "'unrolled', which leaves them as they are"
+                f"loops got {loops!r}; wanted 'rolled', which makes one jax.lax.scan of turns that are alike, "
+                "'unrolled', which leaves them as they are, or 'auto', which rolls those that are long"
             )
-        return cls() if loops == "rolled" else None
+        wanted = _WANTED[loops]
+        return None if wanted is None else cls(wanted)
 
-    def run(self, code: Callable[[Any], T], given: Any, is_repeatable: bool) -> T:
+    def run(self, code: Callable[[Any], T], given: Any, is_repeatable: bool, has_layers: bool = False) -> T:
         """What some code gives, of which the program that JAX traces has the loops.
 
         Args:
             given: a tree with arrays, which `code` gets.
             is_repeatable: whether code that is traced by itself is the same code.
+            has_layers: whether layers are stacked in the tree, which are to be a loop.
         """
         trace = current_trace()
         program = program_of(trace)
         if program is None:
             return code(given)
+        wanted = EVERY if has_layers else self._wanted
         if trace is program:
-            added = _Added(program)
+            added = Added(program, wanted)
             return added.rolled(code(given))
-        if not is_repeatable:
+        if not is_repeatable or self._puts_aside:
             return code(given)
-        if not self._has_loops_within:
-            bookmark, added = Bookmark(), _Added(program)
-            result = code(given)
-            if not added.has_loops():
+        if not has_layers and not self._expects_loops:
+            result, has_loops = tried(code, given, program, wanted)
+            if not has_loops:
                 return result
-            del result
-            bookmark.return_to()
-        found = _traced_alone(code, given)
-        self._has_loops_within = found is not None
-        return code(given) if found is None else found.tree
+        alone = _Alone(code, given, wanted)
+        self._expects_loops, self._puts_aside = alone.has_loops, alone.is_put_aside
+        return code(given) if alone.is_put_aside else alone.result()
 
 
-class _Found(NamedTuple):
-    tree: Any
+class _Alone:
+    """Code that is traced by itself."""
 
+    def __init__(self, code: Callable[[Any], Any], given: Any, wanted: Wanted):
+        leaves, structure = flatten(given)
+        places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+        end: Any = None
+        steps: list = []
 
-class _Added:
-    """The equations that a program gets from now on."""
+        def run(*arrays) -> list:
+            nonlocal end
+            filled = list(leaves)
+            for i, array in zip(places, arrays, strict=True):
+                filled[i] = array
+            results, form = flatten(code(structure.unflatten(filled)))
+            is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in results]
+            end = form, [None if x else leaf for x, leaf in zip(is_array, results, strict=True)], is_array
+            steps.extend(without_owners(program_of(current_trace()).frame.tracing_eqns))
+            return [leaf for x, leaf in zip(is_array, results, strict=True) if x]
 
-    def __init__(self, program: Any):
-        self._program, self._steps = program, program.frame.tracing_eqns
-        self._count = len(self._steps)
+        arrays = [leaves[i] for i in places]
+        closed = jax.make_jaxpr(run)(*arrays)
+        jaxpr, self._end = closed.jaxpr, end
+        constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        known = {var: value for var, value in constants.items() if not isinstance(value, Tracer)}
+        self._program, report = Program(list(jaxpr.eqns), list(jaxpr.outvars)), Report()
+        found = rolled(self._program, known, report, wanted)
+        self._values = {**constants, **dict(zip(jaxpr.invars, arrays, strict=True))}
+        self.has_loops = found is not None
+        self.is_put_aside = are_in_use(steps)
+        if self.is_put_aside:
+            report.undone("the code puts aside what they compute")
+        elif found is not None:
+            self._program = found
 
-    def has_loops(self) -> bool:
-        if len(self._steps) - self._count < LEAST:
-            return False
-        steps, _ = self._equations()
-        return has_loops(steps, self._constants())
-
-    def rolled(self, tree: T) -> T:
-        """The tree, computed with loops."""
-        if len(self._steps) - self._count < LEAST:
-            return tree
-        leaves, structure = flatten(tree)
-        steps, values = self._equations()
-        places = [i for i, leaf in enumerate(leaves) if self._is_made(leaf)]
-        found = rolled(Program(steps, [leaves[i].val for i in places]), self._constants(), Report())
-        if found is None:
-            return tree
-        before = self._steps[self._count :]
-        del self._steps[self._count :]
-        results = evaluated(found, values)
-        is_whole = all(x.aval == leaves[i].aval for i, x in zip(places, map(self._own, results), strict=True))
-        after = self._steps[self._count :]
-        del self._steps[self._count :]
-        if not is_whole:
-            self._steps.extend(before)
-            return tree
-        for i, x in zip(places, results, strict=True):
-            leaves[i] = x
-        del tree
-        self._keep_used(before, after)
-        return structure.unflatten(leaves)
-
-    def _constants(self) -> dict[Var, Any]:
-        """Values that are known: others are of traces around this one."""
-        values = dict(self._program.frame.constvar_to_val)
-        return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
-
-    def _own(self, array: Any) -> Any:
-        return array if isinstance(array, Tracer) else self._program.to_jaxpr_tracer(array, None)
-
-    def _is_made(self, leaf: Any) -> bool:
-        return isinstance(leaf, Tracer) and leaf._trace is self._program and isinstance(leaf.val, Var)
-
-    def _equations(self) -> tuple[list[JaxprEqn], dict[Var, Any]]:
-        """The equations, and the tracers of the variables that they take from elsewhere."""
-        steps, values = [], {}
-        for step in self._steps[self._count :]:
-            step = step() if isinstance(step, weakref.ref) else step
-            if step is None:
-                continue
-            if isinstance(step, JaxprEqn):
-                steps.append(step)
-                continue
-            invars = [tracer.val for tracer in step.in_tracers]
-            values.update((x, y) for x, y in zip(invars, step.in_tracers, strict=True) if isinstance(x, Var))
-            steps.append(
-                JaxprEqn(invars, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
-            )
-        for step in steps:
-            for var in step.outvars:
-                values.pop(var, None)
-        return steps, values
-
-    def _keep_used(self, before: list, after: list) -> None:
-        """Lets the program have the new equations, and of the old ones those that someone else still uses.
-
-        Code may have put tensors aside, as hooks that note what layers give.
-        """
-        effects = {id(step) for step in before if not isinstance(step, weakref.ref) and step.effects}
-        kept = [
-            step if isinstance(step, weakref.ref) else weakref.ref(step) for step in before if id(step) not in effects
-        ]
-        before.clear()
-        if any(step() is not None for step in kept):
-            gc.collect()
-        found = [step for ref in kept if (step := ref()) is not None]
-        self._steps.extend([*found, *after])
-
-
-def _traced_alone(code: Callable[[Any], T], given: Any) -> _Found | None:
-    """What code gives that is traced by itself, computed with loops; None if it has none."""
-    leaves, structure = flatten(given)
-    places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
-    end: Any = None
-
-    def run(*arrays) -> list:
-        nonlocal end
-        filled = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
-            filled[i] = array
-        results, form = flatten(code(structure.unflatten(filled)))
-        is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in results]
-        end = form, [None if x else leaf for x, leaf in zip(is_array, results, strict=True)], is_array
-        return [leaf for x, leaf in zip(is_array, results, strict=True) if x]
-
-    arrays = [leaves[i] for i in places]
-    closed = jax.make_jaxpr(run)(*arrays)
-    jaxpr = closed.jaxpr
-    constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    known = {var: value for var, value in constants.items() if not isinstance(value, Tracer)}
-    program = rolled(Program(list(jaxpr.eqns), list(jaxpr.outvars)), known, Report())
-    if program is None:
-        return None
-    values = dict(zip(jaxpr.invars, arrays, strict=True))
-    found = iter(evaluated(program, {**constants, **values}))
-    form, static, is_array = end
-    return _Found(form.unflatten([next(found) if x else leaf for x, leaf in zip(is_array, static, strict=True)]))
+    def result(self) -> Any:
+        """What the code gives, computed with loops."""
+        found = iter(evaluated(self._program, self._values))
+        form, static, is_array = self._end
+        return form.unflatten([next(found) if x else leaf for x, leaf in zip(is_array, static, strict=True)])

@@ -27,6 +27,7 @@ def record(report: Report) -> dict[str, Any]:
         "passed": report.passed,
         "checks": [{**plain(check), "passed": check.passed} for check in report.checks],
         "operators": {level.value: dict(names) for level, names in report.operators.items()},
+        "loops": report.loops,
     }
 
 
@@ -41,6 +42,8 @@ def show(report: Report, console: Console) -> None:
             parts += ["", Text(f"{check.name}: {check.error}", "red")]
     if report.operators:
         parts += ["", _used_operators(report.operators)]
+    if report.loops:
+        parts += ["", *(Text(f"loops: {text}", "dim") for text in report.loops)]
     console.print(Panel(Group(*parts), title=title, title_align="left"))
 
 

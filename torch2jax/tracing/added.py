@@ -1,0 +1,175 @@
+"""The equations that some code has added to a program that JAX traces, and loops in their place."""
+
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import JaxprEqn, Var
+
+from ..loops.periods import Run, longest_run
+from ..loops.program import Program, evaluated
+from ..loops.report import Report
+from ..loops.rolled import Wanted, has_loops, rolled
+from ..loops.turns import is_small, own
+from ..tensors.trees import flatten
+
+__all__ = ["Added", "are_in_use", "without_owners"]
+
+T = TypeVar("T")
+
+_HAS_EFFECTS = "the code around has effects whose results it uses"
+
+
+class Added:
+    """The equations that a program gets from now on.
+
+    Args:
+        program: JAX's trace of it.
+        wanted: which turns are to be loops.
+    """
+
+    def __init__(self, program: Any, wanted: Wanted):
+        self._program, self._wanted = program, wanted
+        self._count = len(self._steps)
+
+    @property
+    def _steps(self) -> list:
+        return self._program.frame.tracing_eqns
+
+    def has_loops(self) -> bool:
+        if not self._may_have_loops(Report(is_silent=True)):
+            return False
+        steps, _ = self._equations()
+        return has_loops(steps, self._constants(), self._wanted)
+
+    def rolled(self, tree: T) -> T:
+        """The tree, computed with loops."""
+        report = Report()
+        if not self._may_have_loops(report):
+            return tree
+        leaves, structure = flatten(tree)
+        steps, values = self._equations()
+        places = [i for i, leaf in enumerate(leaves) if self._is_made(leaf)]
+        made = {var for step in steps for var in step.outvars}
+        values.update((leaves[i].val, leaves[i]) for i in places if leaves[i].val not in made)
+        program = Program(steps, [leaves[i].val for i in places])
+        found = rolled(program, self._constants(), report, self._wanted)
+        if found is None:
+            return tree
+        if any(step.effects and step.outvars for step in steps):  # what code has put aside may be made of these
+            report.undone(_HAS_EFFECTS)
+            return tree
+        before = self._steps[self._count :]
+        del self._steps[self._count :]
+        results = evaluated(found, values)
+        is_whole = all(x.aval == leaves[i].aval for i, x in zip(places, map(self._own, results), strict=True))
+        after = self._steps[self._count :]
+        del self._steps[self._count :]
+        if not is_whole:
+            self._steps.extend(before)
+            return tree
+        for i, x in zip(places, results, strict=True):
+            leaves[i] = x
+        del tree
+        self._keep_used(before, after)
+        return structure.unflatten(leaves)
+
+    def _may_have_loops(self, report: Report) -> bool:
+        """A look that costs little: most programs have no loops."""
+        if len(self._steps) - self._count < self._wanted.least:
+            return False
+        steps = [step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :]]
+        steps = [step for step in steps if step is not None]
+        known: dict[Any, int] = {}
+        numbers = np.asarray(
+            [
+                -1 - at if step.effects else known.setdefault((step.primitive, step.outvars[0].aval.shape), len(known))
+                for at, step in enumerate(steps)
+            ],
+            np.int64,
+        )
+        while (run := longest_run(numbers, self._wanted.turns, self._wanted.least)) is not None:
+            reason = self._own_array(steps, run)
+            if reason is None:
+                return True
+            report.left(run.turns, run.period, reason)
+            numbers[run.start : run.stop] = -1 - np.arange(run.start, run.stop)
+        return False
+
+    def _own_array(self, steps: list, run: Run) -> str | None:
+        """Why turns are no loop, if the last two take large arrays from outside, each its own."""
+        made = {var for step in steps for var in step.outvars}
+        constants = self._program.frame.constvar_to_val
+        for at in range(run.stop - run.period, run.stop):
+            step, before = steps[at], steps[at - run.period]
+            if isinstance(step, JaxprEqn):
+                continue
+            for x, y in zip(step.in_tracers, before.in_tracers, strict=False):
+                is_outside = all(isinstance(z.val, Var) and z.val not in made for z in (x, y))
+                if x is not y and is_outside:
+                    is_constant = all(z.val in constants and not isinstance(constants[z.val], Tracer) for z in (x, y))
+                    if not is_small(x.aval, is_constant=is_constant):
+                        return own(step.primitive.name, x.aval)
+        return None
+
+    def _constants(self) -> dict[Var, Any]:
+        """Values that are known: others are of traces around this one."""
+        values = dict(self._program.frame.constvar_to_val)
+        return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
+
+    def _own(self, array: Any) -> Any:
+        return array if isinstance(array, Tracer) else self._program.to_jaxpr_tracer(array, None)
+
+    def _is_made(self, leaf: Any) -> bool:
+        return isinstance(leaf, Tracer) and leaf._trace is self._program and isinstance(leaf.val, Var)
+
+    def _equations(self) -> tuple[list[JaxprEqn], dict[Var, Any]]:
+        """The equations, and the tracers of the variables that they take from elsewhere."""
+        steps, values = [], {}
+        for step in self._steps[self._count :]:
+            step = step() if isinstance(step, weakref.ref) else step
+            if step is None:
+                continue
+            if isinstance(step, JaxprEqn):
+                steps.append(step)
+                continue
+            invars = [tracer.val for tracer in step.in_tracers]
+            values.update((x, y) for x, y in zip(invars, step.in_tracers, strict=True) if isinstance(x, Var))
+            steps.append(
+                JaxprEqn(invars, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
+            )
+        for step in steps:
+            for var in step.outvars:
+                values.pop(var, None)
+        return steps, values
+
+    def _keep_used(self, before: list, after: list) -> None:
+        """Lets the program have the new equations, and of the old ones those that someone else still uses.
+
+        Code may have put tensors aside, as hooks that note what layers give.
+        """
+        kept = without_owners(before)
+        before.clear()
+        found = [step for ref in kept if (step := ref()) is not None] if are_in_use(kept) else []
+        self._steps.extend([*found, *after])
+
+
+def without_owners(steps: Iterable) -> list[weakref.ref]:
+    """References to equations that keep none; without those that have effects, which their program keeps."""
+    return [
+        step if isinstance(step, weakref.ref) else weakref.ref(step)
+        for step in steps
+        if isinstance(step, weakref.ref) or not step.effects
+    ]
+
+
+def are_in_use(steps: Iterable[weakref.ref]) -> bool:
+    """Whether anything uses what some of these equations make."""
+    for generation in (1, 2):
+        if all(step() is None for step in steps):
+            return False
+        gc.collect(generation)
+    return any(step() is not None for step in steps)

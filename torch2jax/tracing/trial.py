@@ -1,0 +1,73 @@
+"""A run that shows whether code leaves loops in a program, and ends as soon as it has shown that."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..abandoning import Abandoned
+from ..loops.rolled import Wanted
+from .added import Added
+from .traces import Bookmark
+
+__all__ = ["HasLoops", "Tried", "tried"]
+
+_FIRST, _FURTHER = 2, 4
+
+
+class HasLoops(Abandoned):
+    """The code has loops, and what else it would do is of no use."""
+
+    def __init__(self, shown_by: Any):
+        super().__init__()
+        self.shown_by = shown_by
+
+
+class Tried(NamedTuple):
+    """What came of a run."""
+
+    result: Any
+    has_loops: bool
+    """Then there is no result, and the program is what it was."""
+
+
+def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) -> Tried:
+    """Runs code that adds to a program.
+
+    Args:
+        wanted: which turns are to be loops.
+    """
+    bookmark, added, frame = Bookmark(), Added(program, wanted), program.frame
+    before = frame.tracing_eqns
+    watched = frame.tracing_eqns = _Watched(before, wanted.least, added.has_loops)
+    try:
+        result = code(given)
+        if not added.has_loops():
+            return Tried(result, False)
+        del result
+    except HasLoops as found:
+        if found.shown_by is not watched:
+            raise
+    finally:
+        if frame.tracing_eqns is watched:
+            before[:] = watched
+            frame.tracing_eqns = before
+    bookmark.return_to()
+    return Tried(None, True)
+
+
+class _Watched(list):
+    """A program's equations. Each time that they have become some times as many, they are looked through.
+
+    So that costs no more than some looks at all of them, however many there will be.
+    """
+
+    def __init__(self, steps: list, least: int, has_loops: Callable[[], bool]):
+        super().__init__(steps)
+        self._base, self._has_loops = len(steps), has_loops
+        self._next = self._base + _FIRST * least
+
+    def append(self, step: Any) -> None:
+        super().append(step)
+        if len(self) >= self._next:
+            self._next = self._base + _FURTHER * (len(self) - self._base)
+            if self._has_loops():
+                raise HasLoops(self)
