@@ -32,7 +32,7 @@ from ..tracebacks import name_place
 from ..tracing.markers import LevelEnd, stop_levels
 from ..tracing.rolling import Rolling
 from ..tracing.tensor_spec import TensorSpec
-from ..tracing.traces import Bookmark, current_trace, running
+from ..tracing.traces import Bookmark, current_trace, is_transforming, running
 from .call import current, this_call
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
 from .linearization import Linearization, Var, keep_with, renumber
@@ -175,7 +175,7 @@ class Runs:
 
     def _rolled(self, body: Callable[[Attempt, Any], T], has_layers: bool, inputs: Inputs | None, given: Any) -> T:
         run = functools.partial(self._attempts, body, inputs)
-        if self._rolling is None:
+        if self._rolling is None or not is_transforming():
             return run(given)
         return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 

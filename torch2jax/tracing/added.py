@@ -24,16 +24,15 @@ _HAS_EFFECTS = "the code around has effects whose results it uses"
 
 
 class Added:
-    """The equations that a program gets from now on.
+    """The equations that a program has got since it had so many.
 
     Args:
         program: JAX's trace of it.
         wanted: which turns are to be loops.
     """
 
-    def __init__(self, program: Any, wanted: Wanted):
-        self._program, self._wanted = program, wanted
-        self._count = len(self._steps)
+    def __init__(self, program: Any, wanted: Wanted, count: int):
+        self._program, self._wanted, self._count = program, wanted, count
 
     @property
     def _steps(self) -> list:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from ..internals.jax_traces import DynamicJaxprTrace
 from ..loops.program import Program, evaluated
 from ..loops.report import Report
 from ..loops.rolled import EVERY, LONG, Wanted, rolled
@@ -67,13 +68,15 @@ class Rolling:
             has_layers: whether layers are stacked in the tree, which are to be a loop.
         """
         trace = current_trace()
-        program = program_of(trace)
+        program = trace if isinstance(trace, DynamicJaxprTrace) else program_of(trace)
         if program is None:
             return code(given)
         wanted = EVERY if has_layers else self._wanted
         if trace is program:
-            added = Added(program, wanted)
-            return added.rolled(code(given))
+            steps = program.frame.tracing_eqns
+            count = len(steps)
+            result = code(given)
+            return result if len(steps) - count < wanted.least else Added(program, wanted, count).rolled(result)
         if not is_repeatable or self._puts_aside:
             return code(given)
         if not has_layers and not self._expects_loops:

@@ -35,8 +35,9 @@ def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) 
     Args:
         wanted: which turns are to be loops.
     """
-    bookmark, added, frame = Bookmark(), Added(program, wanted), program.frame
+    bookmark, frame = Bookmark(), program.frame
     before = frame.tracing_eqns
+    added = Added(program, wanted, len(before))
     watched = frame.tracing_eqns = _Watched(before, wanted.least, added.has_loops)
     try:
         result = code(given)
