@@ -20,7 +20,7 @@ from ..loops.rolled import EVERY, LONG, Wanted, rolled
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from .added import Added, are_in_use, without_owners
-from .traces import current_trace, program_of
+from .traces import current_trace, ending_with_errors, program_of
 from .trial import tried
 
 __all__ = ["Rolling"]
@@ -96,13 +96,15 @@ class _Alone:
         places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         end: Any = None
         steps: list = []
+        around = current_trace()
 
         def run(*arrays) -> list:
             nonlocal end
             filled = list(leaves)
             for i, array in zip(places, arrays, strict=True):
                 filled[i] = array
-            results, form = flatten(code(structure.unflatten(filled)))
+            with ending_with_errors(around):
+                results, form = flatten(code(structure.unflatten(filled)))
             is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in results]
             end = form, [None if x else leaf for x, leaf in zip(is_array, results, strict=True)], is_array
             steps.extend(without_owners(program_of(current_trace()).frame.tracing_eqns))
