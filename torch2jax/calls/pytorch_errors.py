@@ -68,6 +68,10 @@ def refuse_as_pytorch(
             PyTorch says the same in another class, or refuses the dtype.
     """
     refused = _refusal(call, func, args, kwargs, "cpu")
+    if refused is not None and _lacks_kernel(refused):  # it runs on other devices alone
+        refused = _refusal(call, func, args, kwargs, "meta")
+        if refused is not None and _lacks_kernel(refused):
+            return
     if refused is not None and not all(_refusal(call, func, args, kwargs, "cpu", x) for x in _others()):
         return  # it is of the values that stand in, or of int32 where int64 was meant
     if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError):
@@ -121,6 +125,7 @@ def _is_of_arguments(func: Any, rule: Any) -> bool:
 
 
 def _lacks_kernel(refused: Exception) -> bool:
+    """Whether PyTorch has nothing to run on a device: it then lists what it has, kernels for meta tensors among it."""
     return isinstance(refused, NotImplementedError) and "meta" in str(refused).lower()
 
 

@@ -23,6 +23,7 @@ from . import (
     gradients as gradients,
     histogram as histogram,
     indexing as indexing,
+    keyed_random as keyed_random,
     ldl as ldl,
     linalg as linalg,
     matrix_roots as matrix_roots,
