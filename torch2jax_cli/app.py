@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .commands.bench import bench
+from .commands.bisect import bisect
 from .commands.check import check
 from .commands.doctor import doctor
 from .commands.explain import explain
@@ -24,10 +26,12 @@ _COMMANDS = {
         "check transformers:bert --dtype bfloat16 --json",
         "check my_package.models:make_model --shape 8,3,64,64 --weights model.safetensors",
     ),
+    bisect: ("bisect torchvision:resnet18", "bisect my_package.models:make_model --train"),
     explain: (
         "explain torchvision:resnet18 --compile",
         "explain transformers:bert --grad --depth 3",
     ),
+    bench: ("bench torchvision:resnet18 --grad", "bench transformers:bert --no-compile --json"),
     export: (
         "export transformers:gpt2 gpt2.jaxexport --platforms cpu,tpu",
         "export torchvision:resnet18 resnet18.jaxexport --shape b,3,224,224 --grad",
@@ -37,7 +41,7 @@ _COMMANDS = {
 }
 
 app = typer.Typer(
-    help="Run PyTorch code in JAX: compare a model with PyTorch, explain it, export it.",
+    help="Run PyTorch code in JAX: compare a model with PyTorch, find what differs, explain, time and export it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -4,6 +4,7 @@ Each takes a module or function with its inputs, ``check(model, (x,), {"mask": m
 ``check("torchvision:resnet18")``.
 """
 
+from .bisection import Bisection, Step, bisect
 from .check import Check, Report, Times, check
 from .compare import Agreement
 from .costs import CompiledCost, Cost, Explanation, Scope, explain
@@ -13,9 +14,12 @@ from .operators import operators
 from .routes import Route
 from .specs import build
 from .subject import SpecError, Subject, TranslationError, read_branches
+from .timing import Bench, Timing, bench
 
 __all__ = [
     "Agreement",
+    "Bench",
+    "Bisection",
     "Check",
     "CompiledCost",
     "Cost",
@@ -26,10 +30,14 @@ __all__ = [
     "Route",
     "Scope",
     "SpecError",
+    "Step",
     "Subject",
     "Times",
+    "Timing",
     "TranslationError",
     "Written",
+    "bench",
+    "bisect",
     "build",
     "check",
     "doctor",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
@@ -137,7 +136,7 @@ def explain(
     state, inputs = (_abstract(tensors) for tensors in (trial.state(), trial.inputs))
     step("tracing")
     with translating(f"{subject.name} cannot be translated"):
-        traced = jax.jit(_gradient(trial) if grad else _outputs(trial)).trace(state, inputs, jax.random.key(0))
+        traced = jax.jit(trial.program(grad)).trace(state, inputs, jax.random.key(0))
     step("counting")
     counter = _Counter({} if subject.module is None else _kinds(subject.module))
     root = Scope("", type(subject.module).__name__ if subject.module is not None else "")
@@ -152,25 +151,6 @@ def explain(
 
 def _abstract(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(tensor.shape, canonical(tensor.dtype)) for name, tensor in tensors.items()}
-
-
-def _outputs(trial: Trial) -> Callable:
-    return lambda state, inputs, key: trial.jax(state, inputs, key)[0]
-
-
-def _gradient(trial: Trial) -> Callable:
-    names = trial.leaves()
-
-    def loss(leaves, state, inputs, key):
-        state, inputs = ({name: leaves.get(name, x) for name, x in tensors.items()} for tensors in (state, inputs))
-        outputs, _ = trial.jax(state, inputs, key)
-        return sum(jnp.sum(x) for x in outputs.values() if jnp.issubdtype(x.dtype, jnp.floating))
-
-    def run(state, inputs, key):
-        both = {**state, **inputs}
-        return jax.grad(loss)({name: both[name] for name in names}, state, inputs, key)
-
-    return run
 
 
 def _kinds(module: torch.nn.Module) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from ..convert import t2j
@@ -12,7 +13,7 @@ from ..tensors.ties import distinct
 from ..tensors.trees import map_arguments
 from .subject import SpecError, Subject
 
-__all__ = ["Trial", "differentiable", "set_mode"]
+__all__ = ["Trial", "copied", "differentiable", "set_mode"]
 
 
 class Trial:
@@ -24,7 +25,7 @@ class Trial:
 
     def __init__(self, subject: Subject, training: bool):
         self.subject, self.training = subject, training
-        self.target = _copied(subject.target)
+        self.target = copied(subject.target)
         if isinstance(self.target, torch.nn.Module):
             set_mode(self.target, training, subject.name)
             if training:
@@ -47,7 +48,7 @@ class Trial:
 
         With `nudge`, a seed, it moves parameters and inputs about as much as rounding moves what is computed of them.
         """
-        target = _copied(self.target)
+        target = copied(self.target)
         generator = None if nudge is None else torch.Generator().manual_seed(nudge)
         if generator is not None:
             with torch.no_grad():
@@ -71,6 +72,23 @@ class Trial:
         result, new = self._translated(*args, state_dict=state, rng=key, return_state_dict=True, **kwargs)
         return _outputs(result, jax.Array), {name: new[name] for name in _buffers(self.target) if name in new}
 
+    def program(self, grad: bool) -> Callable:
+        """JAX's side as a program of state, inputs and key: the outputs or, with `grad`, the gradient of their sum."""
+
+        def outputs(state, inputs, key):
+            return self.jax(state, inputs, key)[0]
+
+        def loss(leaves, state, inputs, key):
+            state, inputs = ({name: leaves.get(name, x) for name, x in each.items()} for each in (state, inputs))
+            found = outputs(state, inputs, key)
+            return sum(jnp.sum(x) for x in found.values() if jnp.issubdtype(x.dtype, jnp.floating))
+
+        def gradient(state, inputs, key):
+            both = {**state, **inputs}
+            return jax.grad(loss)({name: both[name] for name in self.leaves()}, state, inputs, key)
+
+        return gradient if grad else outputs
+
 
 def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those that are real and of floating point."""
@@ -84,7 +102,7 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
 
 
-def _copied(target):
+def copied(target):
     """A module of its own, in which what shares memory does so too: a `Parameter` by itself is copied without."""
     if not isinstance(target, torch.nn.Module):
         return target

@@ -1,0 +1,187 @@
+"""How long a model takes in PyTorch, compiled by PyTorch, and translated, on this machine."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.utils.benchmark import Measurement, Timer
+
+from ..convert import t2j
+from ..tensors.trees import map_arguments
+from .compare import OUTPUT_TOLERANCE, Agreement, compare
+from .specs import subject_of
+from .subject import Subject, first_line, refusing_bad_inputs, translating
+from .trial import Trial, copied, set_mode
+
+__all__ = ["Bench", "Timing", "bench"]
+
+_ROUNDS = 3  # in turn, so that what else the machine does is not one's alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """How long one way of running a model takes.
+
+    Attributes:
+        name: the way.
+        first: seconds of the first call, with tracing and compilation.
+        seconds: the median time of a call.
+        spread: the interquartile range of that.
+        speedup: how many times as fast it is as PyTorch's eager run.
+        error: why it could not be timed, or "".
+    """
+
+    name: str
+    first: float | None = None
+    seconds: float | None = None
+    spread: float | None = None
+    speedup: float | None = None
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """How long a model takes.
+
+    Attributes:
+        subject: the model and its inputs.
+        timings: one for each way, PyTorch's eager run first.
+        devices: what PyTorch and JAX computed on.
+        agreement: how far the translation's outputs are from PyTorch's.
+    """
+
+    subject: Subject
+    timings: list[Timing]
+    devices: dict[str, str]
+    agreement: Agreement
+
+
+def bench(
+    target: Subject | torch.nn.Module | Callable | str,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    grad: bool = False,
+    compile: bool = True,
+    seconds: float = 1.0,
+    step: Callable[[str], None] = lambda _: None,
+) -> Bench:
+    """Times a model in evaluation mode: eagerly in PyTorch, with `torch.compile`, and translated under `jax.jit`.
+
+    PyTorch computes on a GPU where JAX does. All ways are timed in turn, by `torch.utils.benchmark`, with the number of
+    threads that PyTorch has; XLA takes all cores of a CPU.
+
+    Args:
+        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
+        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        kwargs: keyword arguments.
+        grad: outputs and the gradient of their sum for parameters and inputs, in place of the outputs alone.
+        compile: also `torch.compile`, where it works on this machine; an error is part of its row.
+        seconds: how long each way is timed, at least.
+        step: is told what is going on.
+
+    Raises:
+        SpecError: PyTorch itself cannot run the model on these inputs.
+        TranslationError: it cannot be translated, compiled or run in JAX.
+
+    Examples:
+        >>> for timing in bench(torch.nn.Linear(3, 2), (torch.ones(4, 3),), compile=False).timings:
+        ...     print(timing.name, timing.seconds)
+    """
+    subject = subject_of(target, args, kwargs)
+    device = torch.device("cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu")
+    step("running PyTorch")
+    with refusing_bad_inputs(subject):
+        runs = {"PyTorch": _first(_of_pytorch(subject, device, grad, lambda model: model))}
+    errors: dict[str, str] = {}
+    if compile:
+        step("torch.compile")
+        try:
+            runs["torch.compile"] = _first(_of_pytorch(subject, device, grad, torch.compile))
+        except Exception as error:
+            errors["torch.compile"] = f"{type(error).__name__}: {first_line(error)}"
+    step("compiling the translation")
+    trial = Trial(subject, training=False)
+    with translating(f"{subject.name} cannot be translated"):
+        runs["torch2jax"] = _first(_of_jax(trial, grad))
+        agreement = _agreement(trial)
+    measured = {name: [] for name in runs}
+    for round in range(_ROUNDS):
+        for name, (run, _) in runs.items():
+            step(f"timing {name}, {round + 1} of {_ROUNDS}")
+            timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+            measured[name].append(timer.blocked_autorange(min_run_time=seconds / _ROUNDS))
+    (eager,) = Measurement.merge(measured["PyTorch"])
+    timings = [_timing(name, runs[name][1], found, eager) for name, found in measured.items()]
+    timings += [Timing(name, error=error) for name, error in errors.items()]
+    on = {"PyTorch": str(device), "JAX": jax.devices()[0].device_kind}
+    return Bench(subject, timings, on, agreement)
+
+
+def _timing(name: str, first: float, measured: list[Measurement], eager: Measurement) -> Timing:
+    (found,) = Measurement.merge(measured)
+    return Timing(name, first, found.median, found.iqr, eager.median / found.median)
+
+
+def _first(run: Callable) -> tuple[Callable, float]:
+    """A run, after it has run once, and the seconds that this took."""
+    started = time.perf_counter()
+    run()
+    return run, time.perf_counter() - started
+
+
+def _of_pytorch(subject: Subject, device: torch.device, grad: bool, prepared: Callable) -> Callable:
+    model = copied(subject.target)
+    if isinstance(model, torch.nn.Module):
+        set_mode(model, False, subject.name)
+        model.to(device)
+    leaves: list[torch.Tensor] = (
+        [x for x in model.parameters() if x.requires_grad] if isinstance(model, torch.nn.Module) else []
+    )
+
+    def given(leaf):
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        leaf = leaf.detach().to(device, copy=True)
+        if grad and leaf.is_floating_point():
+            leaves.append(leaf.requires_grad_())
+        return leaf
+
+    args, kwargs = map_arguments(given, (subject.args, subject.kwargs))
+    called = prepared(model)
+
+    def outputs():
+        with torch.no_grad():
+            return called(*args, **kwargs)
+
+    def gradient():
+        outputs: list[torch.Tensor] = []
+        map_arguments(lambda x: outputs.append(x) if isinstance(x, torch.Tensor) else None, called(*args, **kwargs))
+        loss = sum(x.sum() for x in outputs if x.is_floating_point() and x.requires_grad)
+        return torch.autograd.grad([loss], leaves, allow_unused=True) if isinstance(loss, torch.Tensor) else None
+
+    return gradient if grad else outputs
+
+
+def _of_jax(trial: Trial, grad: bool) -> Callable:
+    program = jax.jit(trial.program(grad))
+    arguments = (*_arguments(trial), jax.random.key(0))
+    return lambda: jax.block_until_ready(program(*arguments))
+
+
+def _arguments(trial: Trial) -> tuple[dict, dict]:
+    state, inputs = (
+        {name: jnp.array(t2j(x.detach())) for name, x in tensors.items()} for tensors in (trial.state(), trial.inputs)
+    )
+    return state, inputs
+
+
+def _agreement(trial: Trial) -> Agreement:
+    with torch.no_grad():
+        expected, *_ = trial.pytorch()(trial.inputs)
+    found = jax.jit(trial.program(False))(*_arguments(trial), jax.random.key(0))
+    return compare(found, expected, OUTPUT_TOLERANCE)

@@ -1,0 +1,35 @@
+"""``torch2jax bisect``."""
+
+from typing import Annotated
+
+import typer
+
+from .. import options as take
+from ..running import CANNOT, DIFFERS, give, running
+
+__all__ = ["bisect"]
+
+
+def bisect(
+    spec: take.Spec,
+    shape: take.Shapes = None,
+    input: take.Inputs = None,
+    weights: take.Weights = None,
+    dtype: take.Dtype = None,
+    train: Annotated[bool, typer.Option("--train", help="Training mode, with dropout off.")] = False,
+    tolerance: Annotated[
+        float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
+    ] = None,
+    branch: take.Branches = None,
+    allow_pickle: take.AllowPickle = False,
+    json: take.Json = False,
+    quiet: take.Quiet = False,
+) -> None:
+    """Find the first operator whose results differ from PyTorch's, with its module and line."""
+    with running(as_json=json, quiet=quiet, dtype=dtype) as run:
+        subject = run.build(spec, shape, input, weights, dtype, branch, allow_pickle)
+        found = run.tools.bisect(subject, train=train, tolerance=tolerance, step=run.step)
+    from ..reports import bisect as form
+
+    give(form, found, json)
+    raise typer.Exit(0 if found.agrees else CANNOT if found.error else DIFFERS)
