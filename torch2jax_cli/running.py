@@ -45,7 +45,9 @@ class Run(NamedTuple):
         allow_pickle: bool,
     ) -> Any:
         """The model that the options tell of, with its inputs."""
-        chosen = self.tools.read_branches(branches or [])
+        from torch2jax.tools.subject import read_branches
+
+        chosen = read_branches(branches or [])
         self.step(f"building {spec}")
         subject = self.tools.build(
             spec, shapes=shapes or [], inputs=inputs, weights=weights, dtype=dtype, allow_pickle=allow_pickle

@@ -8,12 +8,12 @@ from .bisection import Bisection, Step, bisect
 from .check import Check, Report, Times, check
 from .compare import Agreement
 from .costs import CompiledCost, Cost, Explanation, Scope, explain
-from .files import Written, with_numbers, write
+from .files import Written, write
 from .installation import Diagnosis, Finding, doctor
 from .operators import operators
 from .routes import Route
 from .specs import build
-from .subject import SpecError, Subject, TranslationError, read_branches
+from .subject import SpecError, Subject, TranslationError
 from .timing import Bench, Timing, bench
 
 __all__ = [
@@ -43,7 +43,5 @@ __all__ = [
     "doctor",
     "explain",
     "operators",
-    "read_branches",
-    "with_numbers",
     "write",
 ]

@@ -113,7 +113,9 @@ def bisect(
         SpecError: PyTorch itself cannot run the model on these inputs, or `tolerance` is negative.
 
     Examples:
-        >>> bisect(torch.nn.Linear(3, 2), (torch.ones(4, 3),)).verdict
+        >>> import torch
+        >>> from torch2jax import tools
+        >>> tools.bisect(torch.nn.Linear(3, 2), (torch.ones(4, 3),)).verdict
         'every operator agrees with PyTorch'
     """
     if tolerance is not None and not tolerance >= 0:

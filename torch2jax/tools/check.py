@@ -134,9 +134,13 @@ def check(
         SpecError: PyTorch itself cannot run the model on these inputs, or `tolerance` is negative.
 
     Examples:
-        >>> report = check(torch.nn.Linear(3, 2), (torch.ones(4, 3),), grad=True)
-        >>> report.passed
-        True
+        >>> import torch
+        >>> from torch2jax import tools
+        >>> report = tools.check(torch.nn.Linear(3, 2), (torch.ones(4, 3),), grad=True)
+        >>> report.verdict
+        'agrees with PyTorch'
+        >>> [row.name for row in report.checks]
+        ['outputs', 'gradients']
     """
     subject = subject_of(target, args, kwargs)
     if tolerance is not None and not tolerance >= 0:

@@ -125,7 +125,9 @@ def explain(
         TranslationError: it cannot be translated or, where that is asked for, compiled.
 
     Examples:
-        >>> explain(torch.nn.Linear(3, 2), (torch.ones(4, 3),)).root.cost.flops
+        >>> import torch
+        >>> from torch2jax import tools
+        >>> tools.explain(torch.nn.Linear(3, 2), (torch.ones(4, 3),)).root.cost.flops
         56.0
     """
     subject = subject_of(target, args, kwargs)

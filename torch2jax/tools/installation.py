@@ -79,10 +79,9 @@ def doctor(*, step: Callable[[str], None] = lambda _: None) -> Diagnosis:
         step: is told what is going on.
 
     Examples:
-        >>> diagnosis = doctor()
-        >>> for finding in diagnosis.findings:
-        ...     if finding.level != "ok":
-        ...         print(finding.subject, finding.found, finding.remedy)
+        >>> from torch2jax import tools
+        >>> tools.doctor().healthy
+        True
     """
     step("reading versions")
     findings = [*_requirements(), *_plugins()]

@@ -13,7 +13,7 @@ from .routes import Route, level_of, operator_of
 __all__ = ["operators"]
 
 
-def operators(pattern: str, aten: bool) -> dict[str, Route]:
+def operators(pattern: str = "*", aten: bool = False) -> dict[str, Route]:
     """The level of every operator whose name matches, by name.
 
     Args:

@@ -89,8 +89,11 @@ def bench(
         TranslationError: it cannot be translated, compiled or run in JAX.
 
     Examples:
-        >>> for timing in bench(torch.nn.Linear(3, 2), (torch.ones(4, 3),), compile=False).timings:
-        ...     print(timing.name, timing.seconds)
+        >>> import torch
+        >>> from torch2jax import tools
+        >>> found = tools.bench(torch.nn.Linear(3, 2), (torch.ones(4, 3),), compile=False, seconds=0.1)
+        >>> [timing.name for timing in found.timings]
+        ['PyTorch', 'torch2jax']
     """
     subject = subject_of(target, args, kwargs)
     device = torch.device("cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu")

@@ -26,7 +26,7 @@ def bench(
     json: take.Json = False,
     quiet: take.Quiet = False,
 ) -> None:
-    """Time a model in PyTorch, with torch.compile, and translated, on this machine."""
+    """Time PyTorch, torch.compile and the translation, on this machine."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, weights, dtype, branch, allow_pickle)
         found = run.tools.bench(subject, grad=grad, compile=compile, seconds=seconds, step=run.step)

@@ -25,7 +25,7 @@ def bisect(
     json: take.Json = False,
     quiet: take.Quiet = False,
 ) -> None:
-    """Find the first operator whose results differ from PyTorch's, with its module and line."""
+    """Find the first operator that differs, with its module and line."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, weights, dtype, branch, allow_pickle)
         found = run.tools.bisect(subject, train=train, tolerance=tolerance, step=run.step)

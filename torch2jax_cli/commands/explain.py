@@ -27,7 +27,7 @@ def explain(
     json: take.Json = False,
     quiet: take.Quiet = False,
 ) -> None:
-    """Show what each module of a model computes: operations, flops, bytes."""
+    """Show what each module computes: operations, flops, bytes."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, None, dtype, branch, allow_pickle)
         explanation = run.tools.explain(subject, grad=grad, compile=compile, step=run.step)

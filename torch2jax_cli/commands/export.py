@@ -42,8 +42,10 @@ def export(
 ) -> None:
     """Write a model as a program that runs without PyTorch."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
+        from torch2jax.tools.files import with_numbers
+
         shapes = shape or []
-        numbers = [run.tools.with_numbers(text) for text in shapes]
+        numbers = [with_numbers(text) for text in shapes]
         written = run.tools.write(
             run.build(spec, numbers, input, weights, dtype, branch, allow_pickle),
             out,
