@@ -61,6 +61,7 @@ class _Options(TypedDict, total=False):
     checks: str
     branches: Mapping[str, bool] | None
     max_paths: int
+    max_steps: int | None
     loops: str
     dtypes: Mapping[Any, torch.dtype] | None
 
@@ -106,6 +107,7 @@ def t2j(
     checks: str = "assume",
     branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
+    max_steps: int | None = None,
     loops: str = "auto",
     dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
@@ -151,6 +153,8 @@ def t2j(
             asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
+        max_steps: how many turns a loop may have that ends when traced values say so, and is differentiated backwards:
+            with more, the gradient is NaN. Without, only loops that Python ends have gradients; see docs/loops.md.
         loops: what becomes of turns that are alike, in a program that JAX traces: ``"auto"``, one `jax.lax.scan` of
             those that are long enough to be worth it wherever they run; ``"rolled"``, also of shorter ones, and of
             convolutions; or ``"unrolled"``, all of them stay.
@@ -169,8 +173,8 @@ def t2j(
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
             something of another kind; `compile` is given for a function, or with `state`; or ``copy=False`` for code.
-        ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths`
-            no positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
+        ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths` or `max_steps` no
+            positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
             dtype that arrays cannot stand for.
 
     The functions raise
@@ -208,6 +212,7 @@ def t2j(
         checks=checks,
         branches=branches,
         max_paths=max_paths,
+        max_steps=max_steps,
         loops=loops,
         compile=compile,
     )
@@ -225,6 +230,7 @@ def _to_jax(
     checks,
     branches,
     max_paths,
+    max_steps,
     loops,
     compile,
     state=None,
@@ -232,7 +238,7 @@ def _to_jax(
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
-    policy, rolling = BranchPolicy.of(checks, branches, max_paths), Rolling.of(loops)
+    policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps), Rolling.of(loops)
 
     def standing(function: Callable, first: int = 0) -> StandsFor | None:
         return None if dtypes is None else StandsFor(dtypes, function, first)
@@ -287,6 +293,7 @@ def _to_jax(
         "checks": checks,
         "branches": branches,
         "max_paths": max_paths,
+        "max_steps": max_steps,
         "loops": loops,
         "compile": compile,
         "dtypes": dtypes,

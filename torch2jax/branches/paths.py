@@ -8,10 +8,12 @@ rest, but for what they have in common at their ends.
 A way that ends in an exception which the code itself raises is a check: it is taken to be never gone.
 """
 
+import contextlib
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -22,11 +24,12 @@ from jax.extend.core import Literal, Primitive, Var
 
 from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code, user_place
-from ..loops.program import Program, evaluated, pruned
+from ..loops.program import Program, evaluated, free, pruned
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
 from .call import this_call
+from .loop_watch import Facts, Loops, Watch, again_p, enter_p, frames_of_code, skip_p
 from .programs import (
     Assertion,
     Atom,
@@ -38,6 +41,7 @@ from .programs import (
     values_alike,
 )
 from .warnings_once import Warned, give
+from .while_loops import Same, While
 
 __all__ = ["FOLLOWING", "BranchPolicy", "Fork", "Path", "answer", "followed"]
 
@@ -59,9 +63,13 @@ class BranchPolicy(NamedTuple):
     branches: tuple[tuple[str, str, bool], ...] = ()
     """Files, lines or functions in them, and the branch that is taken there."""
     max_paths: int = 64
+    max_steps: int | None = None
+    """How many turns a loop may have that is differentiated backwards."""
 
     @classmethod
-    def of(cls, checks: str, branches: Mapping[str, bool] | None, max_paths: int) -> "BranchPolicy":
+    def of(
+        cls, checks: str, branches: Mapping[str, bool] | None, max_paths: int, max_steps: int | None = None
+    ) -> "BranchPolicy":
         """The policy of these arguments of `t2j`.
 
         Raises:
@@ -74,6 +82,8 @@ class BranchPolicy(NamedTuple):
             )
         if not isinstance(max_paths, int) or max_paths < 1:
             raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
+        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
+            raise ValueError(f"max_steps got {max_steps!r}; wanted a positive integer or None")
         found = []
         for place, given in (branches or {}).items():
             file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
@@ -82,7 +92,7 @@ class BranchPolicy(NamedTuple):
                     f"branches got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and True or False"
                 )
             found.append((os.path.normpath(file), at, given))
-        return cls(checks, tuple(found), max_paths)
+        return cls(checks, tuple(found), max_paths, max_steps)
 
     def answer(self, *places: SourceLine) -> bool | None:
         """What was said to be answered at one of some places."""
@@ -123,6 +133,8 @@ _TURNS = 4  # questions of one line on one way: a loop that nothing but exceptio
 _RUNS = 16  # ways of all kinds
 _ASKED = 512  # questions on all of them: what is traced grows with the square of a loop's turns
 
+_OFTEN = 8  # questions of one line on one way: more are those of a loop
+
 _ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
 
 
@@ -146,6 +158,7 @@ class _Question(NamedTuple):
 _question_p = Primitive("question")
 _question_p.multiple_results = True
 _question_p.def_abstract_eval(lambda _: [])
+_MARKS = (_question_p, enter_p, again_p)
 
 
 class Path:
@@ -156,6 +169,7 @@ class Path:
         answers: to the first questions; None for code that runs as it is, without any.
         limit: how many questions more get an answer.
         checks: sides of questions on which the code has raised an exception of its own.
+        loops: what is known of the loops in the code.
     """
 
     def __init__(
@@ -165,8 +179,9 @@ class Path:
         answers: tuple[bool, ...] | None = None,
         limit: int = 0,
         checks: Collection[tuple[SourceLine, bool]] = (),
+        loops: Loops | None = None,
     ):
-        self.policy, self._trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
+        self.policy, self.trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
         self.asked: list[_Question] = []
         self.is_abandoned = False
         self.refusal: BranchError | None = None
@@ -175,6 +190,12 @@ class Path:
         self.patience = Patience()
         self._known: dict[Any, list[tuple[Any, bool]]] = {}
         self._count = 0
+        self._loops, self._frames = loops, {}
+        self._often = min(_OFTEN, max(1, policy.max_paths // 2))
+        self._script: deque[bool] | None = None
+        self.watch = Watch(loops, self) if loops is not None and loops.heads else None
+        self.came_back: Facts | None = None
+        """The loop of which it was a turn."""
 
     @property
     def is_one_of_several(self) -> bool:
@@ -182,7 +203,7 @@ class Path:
 
     def can_answer(self, tensor: Torchish) -> bool:
         """Whether questions about a tensor can be asked where the code is."""
-        return self.policy.max_paths > 1 and decides(_array(tensor), self._trace)
+        return self.policy.max_paths > 1 and decides(_array(tensor), self.trace)
 
     def answer(self, tensor: Torchish, what: str) -> bool:
         """The answer to ``bool(tensor)``.
@@ -195,39 +216,80 @@ class Path:
             raise Fork(self)
         place, asking = user_place(), asking_place()
         self._count += 1
-        if self._count > _ANSWERED:
+        if self._count > _ANSWERED and not self._is_probing:
             self._refuse(place)
-        settled = self.policy.answer(place, asking)
+        settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
             return settled
         flag = _flag(tensor)
-        if not decides(flag, self._trace) or (settled is None and self.policy.max_paths == 1):
+        if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
             raise TracedValueError(what)
         alike = self._known.setdefault(values_alike(flag), [])
         for before, found in alike:
             if is_same_value(flag, before):
                 return found
+        if self._script is not None:
+            found = self._script.popleft() if self._script else self.abandon()
+        else:
+            if len(self.asked) >= self._often and settled is None:
+                self._suspect(place)
+            found = self._ask(flag, place, asking.file, settled)
+        alike.append((flag, found))
+        return found
+
+    def ask(self, flag: Any, place: SourceLine) -> bool:
+        """The answer to whether a loop goes on which Python ends itself."""
+        return self._ask(flag, place, place.file, None)
+
+    def _ask(self, flag: Any, place: SourceLine, asked_in: str, settled: bool | None) -> bool:
         if self._answers is None:
-            self._abandon()
+            self.abandon()
         number, given = len(self.asked), self._answers or ()
         if settled is not None:
             found = settled
         elif number < len(given):
             found = given[number]
-        elif number - len(given) < self._limit:
+        elif number - len(given) < self._limit or self._is_probing:
             found = self._likely(place)
         else:
-            self._abandon()
-        self.asked.append(_Question(place, asking.file, found, settled is not None))
-        with running(self._trace):
+            self.abandon()
+        self.asked.append(_Question(place, asked_in, found, settled is not None))
+        with running(self.trace):
             _question_p.bind(flag)
-        alike.append((flag, found))
         return found
+
+    @property
+    def _is_probing(self) -> bool:
+        return self.watch is not None and (self.watch.is_probing or self._script is not None)
+
+    def _suspect(self, place: SourceLine) -> None:
+        """Lets a loop be watched that asks again and again."""
+        asked = sum(question.place == place for question in self.asked)
+        if self._loops is None or asked < self._often or self._is_probing:
+            return
+        frames, before = frames_of_code(), self._frames.get(place)
+        self._frames[place] = frames
+        if before is not None and self._loops is not None and self._loops.suspect(frames, before):
+            self.abandon()
+
+    def begin_script(self, answers: deque[bool]) -> None:
+        """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count."""
+        self._script = answers
+        self._before = {key: list(alike) for key, alike in self._known.items()}
+
+    def end_script(self) -> None:
+        self._script, self._known = None, self._before
+
+    def come_back(self, loop: Facts) -> NoReturn:
+        """Ends the run, which was one turn of a loop."""
+        self.came_back = loop
+        self.abandon()
 
     def end(self) -> None:
         """Lets go of what is of the run that ends."""
         self._known.clear()
+        self._frames.clear()
         self.patience.end()
 
     def _likely(self, place: SourceLine) -> bool:
@@ -243,9 +305,10 @@ class Path:
             f"known: got {self._count} questions. Wanted code that ends with these answers: one that a loop waits for "
             "changes in the loop, and what `branches=` says of it ends it"
         )
-        self._abandon()
+        self.abandon()
 
-    def _abandon(self):
+    def abandon(self) -> NoReturn:
+        """Ends the run."""
         self.is_abandoned = True
         raise Fork(self)
 
@@ -289,9 +352,15 @@ class _Raised(NamedTuple):
     is_check: bool
 
 
+class _Again(NamedTuple):
+    """The end of a turn."""
+
+    loop: Facts
+
+
 class _Run(NamedTuple):
     asked: list[_Question]
-    end: _Ended | _Raised | None
+    end: _Ended | _Raised | _Again | None
     """None if the way was left unfinished."""
     steps: list
     results: list
@@ -331,6 +400,10 @@ class _Side(NamedTuple):
     warned: list[Warned]
     """Of every way."""
 
+    def behind(self, statements: list) -> "_Side":
+        """The same with something before it."""
+        return self._replace(program=self.program._replace(statements=[*statements, *self.program.statements]))
+
 
 class _Node:
     """What is computed up to a question, or to the end."""
@@ -340,8 +413,42 @@ class _Node:
         self.flag: Any = None
         self.question: Any = None
         self.sides: dict[bool, _Node] = {}
-        self.end: _Ended | _Raised | None = None
+        self.end: _Ended | _Raised | _Again | None = None
         self.results: list = []
+        self.loop: Facts | None = None
+        """The loop that begins there."""
+        self.first: list = []
+        """What its first turn begins with."""
+        self.carried: list[Var] = []
+        """The same, of every turn."""
+        self.turn: _Node | None = None
+
+    @property
+    def next(self) -> "Iterable[_Node]":
+        return self.sides.values() if self.turn is None else [self.turn]
+
+    @cached_property
+    def ends(self) -> list["_Ended | _Raised | _Again"]:
+        """Those of all ways from there on."""
+        return [self.end] if self.end is not None else [end for node in self.next for end in node.ends]
+
+    def comes_back(self, loop: Facts | None) -> bool:
+        """Whether a way is a turn of a loop."""
+        return any(isinstance(end, _Again) and end.loop is loop for end in self.ends)
+
+    @property
+    def is_check(self) -> bool:
+        """Whether all ways raise exceptions of the code's."""
+        return all(isinstance(end, _Raised) and end.is_check for end in self.ends)
+
+
+class _View(NamedTuple):
+    """Which ways are of interest."""
+
+    turn: "_Node | None" = None
+    """Where the loop begins of which these are the turns; None for the ends of the code."""
+    cut: tuple[Facts, ...] = ()
+    """The loops that have ended: nothing comes back to them."""
 
 
 def followed(
@@ -360,12 +467,21 @@ def followed(
         BranchError: the ways do not end alike, one cannot be translated, or there are too many.
         Exception: what the code raises, whatever the answers are.
     """
-    return _Ways(run, policy).joined({warning.key for warning in warned})
+    loops, before = Loops(), {warning.key for warning in warned} if warned else set()
+    while True:
+        try:
+            return _Ways(run, policy, loops).joined(before)
+        except _Learned:
+            loops.has_learned = False
+
+
+class _Learned(Exception):
+    """What is known of loops has changed, and all ways are gone anew."""
 
 
 class _Ways:
-    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy):
-        self._run, self._policy = run, policy
+    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, loops: Loops):
+        self._run, self._policy, self._loops = run, policy, loops
         self._root = _Node()
         self._checks: set[tuple[SourceLine, bool]] = set()
         self._live = self._runs = self._asked = 0
@@ -375,8 +491,8 @@ class _Ways:
     def joined(self, warned: set) -> tuple[Any, list]:
         self._explore()
         try:
-            side = self._side(self._root)
-            results = iter(() if isinstance(side, _Raised) else evaluated(pruned(side.program), self._values))
+            side = self._side(self._root, _View())
+            results = iter(() if not isinstance(side, _Side) else evaluated(pruned(side.program), self._values))
         except RecursionError as error:
             raise BranchError(
                 f"branches are nested too deep: got {self._live} ways through the code, one inside of another, more "
@@ -385,6 +501,7 @@ class _Ways:
             ) from error
         if isinstance(side, _Raised):
             raise side.error
+        assert side is not None
         new = {warning.key: warning for warning in side.warned if warning.key not in warned}
         give(new.values())
         leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
@@ -442,13 +559,14 @@ class _Ways:
     def _too_many(self, run: _Run) -> BranchError:
         place, turns = run.loop
         raised = self._runs - self._live
+        refusals = "".join(f". No loop of the graph is {refusal}" for refusal in self._loops.refusals[:3])
         return BranchError(
             f"bool(tensor) at {place} is asked of a traced value on more ways than can be followed: got more than "
             f"{self._policy.max_paths} ways through the code, or many more that raise exceptions (it ran "
             f"{self._runs} times, {raised} of these to no end but an exception; on the last way this line asked "
-            f"{turns} times). A loop that ends when the data say so is torch.while_loop "
-            "(torch._higher_order_ops.while_loop), or jax.lax.while_loop around the call; a loop that may end early "
-            "is a `for` of few turns; a choice of tensors is torch.where or torch.cond; a question whose answer is "
+            f"{turns} times){refusals}. A loop becomes one of the graph where its turns change tensors and numbers "
+            "alone; else it is torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop around "
+            "the call; a choice of tensors is torch.where or torch.cond; a question whose answer is "
             "always the same can be told it: t2j(..., branches={'file.py:line': False}); or allow more ways: "
             "t2j(..., max_paths=...)"
         )
@@ -464,22 +582,27 @@ class _Ways:
 
         def go():
             nonlocal path, end
-            path = Path(self._policy, current_trace(), answers, limit, self._checks)
+            path = Path(self._policy, current_trace(), answers, limit, self._checks, self._loops)
             try:
-                tree, note = self._run(path)
+                with contextlib.nullcontext() if path.watch is None else path.watch.watching():
+                    tree, note = self._run(path)
             except Fork as fork:
                 if fork.path is not path:
                     raise
+                end = None if path.came_back is None else _Again(path.came_back)
                 return []
             except Exception as error:
                 if not path.asked:
                     raise
                 is_check = is_raised_by_code(error, path.asked[-1].asked_in)
+                if not is_check and path.watch is not None:
+                    path.watch.note_failure(error)
                 end = _Raised(_to_raise_later(error), is_check)
                 return []
             finally:
                 path.end()
             if path.is_abandoned:  # the code has handled even that
+                end = None if path.came_back is None else _Again(path.came_back)
                 return []
             leaves, structure = flatten(tree)
             arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
@@ -488,6 +611,8 @@ class _Ways:
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
+        if self._loops.has_learned:
+            raise _Learned
         if path.refusal is not None:
             raise path.refusal
         consts = list(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
@@ -506,33 +631,49 @@ class _Ways:
             return names[atom]
 
         segments: list[list] = [[]]
-        flags = []
+        marks, is_dropped = [], False
         for step in run.steps:
-            if step.primitive is _question_p:
-                flags.append(step.invars[0])
+            if step.primitive is skip_p:
+                is_dropped = not is_dropped
+            elif step.primitive in _MARKS and not is_dropped:
+                marks.append(step)
                 segments.append([])
-            else:
+            elif not is_dropped:
                 segments[-1].append(step)
-        node = self._root
+        node, asked = self._root, 0
         for i, segment in enumerate(segments):
+            mark = marks[i] if i < len(marks) else None
             if node.steps is None:
                 node.steps = []
                 for step in segment:
                     outvars = [new_var(var.aval) for var in step.outvars]
                     node.steps.append(step.replace(invars=[named(x) for x in step.invars], outvars=outvars))
                     names.update(zip(step.outvars, outvars, strict=True))
-            elif i < len(flags) or run.end is not None:
+            elif mark is not None or run.end is not None:
                 self._follow(node.steps, segment, names, run)
-            if i < len(flags):
+            if mark is None:
+                if run.end is None:
+                    node.steps = None  # nobody has been further
+                else:
+                    node.end, node.results = run.end, [named(x) for x in run.results]
+            elif mark.primitive is _question_p:
                 if node.question is None:
-                    node.question, node.flag = run.asked[i], named(flags[i])
-                elif node.question.place != run.asked[i].place:
+                    node.question, node.flag = run.asked[asked], named(mark.invars[0])
+                elif node.question.place != run.asked[asked].place:
                     raise self._uneven(run)
-                node = node.sides.setdefault(run.asked[i].answer, _Node())
-            elif run.end is None:
-                node.steps = None  # nobody has been further
+                node = node.sides.setdefault(run.asked[asked].answer, _Node())
+                asked += 1
+            elif mark.primitive is enter_p:
+                if node.turn is None:
+                    node.loop, node.turn = mark.params["loop"], _Node()
+                    node.first, node.carried = [named(x) for x in mark.invars], [new_var(x.aval) for x in mark.outvars]
+                elif node.loop is not mark.params["loop"]:
+                    raise self._uneven(run)
+                names.update(zip(mark.outvars, node.carried, strict=True))
+                node = node.turn
             else:
-                node.end, node.results = run.end, [named(x) for x in run.results]
+                node.end, node.results = run.end, [named(x) for x in mark.invars]
+                break
 
     def _follow(self, steps: list, again: list, names: dict[Var, Any], run: _Run) -> None:
         if len(steps) != len(again):
@@ -558,19 +699,32 @@ class _Ways:
             self._consts[key], self._values[var] = var, value
         return self._consts[key]
 
-    def _side(self, node: _Node) -> _Side | _Raised:
+    def _side(self, node: _Node, view: _View) -> _Side | _Raised | None:
+        """What the ways from a node on compute; None if none of them is gone."""
+        if view.turn is not None and not node.comes_back(view.turn.loop) and not node.is_check:
+            return _end_of_turn(view.turn.carried, goes_on=False)
         if isinstance(node.end, _Raised):
             return node.end
+        if isinstance(node.end, _Again):
+            if node.end.loop in view.cut:
+                return None
+            side = _end_of_turn(node.results, goes_on=True)
+            return side._replace(program=Program(node.steps or [], side.program.results))
         if node.end is not None:
             program = Program(node.steps or [], node.results)
             return _Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
+        if node.turn is not None:
+            return self._looped(node, node.turn, view)
         question = node.question
-        sides = {given: self._side(side) for given, side in node.sides.items()}
+        sides = {given: self._side(side, view) for given, side in node.sides.items()}
         if len(sides) == 1:
             ((wanted, side),) = sides.items()
             message = f"t2j was told that the answer is {wanted}, at {question.place}"
-            return side if isinstance(side, _Raised) else self._checked(node, side, wanted, message)
+            return side if not isinstance(side, _Side) else self._checked(node, side, wanted, message)
         yes, no = sides[True], sides[False]
+        if yes is None or no is None:
+            side = no if yes is None else yes
+            return side if not isinstance(side, _Side) else side.behind(node.steps or [])
         for wanted, side, other in ((True, yes, no), (False, no, yes)):
             if isinstance(other, _Raised) and other.is_check:
                 if isinstance(side, _Raised):
@@ -593,11 +747,44 @@ class _Ways:
         warned = [warned for warned in yes.warned if warned.key in keys]
         return _Side(program, yes.leaves, yes.structure, [*yes.notes, *no.notes], warned)
 
+    def _looped(self, node: _Node, turn: _Node, view: _View) -> _Side | _Raised | None:
+        """What the ways compute from a node on where a loop begins."""
+        loop: Any = node.loop
+        is_loop = turn.comes_back(loop)
+        after = _View(view.turn, (*view.cut, loop))
+        wanted = next((given for given, side in turn.sides.items() if not side.comes_back(loop)), None)
+        body = None if wanted is None else turn.sides.get(not wanted)
+        has_test = body is not None and all(isinstance(x, _Raised) or x == _Again(loop) for x in body.ends)
+        rest = self._side(turn.sides[wanted] if has_test and is_loop else turn, after)  # pyright: ignore[reportArgumentType]
+        if rest is None and view == _View():
+            raise BranchError(f"the loop at {loop.place} never ends: nothing but its own turns comes after each turn")
+        if not isinstance(rest, _Side):
+            return rest
+        if not is_loop:
+            return rest.behind([*(node.steps or []), Same(node.carried, node.first)])
+        found: Any = self._side(body if has_test else turn, _View(node))  # pyright: ignore[reportArgumentType]
+        test, kept = None, []
+        if has_test:
+            found = found._replace(program=Program(found.program.statements, found.program.results[:-1]))
+            used = free(found.program) | free(rest.program)
+            kept = [var for step in turn.steps or () for var in step.outvars if var in used]
+            test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
+        bound = self._policy.max_steps if loop.turns is None else loop.turns - loop.at + 1
+        statement = While(
+            node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
+        )
+        return rest.behind([*(node.steps or []), statement])
+
     def _checked(self, node: _Node, side: _Side, wanted: bool, message: str) -> _Side:
         check = _CHECKS[self._policy.checks]
         checks = [] if check is None else [Assertion(node.flag, wanted, message, check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
         return side._replace(program=Program(statements, side.program.results))
+
+
+def _end_of_turn(results: Sequence, goes_on: bool) -> _Side:
+    results = [*results, constant(goes_on, np.bool_)]
+    return _Side(Program([], results), [None] * len(results), None, [], [])
 
 
 def _to_raise_later(error: Exception) -> Exception:

@@ -160,7 +160,7 @@ def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
     if isinstance(one, Assertion):
         is_same = isinstance(other, Assertion) and one[1:4] == other[1:4]
         return [(one.predicate, other.predicate)] if is_same else None
-    if not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
+    if not isinstance(one, Branch) or not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
         return None
     found = [(one.predicate, other.predicate)]
     for mine, theirs in ((one.yes, other.yes), (one.no, other.no)):

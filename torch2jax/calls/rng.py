@@ -60,6 +60,11 @@ class Stream:
         return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
 
     @property
+    def generators(self) -> list[torch.Generator]:
+        """Those that it has drawn from."""
+        return [generator for generator, _ in self._generators.values()]
+
+    @property
     def state(self) -> StreamState:
         """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
         return StreamState(self._key, self._taken, self.seed, self._before)

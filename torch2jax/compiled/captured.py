@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ..tensors.history import Source
+from ..tensors.objects import codec_of, leaf_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
 from .call import this_call
-from .objects import codec_of, leaf_of
 from .reordered import Reordered, physical_of, shown
 
 __all__ = ["Aliased", "CapturedState", "GuardedState"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .objects import codec_of
+from ..tensors.objects import codec_of
 
 __all__ = ["difference", "listed"]
 

@@ -13,12 +13,12 @@ import torch
 from ..tensors.history import UNRECORDED, Source
 from ..tensors.journal import Uncontained
 from ..tensors.memory import Memory
+from ..tensors.objects import ObjectCodec, codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
 from .call import this_call
 from .captured import CapturedState
-from .objects import ObjectCodec, codec_of
 
 __all__ = ["Effects", "Rebuilt", "Restoration"]
 

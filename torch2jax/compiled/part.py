@@ -20,11 +20,11 @@ from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
 from ..tensors.journal import Uncontained
 from ..tensors.memory import Located
+from ..tensors.objects import Hidden, Identity, has_attributes
 from ..translation import CallMode
 from .call import CompiledCall, this_call
 from .captured import Aliased, CapturedState, GuardedState
 from .differences import difference, listed
-from .objects import Hidden, Identity, has_attributes
 from .program import PartProgram
 
 __all__ = ["Parts", "parts_of"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..tensors.containers import attributes_of, slots_of
+from .containers import attributes_of, slots_of
 
 __all__ = ["Hidden", "Identity", "ObjectCodec", "codec_of", "has_attributes", "leaf_of"]
 

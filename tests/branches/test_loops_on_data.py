@@ -1,0 +1,428 @@
+"""Loops that end when traced values say so, against PyTorch: under jit, in a batch, and their derivatives."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from jax.experimental import checkify
+
+from tests.branches.test_paths import INPUTS, QUICK
+from torch2jax import t2j
+from torch2jax.errors import BranchError
+
+X = np.array([30, 40, 5], np.float32)
+A = np.array([[4, 1, 0.5], [1, 3, 0.2], [0.5, 0.2, 2]], np.float32)
+
+
+def plain(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.tree.map(_numpy, tree))]
+
+
+def _numpy(leaf):
+    return leaf.detach().numpy() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def loops(function, *args, **options) -> int:
+    return str(jax.make_jaxpr(t2j(function, **options))(*args)).count(" while[")
+
+
+def agree(function, *args, count=1):
+    """PyTorch's values under jit and in a batch, by so many loops of the graph."""
+    translated = t2j(function)
+    assert loops(function, *args) == count
+    batch = [np.stack([x, x * np.float32(1.5), x * np.float32(0.02)]) for x in args]
+    mapped = plain(jax.jit(jax.vmap(translated), compiler_options=QUICK)(*batch))
+    for i in range(3):
+        wanted = plain(function(*(torch.from_numpy(x[i].copy()) for x in batch)))
+        for leaf, want in zip(mapped, wanted, strict=True):
+            np.testing.assert_allclose(leaf[i], want, 1e-4, 1e-5)
+    got = plain(jax.jit(translated, compiler_options=QUICK)(*args))
+    for leaf, want in zip(got, plain(function(*(torch.from_numpy(x.copy()) for x in args))), strict=True):
+        np.testing.assert_allclose(leaf, want, 1e-4, 1e-5)
+        assert leaf.dtype == jax.dtypes.canonicalize_dtype(want.dtype)
+
+
+def newton(a):
+    x = a.clone()
+    while ((x * x - a).abs() > 1e-4 * a).any():
+        x = 0.5 * (x + a / x)
+    return x
+
+
+def conjugate_gradients(a, b):
+    x = torch.zeros_like(b)
+    r = b - a @ x
+    p, before, n = r, r @ r, 0
+    while before.sqrt() > 1e-3:
+        step = before / (p @ (a @ p))
+        x, r = x + step * p, r - step * (a @ p)
+        now = r @ r
+        p, before = r + now / before * p, now
+        n += 1
+        if n > 100:
+            raise RuntimeError("no convergence")
+    return x, n
+
+
+def conjugate_gradients_of_so_many_steps(a, b, steps=12):
+    x, r = torch.zeros_like(b), b.clone()
+    p, before = r.clone(), torch.dot(r, r)
+    for n in range(steps):
+        step = before / (p @ (a @ p))
+        x += step * p
+        r -= step * (a @ p)
+        now = torch.dot(r, r)
+        if now.sqrt() < 1e-3:
+            return x, n
+        p, before = r + now / before * p, now
+    return x, steps
+
+
+def sinkhorn(cost):
+    kernel, error = torch.exp(-cost), float("inf")
+    u, v = torch.ones(cost.shape[0]), torch.ones(cost.shape[1])
+    while error > 1e-4:
+        before, u = u, 1 / (kernel @ v)
+        v = 1 / (kernel.T @ u)
+        error = (u - before).abs().max().item()
+    return u, v
+
+
+def power_iteration(a):
+    v, value = torch.ones(3) / 3**0.5, None
+    while True:
+        w = a @ v
+        now = w.norm()
+        v = w / now
+        if value is not None and (now - value).abs() < 1e-4 * now:
+            return now, v
+        value = now
+
+
+def bisection(c):
+    low, high = torch.zeros_like(c), c + 1
+    while (high - low).max() > 1e-3:
+        middle = (low + high) / 2
+        if (middle * middle).sum() > c.sum():
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def line_search(x):
+    g, t = 2 * x, 8.0
+    while ((x - t * g) ** 2).sum() > (x**2).sum() - 0.5 * t * (g @ g):
+        t *= 0.5
+    return x - t * g, t
+
+
+class Solver:
+    def __init__(self, x):
+        self.x, self.turns, self.history = x, 0, {"norm": x.norm()}
+
+    def step(self):
+        self.x, self.turns = self.x / 2, self.turns + 1
+        self.history["norm"] = self.x.norm()
+
+    def is_done(self):
+        norm = self.x.norm()
+        return norm < 1
+
+
+def solver(x):
+    own = Solver(x)
+    while not own.is_done():
+        own.step()
+    return own.x, own.turns, own.history
+
+
+def nested(x):
+    count = 0
+    while x.norm() > 1:
+        y = x
+        while y.sum() > 3:
+            y = y - 0.3
+            count += 1
+        x = (x + y) / 3
+    return x, count
+
+
+def turns_with_choices(x):
+    for i in range(12):
+        x = x - 0.7 * i if x[i % 3] > 0 else x + 0.5
+    return x
+
+
+def leaves_in_many_ways(x):
+    n = 0
+    while n < 30:
+        n += 1
+        if x.sum() > 10:
+            x = x - 1
+            continue
+        x = x + 3
+        if x.max() > 20:
+            return x, n
+        if x.min() > 18:
+            break
+    return x * 2, n
+
+
+def writes(x):
+    x = x.clone()
+    row, out, at = x[0], torch.zeros(32), torch.zeros((), dtype=torch.long)
+    while x.norm() > 1:
+        x.mul_(0.5)
+        out[at] = row
+        at += 1
+        if x.sum() > 3:
+            x.sub_(1)
+    return x, row, out, at
+
+
+def aliases(x):
+    a, b, c = x, x + 1, x
+    while a.norm() > 1:
+        a, b = b * 0.5, a * 0.6
+    return a, b, c
+
+
+def closures(x):
+    n, done = 0, False
+
+    def count():
+        nonlocal n
+        n += 1
+        return n * 0.01
+
+    while not done:
+        x = x / 2 + count()
+        if x.norm() < 1:
+            done = True
+    return x, n
+
+
+def tuples(x):
+    state = (x, {"n": torch.zeros(())})
+    while state[0].norm() > 1:
+        state = (state[0] * 0.7, {"n": state[1]["n"] + 1})
+    return state
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "count"),
+    [
+        (newton, (X,), 1),
+        (conjugate_gradients, (A, X), 1),
+        (conjugate_gradients_of_so_many_steps, (A, X), 1),
+        (sinkhorn, (A,), 1),
+        (power_iteration, (A,), 1),
+        (bisection, (X,), 1),
+        (line_search, (X,), 1),
+        (solver, (X,), 1),
+        (nested, (X,), 2),
+        (turns_with_choices, (X,), 1),
+        (leaves_in_many_ways, (X,), 1),
+        (writes, (X,), 1),
+        (aliases, (X,), 1),
+        (closures, (X,), 1),
+        (tuples, (X,), 1),
+    ],
+)
+def test_loops(function, args, count):
+    agree(function, *args, count=count)
+
+
+def test_the_graph_is_that_of_a_loop_by_hand():
+    def halved(x):
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+    (_, _, call) = jax.make_jaxpr(t2j(halved))(X).eqns
+    (loop,) = call.params["call_jaxpr"].eqns
+    assert [str(step.primitive) for step in loop.params["body_jaxpr"].eqns] == ["div", "reduce_sum", "gt"]
+
+
+def test_turns_draw_random_numbers_of_their_own():
+    def rejected(x):
+        n = 0
+        while True:
+            y = torch.rand(3)
+            n += 1
+            if y.sum() > x.sum():
+                return y, torch.rand(()), n
+
+    translated = t2j(rejected)
+    compiled = jax.jit(translated, compiler_options=QUICK)
+    counts = set()
+    for seed in range(4):
+        x, key = np.full(3, 0.7, np.float32), jax.random.key(seed)
+        for got, want in zip(compiled(x, rng=key), translated(x, rng=key), strict=True):
+            np.testing.assert_allclose(got, want, 1e-6)
+        counts.add(int(want))
+    assert len(counts) > 1
+
+
+class Equilibrium(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, bias=False)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.from_numpy(A) / 10)
+
+    def forward(self, x):
+        z = torch.zeros_like(x)
+        while True:
+            before, z = z, torch.tanh(self.linear(z) + x)
+            self.steps += 1
+            if (z - before).norm() < 1e-4:
+                return z
+
+
+def test_modules_with_buffers():
+    module = Equilibrium()
+    translated = t2j(module, max_steps=40)
+    params, buffers = translated.split()
+
+    @jax.jit
+    def loss(params, x):
+        result, state = translated(x, state_dict=params | buffers, return_state_dict=True)
+        return result.sum(), (result, state["steps"])
+
+    (_, (result, steps)), grads = jax.value_and_grad(loss, has_aux=True)(params, X / 50)
+    wanted = module(torch.from_numpy(X / 50))
+    wanted.sum().backward()
+    np.testing.assert_allclose(result, wanted.detach(), 1e-5)
+    np.testing.assert_allclose(grads["linear.weight"], module.linear.weight.grad, 1e-4)
+    assert int(steps) == int(module.steps) > 3
+
+
+def shrunk(x):
+    y = x
+    while x.norm() > 1:
+        x = x / 2 + 0.01 * y.sin()
+    return x.sum()
+
+
+def shrunk_in_so_many_turns(x):
+    for i in range(20):
+        x = x * 0.7 + 0.01 * i
+        if x.norm() < 1:
+            break
+    return x.sum()
+
+
+@pytest.mark.parametrize(("function", "options"), [(shrunk, {"max_steps": 24}), (shrunk_in_so_many_turns, {})])
+def test_derivatives(function, options):
+    translated = t2j(function, **options)
+    leaf = torch.from_numpy(X.copy()).requires_grad_()
+    (wanted,) = torch.autograd.grad(function(leaf), leaf)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(translated), compiler_options=QUICK)(X), wanted, 1e-4)
+    mapped = jax.jit(jax.vmap(jax.grad(translated)), compiler_options=QUICK)(np.stack([X, X / 100]))
+    np.testing.assert_allclose(mapped[0], wanted, 1e-4)
+    if options:
+        np.testing.assert_allclose(jax.grad(jax.jit(translated))(X), wanted, 1e-4)
+
+
+def test_a_gradient_needs_a_bound_that_holds():
+    with pytest.raises(BranchError, match=r"test_loops_on_data.py:\d+ in shrunk .*max_steps=N"):
+        jax.grad(jax.jit(t2j(shrunk)))(X)
+    few = jax.jit(t2j(shrunk, max_steps=3))
+    assert np.isnan(jax.grad(few)(X)).all()
+    np.testing.assert_allclose(few(X), shrunk(torch.from_numpy(X)), 1e-5)
+    with pytest.raises(ValueError, match="max_steps got 0"):
+        t2j(shrunk, max_steps=0)
+
+
+def test_checks_in_turns():
+    def function(x):
+        n = 0
+        while x.norm() > 1:
+            x, n = x / 2, n + 1
+            if n > 10:
+                raise RuntimeError("no convergence")
+        return x
+
+    checked = jax.jit(checkify.checkify(t2j(function, checks="checkify")))
+    assert checked(X)[0].get() is None
+    assert "no convergence" in checked(X * 1000)[0].get()
+    assert loops(function, X) == 1
+
+
+def grows(x):
+    found = []
+    while x.norm() > 1:
+        x = x / 2
+        found.append(x)
+    return found[-1]
+
+
+def toggles(x):
+    up = False
+    while x.norm() > 1:
+        x = x / 2 + (0.1 if up else 0)
+        up = not up
+    return x
+
+
+def advances(x):
+    numbers = (0.01 * i for i in range(200))
+    while x.norm() > 1:
+        x = x / 2 + next(numbers)
+    return x
+
+
+class Counter:
+    count = 0
+
+
+def counts_in_a_class(x):
+    while x.norm() > 1:
+        Counter.count += 1
+        x = x / 2 + 0.001 * Counter.count
+    return x
+
+
+def changes_its_shape(x):
+    while x.norm() > 1:
+        x = torch.cat([x / 2, x[:1] / 4])
+    return x.norm()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (grows, r"found is first a list of length \d, and then a list of length \d"),
+        (toggles, "up is first (True, and then False|False, and then True)"),
+        (advances, "numbers is a generator, and nobody sees how far it is"),
+        (counts_in_a_class, r"Counter\.count changes where no loop can carry it"),
+        (changes_its_shape, r"x is first a tensor of torch.float32 and shape"),
+    ],
+)
+def test_what_turns_cannot_change(function, reason):
+    with pytest.raises(BranchError, match=rf"No loop of the graph is the one at .*in {function.__name__}: .*{reason}"):
+        jax.make_jaxpr(t2j(function))(X)
+
+
+def test_a_loop_that_never_ends():
+    def function(x):
+        while True:
+            x = x.sin() if x.sum() > 0 else x.cos()
+
+    with pytest.raises(BranchError, match="never ends"):
+        jax.make_jaxpr(t2j(function))(X)
+
+
+def test_short_loops_stay_what_they_are():
+    def function(x):
+        for _ in range(6):
+            if x.sum() < 1:
+                break
+            x = x / 2
+        return x
+
+    for x in INPUTS:
+        assert loops(function, x) == 0

@@ -1,0 +1,147 @@
+"""What a loop carries, in the places where it lives: new values are put there, and others taken out.
+
+Values in memory that stays are written there, so that everything that sees the memory sees them. What the turns make
+anew is made anew here as well: nobody else may see it change.
+"""
+
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..internals.frames import set_locals
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..tensors.history import UNRECORDED
+from ..tensors.objects import codec_of
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage, View, steps_to
+from ..tensors.tensor import Torchish, make_tensor, wrap
+from .call import this_call
+from .loop_state import Change, State, TensorEntry, Unlike, item_names
+
+__all__ = ["number", "put"]
+
+
+def put(state: State, changes: Sequence[Change], arrays: Sequence, frame: FrameType) -> list[Callable[[], None]]:
+    """Lets what a loop carries hold other values.
+
+    Args:
+        state: what lives, as it was just taken down.
+        arrays: the values of what is carried, in order.
+        frame: whose local variables are the roots.
+
+    Returns:
+        What undoes changes of objects.
+
+    Raises:
+        Unlike: something cannot be put where it belongs.
+    """
+    return _Putting(state, changes, arrays).into(frame)
+
+
+def number(array: Any) -> Any:
+    """What code takes for a Python number, which an array has."""
+    dtype = torch.int64 if array.dtype.kind in "iu" else torch.float64
+    return wrap(array, dtype).item()
+
+
+class _Putting:
+    def __init__(self, state: State, changes: Sequence[Change], arrays: Sequence):
+        self._state = state
+        self._arrays = dict(zip([x.path for x in changes if x.is_carried], arrays, strict=True))
+        self._kinds = {x.path: x.kind for x in changes}
+        self._done: set[str] = set()
+        self._memo: dict[int, Any] = {}
+        self._storages: dict[int, Storage] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def into(self, frame: FrameType) -> list[Callable[[], None]]:
+        state, call = self._state, this_call()
+        for path, kind in self._kinds.items():
+            if kind == "written":
+                self._write(state.storages[path], self._arrays[path])
+                self._done.add(path)
+            elif kind == "draws":
+                stream: Any = call.stream
+                stream.state = stream.state._replace(taken=0, before=self._arrays[path])
+                self._done.add(path)
+            elif kind == "object":
+                self._done.add(path)
+        found = {name: self._put(value, name) for name, value in state.roots.items()}
+        set_locals(frame, {name: value for name, value in found.items() if value is not state.roots[name]})
+        missing = [path for path in self._kinds if path not in self._done]
+        if missing:
+            raise Unlike(f"{missing[0]} changes where no loop can carry it")
+        return self._undo
+
+    def _write(self, storage: Storage, array: Any) -> None:
+        storage.replace(PhysicalArray(array, None), None, is_written=True)
+        storage.differentiable = storage.differentiable or array.dtype.kind not in "biu"
+
+    def _put(self, value: Any, path: str) -> Any:
+        """What takes the place of a value."""
+        if self._kinds.get(path) == "number":
+            self._done.add(path)
+            return number(self._arrays[path])
+        if isinstance(value, torch.Tensor):
+            return self._put_tensor(value, path)
+        codec = codec_of(type(value)) if not isinstance(value, type) else None
+        if codec is None:
+            return value
+        if id(value) in self._memo:
+            return self._memo[id(value)]
+        first = self._state.seen.get(id(value))
+        if first is None:
+            return value
+        head, items = codec.open(value)
+        items = list(items)
+        fill: Any = codec.fill
+        is_other = self._kinds.get(first) == "object" and codec.fill is not None
+        self._memo[id(value)] = codec.make(type(value), head, ()) if is_other else value
+        names = item_names(value, len(items))
+        found = [self._put(item, first + name) for name, item in zip(names, items, strict=True)]
+        is_same = all(map(lambda x, y: x is y, items, found))
+        if is_other:
+            fill(self._memo[id(value)], head, found)
+        elif not is_same and codec.fill is None:
+            self._memo[id(value)] = codec.make(type(value), head, found)
+        elif not is_same:
+            fill(value, head, found)
+            self._undo.append(lambda: fill(value, head, items))
+        return self._memo[id(value)]
+
+    def _put_tensor(self, tensor: torch.Tensor, path: str) -> Any:
+        if id(tensor) in self._memo:
+            return self._memo[id(tensor)]
+        entry = self._state.entries.get(self._state.seen.get(id(tensor), path))
+        if entry is None or not isinstance(entry.like, TensorEntry) or not isinstance(tensor, Torchish):
+            return tensor
+        at = entry.like.storage
+        if self._kinds.get(at) != "made":
+            return tensor
+        self._done.add(at)
+        if tensor.stands_for is not None:
+            return number(self._arrays[at])
+        if type(tensor) is not Torchish:
+            raise Unlike(f"{path} is another {type(tensor).__name__} in each turn")
+        found = self._memo[id(tensor)] = self._again(tensor, self._arrays[at])
+        return found
+
+    def _again(self, tensor: Torchish, array: Any) -> Torchish:
+        """A tensor like another, in new memory."""
+        old = tensor._node.storage
+        if self._state.seen[id(old.memory)] != self._state.seen[id(old)]:
+            raise Unlike(f"{self._state.seen[id(old)]} shares memory with a tensor that it was detached from")
+        node: Any = self._storages.get(id(old))
+        if node is None:
+            node = self._storages[id(old)] = Storage(PhysicalArray(array, None), None, old.order, None, old.gaps)
+            node.history = None if old.history is None else UNRECORDED
+        for kind, place in steps_to(tensor._node):
+            node = View(node, kind)
+            node.place = place
+        with DisableTorchFunction(), DisableTorchDispatch():
+            shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        found = make_tensor(node, shape, tensor.dtype, strides, offset, tensor._label)
+        vars(found).update(tensor.attributes)
+        return found

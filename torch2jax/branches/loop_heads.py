@@ -1,0 +1,203 @@
+"""Where loops of Python's begin in its bytecode: the place that each turn comes back to, and what lives there."""
+
+import dis
+import functools
+from types import CodeType
+from typing import Any, NamedTuple
+
+__all__ = ["Head", "heads_of"]
+
+_OPTIMIZED, _SUSPENDED = 0x1, 0x20 | 0x80 | 0x100 | 0x200  # code flags: has fast locals; generators, coroutines
+_HIDDEN = frozenset(("LIST_APPEND", "SET_ADD", "MAP_ADD"))  # what they add to lies where nobody sees it
+_UNCONDITIONAL = frozenset(
+    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
+    + ("JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")
+)
+
+
+class Head(NamedTuple):
+    """Where the turns of a loop begin.
+
+    Python compiles the condition of a ``while`` twice: before the first turn, and at the end of each. Both are the same
+    place of the code, and so the head has two offsets.
+    """
+
+    entry: int
+    again: int | None
+    start: int
+    """The first offset of the loop."""
+    stop: int
+    """Its last."""
+    live: frozenset[str]
+    """The local variables that something may still read."""
+    line: int
+    variables: tuple[str, ...] = ()
+    """Of a ``for``, what it assigns to and what its turns may read."""
+    body: int | None = None
+    """Of a ``for``, where these have been assigned."""
+    out: int | None = None
+    """Of a ``for``, where it goes when it is over."""
+
+    @property
+    def is_for(self) -> bool:
+        return self.out is not None
+
+    def is_come_back(self, before: int | None) -> bool:
+        """Whether a turn has ended, if the head was reached by its first offset from another one."""
+        return before is not None and self.start <= before <= self.stop
+
+
+@functools.lru_cache(maxsize=512)
+def heads_of(code: CodeType) -> tuple[Head, ...]:
+    """The loops in some code that can be seen through, the outermost of those around one place first."""
+    if not code.co_flags & _OPTIMIZED or code.co_flags & _SUSPENDED:
+        return ()
+    return _Code(code).heads()
+
+
+class _Code:
+    def __init__(self, code: CodeType):
+        self._code = code
+        listing = dis.Bytecode(code)
+        self._steps = [step for step in listing if step.opname not in ("EXTENDED_ARG", "CACHE")]
+        self._index = {step.offset: i for i, step in enumerate(self._steps)}
+        entries: Any = getattr(listing, "exception_entries", ())
+        self._handlers = [(x.start, x.end, x.target) for x in entries]
+        self._live = self._liveness()
+
+    def heads(self) -> tuple[Head, ...]:
+        stops: dict[int, int] = {}
+        for step in self._steps:
+            if "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname:
+                target = self._beyond_nothing(step.argval)
+                stops[target] = max(stops.get(target, -1), step.offset)
+        found: dict[int, Head] = {}
+        for target in sorted(stops):
+            head = self._head(target, stops[target])
+            if head is not None and head.entry in found:
+                other = found[head.entry]
+                again = other.again if head.again is None else head.again
+                start, stop = min(head.start, other.start), max(head.stop, other.stop)
+                head = head._replace(again=again, start=start, stop=stop, live=head.live | other.live)
+            if head is not None:
+                found[head.entry] = head
+        heads = [head for head in found.values() if not self._hides_something(head)]
+        return tuple(sorted(heads, key=lambda head: (head.start, -head.stop)))
+
+    def _beyond_nothing(self, offset: int) -> int:
+        at = self._index[self._at(offset)]
+        while self._steps[at].opname == "NOP":
+            at += 1
+        return self._steps[at].offset
+
+    def _at(self, offset: int) -> int:
+        """The offset of the instruction that is there, behind the prefixes of its argument."""
+        while offset not in self._index:
+            offset += 2
+        return offset
+
+    def _hides_something(self, head: Head) -> bool:
+        """Whether a turn changes what only Python's stack has."""
+        return any(step.opname in _HIDDEN for step in self._steps if head.start <= step.offset <= head.stop)
+
+    def _head(self, target: int, stop: int) -> Head | None:
+        at = self._index[target]
+        step = self._steps[at]
+        if step.opname == "FOR_ITER":
+            return self._for(at, stop)
+        first, second = at, self._index[stop]
+        is_apart = self._steps[second].opname == "JUMP_BACKWARD" and self._is_copy(
+            self._steps[second - 1], self._steps[second]
+        )
+        second -= is_apart and "JUMP" in self._steps[second - 1].opname
+        while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
+            first, second = first - 1, second - 1
+        entry = self._steps[first]
+        live = self._live[first]
+        if first == at:
+            return Head(target, None, target, stop, live, self._line(at))
+        again = self._steps[second + 1]
+        return Head(entry.offset, again.offset, entry.offset, stop, live | self._live[second + 1], self._line(first))
+
+    def _line(self, at: int) -> int:
+        positions = self._steps[at].positions
+        return self._code.co_firstlineno if positions is None or positions.lineno is None else positions.lineno
+
+    def _is_copy(self, one, other) -> bool:
+        """Whether two instructions are of the same piece of source code, the second at the end of turns."""
+        kinds = [_without_direction(x.opname) for x in (one, other)]
+        are_jumps = all("JUMP" in x.opname for x in (one, other))
+        if one.positions != other.positions or one.positions is None or one.positions.lineno is None:
+            return False
+        return one.offset < other.offset and (are_jumps or (kinds[0] == kinds[1] and one.argval == other.argval))
+
+    def _for(self, at: int, stop: int) -> Head | None:
+        names: list[str] = []
+        behind, wanted = at + 1, 1
+        while wanted:
+            step = self._steps[behind]
+            if step.opname == "UNPACK_SEQUENCE":
+                wanted += step.argval - 1
+            elif step.opname in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+                given = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+                names.extend(given)
+                wanted -= len(given)
+            elif step.opname == "POP_TOP":
+                wanted -= 1
+            elif step.opname != "NOP":
+                return None
+            behind += 1
+        offset = self._steps[at].offset
+        read = tuple(name for name in names if name in self._live[behind])
+        line, body, out = self._line(at), self._steps[behind].offset, self._at(self._steps[at].argval)
+        return Head(offset, None, offset, stop, self._live[at], line, read, body, out)
+
+    def _liveness(self) -> list[frozenset[str]]:
+        """For each instruction, the local variables that are read from there on before they are assigned."""
+        always = frozenset((*self._code.co_cellvars, *self._code.co_freevars))
+        nexts = [self._successors(i) for i in range(len(self._steps))]
+        live = [always] * len(self._steps)
+        changes = True
+        while changes:
+            changes = False
+            for i in range(len(self._steps) - 1, -1, -1):
+                after = set(always).union(*(live[j] for j in nexts[i]))
+                handled = [live[j] for j in self._handlers_of(i)]
+                _step_back(self._steps[i], after)
+                found = frozenset(after.union(*handled))
+                if found != live[i]:
+                    live[i], changes = found, True
+        return live
+
+    def _successors(self, i: int) -> list[int]:
+        step = self._steps[i]
+        found = []
+        if step.opname not in _UNCONDITIONAL and i + 1 < len(self._steps):
+            found.append(i + 1)
+        if step.opcode in _JUMPS:
+            found.append(self._index[self._at(step.argval)])
+        return found
+
+    def _handlers_of(self, i: int) -> list[int]:
+        offset = self._steps[i].offset
+        return [self._index[self._at(target)] for start, end, target in self._handlers if start <= offset < end]
+
+
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+def _without_direction(name: str) -> str:
+    return name.replace("_FORWARD", "").replace("_BACKWARD", "")
+
+
+def _step_back(step, live: set[str]) -> None:
+    """Lets the variables that live behind an instruction be those that live before it."""
+    if "_FAST" not in step.opname:
+        return
+    names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    kinds = [word for word in step.opname.split("_") if word in ("LOAD", "STORE", "DELETE")]
+    for name, kind in reversed([*zip(names, kinds * len(names), strict=False)]):
+        if kind == "STORE":
+            live.discard(name)
+        else:
+            live.add(name)

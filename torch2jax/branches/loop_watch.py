@@ -1,0 +1,461 @@
+"""Loops that end when traced values say so: they are found while the code runs, and become loops of the graph.
+
+Code asks the same question at the same line again and again: it is in a loop. Its frame is then run with Python's
+tracing on, which tells where turns begin (`loop_heads`). What is learned there lasts from run to run:
+
+- The first runs look on. What lives where two turns begin (`loop_state`) is compared: what has changed is what the loop
+  carries. Where that cannot be carried, the loop stays what it was, one way for each turn.
+- Later ones put tracers into what is carried, at the beginning of a turn. A way that comes back there ends: what has
+  come of the values is what the next turn begins with. All other ways leave the loop, and go on to the end of the code,
+  with the values that the last turn began with.
+- How many turns a `for` has is seen in a run that goes on to its end, and what it assigns to its variables. Where it
+  ends by itself, the turns run for Python's sake, and what they compute is dropped.
+
+Of a way that comes back, what lives must be what lived when it began, but for what is carried. That makes every turn
+like the one that was seen: the code has nothing else to go by.
+"""
+
+import contextlib
+import dis
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+
+from ..errors import SourceLine, is_translator
+from ..internals.frames import set_locals
+from ..tracing.traces import current_trace
+from .call import current, this_call
+from .loop_carry import number, put
+from .loop_heads import Head, heads_of
+from .loop_state import Change, State, Unlike
+
+__all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
+
+_SEEN = 4  # turns that are compared, until two begin alike
+_MOST = 2**11  # turns that a `for` may have
+_NONE: dict[int, Head] = {}
+_NOP = dis.opmap["NOP"]
+_FEWEST = 3  # turns that a `for` is a loop for
+
+
+def _marker(name: str, results: Callable) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(results)
+    return primitive
+
+
+enter_p = _marker("loop", lambda *avals, **_: [aval.strip_weak_type() for aval in avals])
+"""Marks where a turn begins: its results are what the turn has of its operands, which the first turn has."""
+again_p = _marker("turn", lambda *_, **__: [])
+"""Marks where a turn ends, with what the next one has."""
+skip_p = _marker("skip", lambda *_, **__: [])
+"""Marks both ends of what is dropped."""
+
+
+class Variable(NamedTuple):
+    """What a `for` assigns to a local variable."""
+
+    name: str
+    start: int
+    step: int
+
+
+class Facts:
+    """What is known of one loop, where it is on one way."""
+
+    def __init__(self, place: SourceLine):
+        self.place = place
+        self.refusal: str | None = None
+        """Why it is none of the graph."""
+        self.unlike: str | None = None
+        """What some turns change that a loop cannot carry: with these it ends."""
+        self.is_ready = False
+        self.at = 0
+        """Before how many turns it begins."""
+        self.changes: list[Change] = []
+        self.turns: int | None = None
+        """How many a `for` has, where it does not end before."""
+        self.variables: list[Variable] = []
+        self.script: list[bool] = []
+        """The answers with which it goes on to its end."""
+
+    def add(self, changes: list[Change]) -> bool:
+        """Takes note of what turns change; false if it was known."""
+        known = {change.path for change in self.changes}
+        new = [change for change in changes if change.path not in known]
+        self.changes.extend(new)
+        return bool(new)
+
+
+class Loops:
+    """What some runs of the same code have found out of its loops."""
+
+    def __init__(self):
+        self.heads: dict[CodeType, dict[int, Head]] = {}
+        """The loops that are watched, by their offsets."""
+        self.has_learned = False
+        """Whether the run that goes on has to begin anew."""
+        self._facts: dict[Any, Facts] = {}
+        self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
+
+    def suspect(self, frames: list[FrameType], before: list[FrameType]) -> bool:
+        """Watches the loop that asks again and again; false if there is none that could be watched.
+
+        Args:
+            frames: those on the stack, from the outermost.
+            before: those at the question before.
+        """
+        common = [one for one, other in zip(frames, before, strict=False) if one is other]
+        if not common:
+            return False
+        frame = common[-1]
+        for head in reversed(heads_of(frame.f_code)):
+            key = frame.f_code, head.entry
+            if head.start <= frame.f_lasti <= head.stop and key not in self._known:
+                self._known.add(key)
+                watched = self.heads.setdefault(frame.f_code, {})
+                watched[head.entry] = head
+                if head.again is not None:
+                    watched[head.again] = head
+                self.has_learned = True
+                return True
+        return False
+
+    def facts(self, code: CodeType, head: Head, key: Any) -> Facts:
+        found = self._facts.get((code, head.entry, key))
+        if found is None:
+            found = Facts(SourceLine(code.co_filename, head.line, code.co_name))
+            self._facts[code, head.entry, key] = found
+        return found
+
+    def note(self, facts: Facts) -> None:
+        """What follows on the loop has to be learned again."""
+        self.has_learned = True
+        for _, _, (answers, count) in [key for key, found in self._facts.items() if found is facts]:
+            for key in [*self._facts]:
+                _, _, (others, other_count) = key
+                if other_count > count and others[: len(answers)] == answers:
+                    del self._facts[key]
+
+    def give_up(self, code: CodeType, head: Head) -> None:
+        """Watches a loop no longer."""
+        watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
+        if watched:
+            self.heads[code] = watched
+        else:
+            self.heads.pop(code, None)
+
+    @property
+    def refusals(self) -> list[str]:
+        reasons = [(facts.place, facts.refusal or facts.unlike) for facts in self._facts.values()]
+        found = [f"the one at {place}: {reason}" for place, reason in reasons if reason is not None]
+        return list(dict.fromkeys(found))
+
+
+class _Instance:
+    """A loop that is running."""
+
+    def __init__(self, frame: FrameType, head: Head, facts: Facts):
+        self.frame, self.head, self.facts = frame, head, facts
+        self.arrivals = 0
+        self.begun: list[int] = []
+        """How many questions had been asked when turns began."""
+        self.values: list[tuple] = []
+        """What a `for` has assigned."""
+        self.state: State | None = None
+        self.found: tuple[int, list[Change]] | None = None
+        self.carried: list | None = None
+        """What turns begin with."""
+        self.is_skipping = False
+        self.is_left = False
+        """Whether the last turn has begun, and others follow that are not like it."""
+
+
+class Watch:
+    """Watches loops during one run.
+
+    Args:
+        path: the way that the run is on.
+    """
+
+    def __init__(self, loops: Loops, path: Any):
+        self._loops, self._path = loops, path
+        self._running: dict[tuple[int, int], _Instance] = {}
+        self._last: dict[int, int] = {}
+        self._frames: list[FrameType] = []  # which keep their ids
+        self._count = 0
+        self._undo: list[Callable[[], None]] = []
+        self._entered_loops: list[_Instance] = []  # whose turns the run was within
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a `for` goes on to its end for its turns to be counted."""
+        return any(
+            instance.head.is_for and not instance.facts.is_ready and instance.found is not None
+            for instance in self._running.values()
+        )
+
+    def note_failure(self, error: Exception) -> None:
+        """Takes back the loops whose turns cannot be translated: what is one number in all turns has to be known."""
+        for instance in self._entered_loops:
+            facts = instance.facts
+            self._loops.give_up(instance.frame.f_code, instance.head)
+            facts.refusal, facts.is_ready = f"{type(error).__name__}: {error}", False
+            self._loops.note(facts)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._entered)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            self._entered_loops = [x for x in self._running.values() if x.carried is not None]
+            for frame in self._frames:
+                frame.f_trace = None
+            while self._undo:
+                self._undo.pop()()
+            self._running.clear()
+            self._frames.clear()
+
+    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+        del event, arg
+        if frame.f_code not in self._loops.heads:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._frames.append(frame)
+        self._last.pop(id(frame), None)
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        del arg
+        if event == "opcode":
+            at = frame.f_lasti
+            before = self._last.get(id(frame))
+            if frame.f_code.co_code[at] != _NOP:
+                self._last[id(frame)] = at
+            head = self._loops.heads.get(frame.f_code, _NONE).get(at)
+            if head is not None:
+                self._arrive(frame, head, head.is_come_back(before) or at == head.again)
+            elif self._running:
+                self._within(frame, at, before)
+        return self._step
+
+    # Where a `for` has assigned to its variables, and where it has ended.
+
+    def _within(self, frame: FrameType, at: int, before: int | None) -> None:
+        for instance in [*self._running.values()]:
+            head = instance.head
+            if instance.frame is not frame or not head.is_for or instance.facts.refusal:
+                continue
+            if at == head.body and not instance.facts.is_ready:
+                shown = frame.f_locals
+                instance.values.append(tuple([shown.get(name) for name in head.variables]))
+            elif at == head.body and instance.carried is not None and not instance.is_skipping:
+                self._place(instance)
+            elif at == head.out and before == head.entry and not instance.facts.is_ready:
+                self._end_probe(instance)
+
+    def _place(self, instance: _Instance) -> None:
+        carried: Any = instance.carried
+        values = {
+            name: number(lax.add(lax.mul(carried[0], np.int32(step)), np.int32(start)))
+            for name, start, step in instance.facts.variables
+        }
+        set_locals(instance.frame, values)
+
+    def _end_probe(self, instance: _Instance) -> None:
+        facts, count = instance.facts, instance.arrivals
+        if instance.found is None or count - instance.found[0] < _FEWEST:
+            self._refuse(instance, "it has too few turns that begin alike")
+            return
+        at, changes = instance.found
+        for place, name in enumerate(instance.head.variables):
+            values = [row[place] for row in instance.values[at:count]]
+            steps = {y - x for x, y in itertools.pairwise(values)} if _are_ints(values) else set()
+            if len(steps) == 1:
+                facts.variables.append(Variable(name, values[0] - at * min(steps), min(steps)))
+            elif not all(value is values[0] for value in values):
+                self._refuse(instance, f"{name} is another {type(values[0]).__name__} in each turn")
+                return
+        asked = self._path.asked[instance.begun[at] :]
+        facts.at, facts.turns, facts.script = at, count, [question.answer for question in asked]
+        self._is_ready(facts, changes)
+
+    # Where turns begin.
+
+    def _arrive(self, frame: FrameType, head: Head, is_back: bool) -> None:
+        path = self._path
+        call = current()
+        if path.is_abandoned or call is None or call.paths[-1] is not path:
+            return
+        key = id(frame), head.entry
+        instance = self._running.get(key) if is_back else None
+        if instance is None:
+            if head.is_for and any(x.is_skipping or _is_probed(x) for x in self._running.values()):
+                return
+            self._count += 1
+            answers = tuple([question.answer for question in path.asked])
+            facts = self._loops.facts(frame.f_code, head, (answers, self._count))
+            self._running[key] = instance = _Instance(frame, head, facts)
+        else:
+            instance.arrivals += 1
+        instance.begun.append(len(path.asked))
+        if instance.facts.refusal is not None:
+            return
+        try:
+            if instance.facts.is_ready:
+                self._turn(instance)
+            else:
+                self._probe(instance)
+        except Unlike as unlike:
+            self._refuse(instance, str(unlike))
+
+    def _refuse(self, instance: _Instance, reason: str) -> None:
+        facts = instance.facts
+        facts.refusal = reason
+        self._loops.give_up(instance.frame.f_code, instance.head)
+        if facts.is_ready:
+            facts.is_ready = False
+            self._loops.note(facts)
+            self._path.abandon()
+
+    def _state(self, instance: _Instance) -> State:
+        """What lives where turns begin.
+
+        Raises:
+            Unlike: no loop can have that.
+        """
+        frame, call = instance.frame, this_call()
+        if current_trace() is not self._path.trace or call.transformations:
+            raise Unlike("it is within a transformation that the code has begun")
+        if call.tape is not None or call.dual is not None:
+            raise Unlike("derivatives are taken by code around it, or in it")
+        shown = frame.f_locals
+        roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
+        return State(roots, frame.f_code, frame.f_globals)
+
+    def _probe(self, instance: _Instance) -> None:
+        count, facts = instance.arrivals, instance.facts
+        if instance.found is not None:
+            if count > _MOST:
+                self._refuse(instance, f"it has more than {_MOST} turns")
+            return
+        if count > _SEEN:
+            raise Unlike(facts.refusal or "no turn begins as another")
+        before, instance.state = instance.state, self._state(instance)
+        if before is None:
+            return
+        try:
+            changes = before.changes_until(instance.state)
+        except Unlike:
+            if count == _SEEN:
+                raise
+            return
+        instance.found = count - 1, changes
+        if not instance.head.is_for:
+            facts.at = count - 1
+            self._is_ready(facts, changes)
+
+    def _is_ready(self, facts: Facts, changes: list[Change]) -> None:
+        facts.add(changes)
+        facts.is_ready = True
+        self._loops.note(facts)
+        self._path.abandon()
+
+    def _turn(self, instance: _Instance) -> None:
+        facts = instance.facts
+        if instance.is_skipping:
+            if instance.arrivals == facts.turns:
+                self._end_skip(instance)
+        elif instance.is_left:
+            return
+        elif instance.carried is not None:
+            self._come_back(instance)
+        elif instance.arrivals == facts.at:
+            self._enter(instance)
+
+    def _enter(self, instance: _Instance) -> None:
+        facts = instance.facts
+        state = self._state(instance)
+        if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
+            raise Unlike("it draws random numbers within other control flow")
+        arrays = [state.array(change) for change in facts.changes if change.is_carried]
+        if facts.turns is not None:
+            arrays = [np.int32(facts.at), *arrays]
+        first: Any = enter_p.bind(*map(jnp.asarray, arrays), loop=facts)
+        instance.carried = first
+        if facts.turns is not None:
+            goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
+            if not goes_on:
+                instance.is_skipping = True
+                self._path.begin_script(deque(facts.script))
+                skip_p.bind()
+                return
+        self._put(instance, state)
+
+    def _put(self, instance: _Instance, state: State) -> None:
+        facts, carried = instance.facts, instance.carried or []
+        first = 0 if facts.turns is None else 1
+        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame))
+        instance.state = self._state(instance)
+
+    def _end_skip(self, instance: _Instance) -> None:
+        state = self._state(instance)
+        skip_p.bind()
+        self._path.end_script()
+        instance.is_skipping = False
+        self._put(instance, state)
+
+    def _come_back(self, instance: _Instance) -> None:
+        facts, carried, begun = instance.facts, instance.carried or [], instance.state
+        state = self._state(instance)
+        assert begun is not None
+        try:
+            changes = begun.changes_until(state)
+        except Unlike as unlike:
+            if instance.head.is_for:  # how far it is only Python knows
+                raise
+            facts.unlike, instance.is_left = str(unlike), True
+            return
+        if facts.add(changes):
+            self._loops.note(facts)
+            self._path.abandon()
+        arrays = [state.array(change) for change in facts.changes if change.is_carried]
+        if facts.turns is not None:
+            arrays = [lax.add(carried[0], np.int32(1)), *arrays]
+        for before, array in zip(carried, arrays, strict=True):
+            if (before.shape, before.dtype) != (array.shape, array.dtype):
+                raise Unlike(
+                    f"a turn begins with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
+                )
+        again_p.bind(*map(jnp.asarray, arrays), loop=facts)
+        self._path.come_back(facts)
+
+
+def _is_probed(instance: _Instance) -> bool:
+    return instance.head.is_for and not instance.facts.is_ready and instance.facts.refusal is None
+
+
+def _are_ints(values: list) -> bool:
+    return len(values) > 1 and all(type(value) is int for value in values)
+
+
+def frames_of_code() -> list[FrameType]:
+    """The frames on the stack that are of neither JAX nor this package, from the outermost."""
+    frame, found = sys._getframe(1), []
+    while frame is not None:
+        if not is_translator(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    return found[::-1]

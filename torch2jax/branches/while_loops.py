@@ -1,0 +1,181 @@
+"""Loops that end when traced values say so, as statements of a program: JAX's ``while_loop``, or one with derivatives.
+
+Backwards a loop needs a bound: then it is a scan of so many turns, of which those behind its end do nothing. The turns
+are checkpointed in groups of about the square root of the bound, so that memory grows with that alone.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Var
+
+from ..errors import BranchError
+from ..loops.program import Atom, Program, evaluated, free, has_effects
+from ..loops.windows import reader
+from ..tracing.linear_call import linear_call
+from ..tracing.traces import is_float
+
+__all__ = ["Same", "While"]
+
+
+class Same(NamedTuple):
+    """Other names for values."""
+
+    outvars: list[Var]
+    first: list[Atom]
+
+    has_effects = False
+
+    @property
+    def operands(self) -> list[Var]:
+        return [x for x in self.first if isinstance(x, Var)]
+
+    def pruned(self, needed: set[Var]) -> "Same":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        return [*map(reader(values), self.first)]
+
+
+class While(NamedTuple):
+    """A loop that goes on as long as it says so itself.
+
+    With a `test`, this comes before each turn, and the loop goes on where it gives what is wanted. Without, the turn
+    gives behind its results whether it has come to its end; what it gives otherwise is what it began with.
+    """
+
+    carried: list[Var]
+    first: list[Atom]
+    """What the first turn begins with."""
+    test: Program | None
+    """Gives the answer, and what of its values is used behind it."""
+    kept: list[Var]
+    """The latter, as turns and the code behind the loop know them."""
+    wanted: bool
+    turn: Program
+    bound: int | None
+    """How many turns it has at most, where that is known."""
+    place: str
+
+    @property
+    def outvars(self) -> list[Var]:
+        return [*self.carried, *self.kept]
+
+    @property
+    def operands(self) -> set[Var]:
+        found = self._needed
+        found.update(x for x in self.first if isinstance(x, Var))
+        return found
+
+    @property
+    def _needed(self) -> set[Var]:
+        """What it uses from before but for what it begins with."""
+        found = free(self.turn).difference(self.kept)
+        if self.test is not None:
+            found |= free(self.test)
+        return found.difference(self.carried)
+
+    @property
+    def has_effects(self) -> bool:
+        programs = [self.turn] if self.test is None else [self.test, self.turn]
+        return any(has_effects(x) for program in programs for x in program.statements)
+
+    def pruned(self, needed: set[Var]) -> "While":
+        del needed
+        return self
+
+    def evaluated(self, values: dict[Var, Any]) -> list:
+        wanted = self._needed
+        outside = [var for var in values if var in wanted]
+        read = reader(values)
+
+        def ask(given: list, carried: list) -> tuple[Any, list]:
+            if self.test is None:
+                return jnp.asarray(True), []
+            within = dict(zip(outside, given, strict=True))
+            within.update(zip(self.carried, carried, strict=True))
+            answer, *kept = evaluated(self.test, within)
+            return answer if self.wanted else lax.bitwise_not(answer), [*map(_strong, kept)]
+
+        def step(given: list, state: tuple) -> tuple:
+            _, carried, kept = state
+            within = dict(zip(outside, given, strict=True))
+            within.update(zip(self.carried, carried, strict=True))
+            within.update(zip(self.kept, kept, strict=True))
+            found = [*map(_strong, evaluated(self.turn, within))]
+            if self.test is None:
+                return found[-1], found[:-1], []
+            answer, kept = ask(given, found)
+            return answer, found, kept
+
+        given, first = [values[var] for var in outside], [_strong(read(x)) for x in self.first]
+        goes_on, kept = ask(given, first)
+        _, carried, kept = _run(step, given, (goes_on, first, kept), self.bound, self.place)
+        return [*carried, *kept]
+
+
+def _strong(array: Any) -> Any:
+    """An array that has its dtype whatever it is computed with."""
+    return lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", True) else array
+
+
+def _run(step: Callable, given: list, state: tuple, bound: int | None, place: str) -> tuple:
+    """Takes steps until the first of the state says that it is over."""
+
+    def whole(given: list, state: tuple) -> tuple:
+        return lax.while_loop(lambda state: state[0], lambda state: step(given, state), state)
+
+    run = jax.custom_jvp(whole)
+
+    @run.defjvp
+    def derivative(primals: tuple, tangents: tuple) -> tuple:
+        if bound is not None:
+            most = bound
+            return jax.jvp(lambda given, state: _bounded(step, given, state, most), primals, tangents)
+        values, moved = jax.jvp(whole, primals, tangents)
+        return values, _only_forwards(moved, place)
+
+    return run(given, state)
+
+
+def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
+    """As ``while_loop``, of so many steps at most; where that is too few, what has derivatives is NaN."""
+    length = max(1, math.isqrt(bound - 1) + 1)
+
+    def one(state: tuple, _: None) -> tuple[tuple, None]:
+        return lax.cond(state[0], lambda state: step(given, state), lambda state: state, state), None
+
+    @jax.checkpoint
+    def several(state: tuple) -> tuple:
+        return lax.scan(one, state, None, length=length)[0]
+
+    def group(state: tuple, _: None) -> tuple[tuple, None]:
+        return lax.cond(state[0], several, lambda state: state, state), None
+
+    state, _ = lax.scan(group, state, None, length=-(-bound // length))
+    is_over = jnp.where(state[0], jnp.nan, 1.0)
+    return jax.tree.map(lambda x: x * is_over.astype(x.dtype) if is_float(x) else x, state)
+
+
+def _only_forwards(tangents: Any, place: str) -> Any:
+    """The tangents, which nobody can go back from."""
+
+    def refuse(*_: Any):
+        raise BranchError(
+            f"the loop at {place} ends when traced values say so, and a gradient through it needs a bound on its "
+            "turns: t2j(..., max_steps=N). Forward mode (jax.jvp, jax.jacfwd) needs none"
+        )
+
+    leaves, structure = jax.tree.flatten(tangents)
+    places = [i for i, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0]
+    if not places:
+        return tangents
+    arrays = [leaves[i] for i in places]
+    for i, leaf in zip(places, linear_call(lambda _, arrays: arrays, refuse, [], arrays, arrays), strict=True):
+        leaves[i] = leaf
+    return structure.unflatten(leaves)
