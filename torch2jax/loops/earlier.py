@@ -65,7 +65,9 @@ class _Search:
         return bool(self._matched)
 
     def _is_alike(self, step: JaxprEqn, place: int) -> bool:
-        return not step.effects and self._likeness.are_alike(step, self._first[place])
+        first = self._first[place]
+        is_same = step.primitive is first.primitive and not step.effects
+        return is_same and self._likeness.number(step) == self._likeness.number(first)
 
     def _same_turn(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
         """The operands of an equation that the same turn makes."""

@@ -2,7 +2,7 @@
 
 import enum
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,41 +28,30 @@ class Likeness:
 
     def __init__(self):
         self._numbers: dict[Any, int] = {}
-        self._of_steps: dict[int, tuple[JaxprEqn, int]] = {}  # by their ids, with the equations to keep these
+        self._of_steps: dict[int, int] = {}  # by their ids
+        self._steps: list[JaxprEqn] = []  # to keep these
         self._of_avals: dict[int, tuple[Any, Any]] = {}  # by their ids, with the avals to keep these
         self._of_params: dict[int, tuple[Any, Any]] = {}
 
     def numbers(self, statements: Sequence) -> np.ndarray:
         """One for each statement; what has effects, and what is no equation, is like no other."""
-        known, found = self._of_steps, []
+        found = []
         for statement in statements:
-            if not isinstance(statement, JaxprEqn) or statement.effects:
-                found.append(-1 - len(found))
-                continue
-            number = known.get(id(statement))
-            if number is None:
-                number = known[id(statement)] = statement, self._number(statement)
-            found.append(number[1])
+            is_unlike = not isinstance(statement, JaxprEqn) or statement.effects
+            found.append(-1 - len(found) if is_unlike else self.number(statement))
         return np.asarray(found, np.int64)
 
-    def are_alike(self, one: JaxprEqn, other: JaxprEqn) -> bool:
-        return one.primitive is other.primitive and self._number(one) == self._number(other)
+    def number(self, step: JaxprEqn) -> int:
+        number = self._of_steps.get(id(step))
+        if number is None:
+            number = self._of_steps[id(step)] = self._numbers.setdefault(self._key(step), len(self._numbers))
+            self._steps.append(step)
+        return number
 
-    def _number(self, step: JaxprEqn) -> int:
-        return self._numbers.setdefault(self._key(step, without_starts(step), self._of_operand), len(self._numbers))
-
-    def key_of_same(self, step: JaxprEqn, of_operand: Callable[[Any], Any]) -> Any:
-        """What is the same for equations that compute the same.
-
-        Args:
-            of_operand: what tells operands apart.
-        """
-        return self._key(step, step.params, of_operand)
-
-    def _key(self, step: JaxprEqn, params: dict[str, Any], of_operand: Callable[[Any], Any]) -> Any:
-        found = tuple([(name, self._of_param(value)) for name, value in params.items()])
-        operands = tuple([of_operand(x) for x in step.invars])
-        return step.primitive, found, operands, tuple([self._of_aval(x.aval) for x in step.outvars]), id(step.ctx)
+    def _key(self, step: JaxprEqn) -> Any:
+        params = tuple([(name, self._of_param(value)) for name, value in without_starts(step).items()])
+        operands = tuple([self._of_operand(x) for x in step.invars])
+        return step.primitive, params, operands, tuple([self._of_aval(x.aval) for x in step.outvars]), id(step.ctx)
 
     def _of_operand(self, atom: Any) -> Any:
         return self._of_aval(atom.aval)

@@ -15,22 +15,18 @@ __all__ = ["merged"]
 def merged(program: Program, likeness: Likeness) -> Program:
     """The program, which consists of equations, with one for all that compute the same."""
     renamed: dict[Var, Atom] = {}
-    known: dict[Any, list[JaxprEqn]] = {}
+    known: dict[Any, JaxprEqn] = {}
     kept = []
-
-    def of_operand(atom: Atom) -> Any:
-        return key_of(atom) if isinstance(atom, Literal) else atom
-
     for step in program.statements:
         if any(isinstance(x, Var) and x in renamed for x in step.invars):
             step = step.replace(invars=_renamed(step.invars, renamed))
         if not step.effects:
-            others = known.setdefault(likeness.key_of_same(step, of_operand), [])
-            same = next((other for other in others if is_same(other.params, step.params)), None)
-            if same is not None:
+            operands = [key_of(x) if isinstance(x, Literal) else x for x in step.invars]
+            key = likeness.number(step), step.params.get("start_indices"), *operands
+            same = known.setdefault(key, step)
+            if same is not step and is_same(same.params, step.params):
                 renamed.update(zip(step.outvars, same.outvars, strict=True))
                 continue
-            others.append(step)
         kept.append(step)
     return Program(kept, _renamed(program.results, renamed))
 

@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jax.core import Tracer
@@ -14,11 +14,8 @@ from ..loops.program import Program, evaluated
 from ..loops.report import Report
 from ..loops.rolled import Wanted, has_loops, rolled
 from ..loops.turns import is_small, own
-from ..tensors.trees import flatten
 
 __all__ = ["Added", "are_in_use", "without_owners"]
-
-T = TypeVar("T")
 
 _HAS_EFFECTS = "the code around has effects whose results it uses"
 
@@ -44,12 +41,11 @@ class Added:
         steps, _ = self._equations()
         return has_loops(steps, self._constants(), self._wanted)
 
-    def rolled(self, tree: T) -> T:
-        """The tree, computed with loops."""
+    def roll(self, leaves: list) -> None:
+        """Lets loops compute the arrays in a list, which are to be kept by nobody else."""
         report = Report()
         if not self._may_have_loops(report):
-            return tree
-        leaves, structure = flatten(tree)
+            return
         steps, values = self._equations()
         places = [i for i, leaf in enumerate(leaves) if self._is_made(leaf)]
         made = {var for step in steps for var in step.outvars}
@@ -57,10 +53,10 @@ class Added:
         program = Program(steps, [leaves[i].val for i in places])
         found = rolled(program, self._constants(), report, self._wanted)
         if found is None:
-            return tree
+            return
         if any(step.effects and step.outvars for step in steps):  # what code has put aside may be made of these
             report.undone(_HAS_EFFECTS)
-            return tree
+            return
         before = self._steps[self._count :]
         del self._steps[self._count :]
         results = evaluated(found, values)
@@ -69,12 +65,10 @@ class Added:
         del self._steps[self._count :]
         if not is_whole:
             self._steps.extend(before)
-            return tree
+            return
         for i, x in zip(places, results, strict=True):
             leaves[i] = x
-        del tree
         self._keep_used(before, after)
-        return structure.unflatten(leaves)
 
     def _may_have_loops(self, report: Report) -> bool:
         """A look that costs little: most programs have no loops."""

@@ -76,7 +76,12 @@ class Rolling:
             steps = program.frame.tracing_eqns
             count = len(steps)
             result = code(given)
-            return result if len(steps) - count < wanted.least else Added(program, wanted, count).rolled(result)
+            if len(steps) - count < wanted.least:
+                return result
+            leaves, structure = flatten(result)
+            del result  # nothing is to keep what is computed turn by turn
+            Added(program, wanted, count).roll(leaves)
+            return structure.unflatten(leaves)
         if not is_repeatable or self._puts_aside:
             return code(given)
         if not has_layers and not self._expects_loops:
