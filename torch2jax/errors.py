@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import itertools
 import os
 import sys
 import sysconfig
@@ -148,16 +149,36 @@ def _fails_while_raising(error: BaseException) -> bool:
 
 
 def _is_raising(code: types.CodeType, offset: int) -> bool:
-    """Whether all that comes from an instruction on is to be raised."""
+    """Whether an instruction is of what a ``raise`` raises, or of the message of an ``assert``.
+
+    A ``raise`` has all of its expression within its place in the source, also loops of comprehensions and conditions.
+    The place of an ``assert`` may be its condition: its message lies between the class of its error and the end.
+    """
+    here = next(itertools.islice(code.co_positions(), offset // 2, None))
+    asserted = None
     for instruction in dis.get_instructions(code):
-        if instruction.offset < offset:
-            continue
-        name = instruction.opname
-        if name == "RAISE_VARARGS":
-            return instruction.offset > offset
-        if "JUMP" in name or name.startswith(("STORE", "RETURN", "YIELD", "POP_TOP", "RERAISE", "DELETE")):
-            return False
+        if instruction.opname in _ASSERTING and instruction.argrepr in ("", "AssertionError"):
+            asserted = instruction.offset
+        elif instruction.opname == "RAISE_VARARGS":
+            if instruction.offset == offset:
+                return False
+            if asserted is None and _is_within(here, instruction.positions):
+                return True
+            if asserted is not None and asserted < offset < instruction.offset:
+                return True
+            asserted = None
     return False
+
+
+_ASSERTING = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")  # the latter of other things too, since Python 3.14
+
+
+def _is_within(part: tuple, whole: dis.Positions | None) -> bool:
+    """Whether a place in the source lies in another; a file may be compiled without places."""
+    if whole is None or None in part or None in whole:
+        return False
+    (first, last, start, end), (begins, ends, left, right) = part, whole
+    return (begins, left) <= (first, start) and (last, end) <= (ends, right)
 
 
 def _innermost_of(error: BaseException) -> tuple[str, str] | None:
