@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import functools
 import itertools
 import os
 import sys
@@ -53,6 +54,7 @@ _STANDARD = _folders(sysconfig.get_paths()["stdlib"])
 _SITE_PACKAGES = _folders(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
     """Whether a file is of torch, jax, the standard library or this package."""
     if filename.startswith("<"):

@@ -3,7 +3,10 @@
 The exchange is seen by all threads, so that what stands in must do as the original does where no call is translated.
 """
 
+import contextlib
 import functools
+import importlib.abc
+import importlib.machinery
 import sys
 import threading
 import types
@@ -182,10 +185,12 @@ def apply_patches() -> None:
     """Exchanges what was declared, until `remove_patches`."""
     global _calls
     with _lock:
-        if _calls == 0:
+        if not _originals:
             _meet_awaited()
             for patch in _patches:
                 _put(*patch)
+            if not _NOTING.issubset(sys.modules):
+                sys.meta_path.insert(0, _finder)
         _calls += 1
 
 
@@ -213,6 +218,61 @@ def remove_patches() -> None:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, original)
+            if _finder in sys.meta_path:
+                sys.meta_path.remove(_finder)
+
+
+# Modules that note PyTorch's functions, by which objects they are, when they are imported. PyTorch imports its compiler
+# in the midst of a call, where it comes to a function that this leaves alone.
+
+_NOTING = frozenset(("torch._dynamo",))
+
+
+@contextlib.contextmanager
+def _all_undone():
+    """A context in which everything is as it was before the first call began."""
+    global _calls
+    with _lock:
+        before, _calls = _calls, 1
+        remove_patches()
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls += before
+            if _calls > 0:  # another thread may have ended its call
+                apply_patches()
+                _calls -= 1
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets what is imported within a call see PyTorch's own functions, if it notes them."""
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname not in _NOTING:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with _all_undone():
+            self._loader.exec_module(module)
+
+
+_finder = _Finder()
 
 
 def _present(owner, name: str) -> Any:

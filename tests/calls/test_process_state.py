@@ -1,6 +1,9 @@
 """PyTorch's switches and caches of the whole process are after a call what they were before it."""
 
 import contextlib
+import importlib
+import inspect
+import sys
 import threading
 
 import jax
@@ -10,7 +13,7 @@ import pytest
 import torch
 from torch.nn.utils import parametrizations, parametrize
 
-from torch2jax import t2j
+from torch2jax import patches, t2j
 from torch2jax.calls.process_state import SWITCHES
 
 
@@ -91,6 +94,27 @@ def test_what_other_threads_change_stays():
 
 def _parametrized() -> torch.nn.Module:
     return parametrizations.orthogonal(torch.nn.Linear(3, 3))
+
+
+def test_what_notes_pytorchs_functions_when_it_is_imported_in_a_call_sees_the_originals(tmp_path, monkeypatch):
+    original, within = torch.compiler.is_compiling, []
+    (tmp_path / "noting_functions.py").write_text("import torch\nnoted = torch.compiler.is_compiling\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(patches, "_NOTING", frozenset(("noting_functions",)))
+    finders = list(sys.meta_path)
+
+    def function(x):
+        within.append(torch.compiler.is_compiling)
+        module = importlib.import_module("noting_functions")
+        within.append(torch.compiler.is_compiling)
+        assert inspect.getsource(module).startswith("import torch")
+        return x * 2
+
+    t2j(function)(np.ones(2))
+    assert importlib.import_module("noting_functions").noted is original
+    assert within[0] is within[1] is not original
+    assert torch.compiler.is_compiling is original
+    assert sys.meta_path == finders
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])

@@ -226,3 +226,23 @@ def test_exp2_of_whole_numbers_is_exact(dtype):
     x = torch.arange(-14, 16).to(dtype)
     for function in (t2j(torch.exp2), jax.jit(t2j(torch.special.exp2))):
         assert j2t(function(t2j(x))).equal(torch.exp2(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_frexp_of_every_kind_of_number(dtype):
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    limits = torch.iinfo(whole)
+    bits = torch.randint(limits.min, limits.max, (2000,), dtype=whole)
+    below = torch.cat([torch.arange(64), torch.arange(64) + limits.min]).to(whole)  # the least normal number
+    x = torch.cat([bits, below, torch.tensor([0.0, -0.0, 1, torch.inf, -torch.inf], dtype=dtype).view(whole)]).view(
+        dtype
+    )
+    x = x[~x.isnan()]
+    mantissa, exponent = torch.frexp(x)
+    with jax.enable_x64(True):
+        ours = jax.jit(t2j(torch.frexp))(t2j(x))
+        np.testing.assert_array_equal(j2t(ours[0]).view(whole), mantissa.view(whole))
+        np.testing.assert_array_equal(ours[1], exponent)
+        leaf = x[(x.abs() > 1e-30) & (x.abs() < 1e30)].double().requires_grad_()  # powers of two that PyTorch computes
+        (slope,) = torch.autograd.grad(torch.frexp(leaf)[0].sum(), leaf)
+        np.testing.assert_allclose(jax.grad(lambda x: t2j(torch.frexp)(x)[0].sum())(t2j(leaf.detach())), slope, 1e-12)

@@ -6,6 +6,7 @@
 import itertools
 
 import jax
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from tests.ops.database import Refused, cases, entry
 from tests.ops.database.functionals import FUNCTIONALS
 from tests.ops.database.special import compared, points
+from torch2jax import t2j
 
 INFINITY = float("inf")
 PAIR = ([1.0, 2.0, 0.0, -1.0], [1.0, 2.0, 0.0, 1.0])
@@ -92,6 +94,14 @@ def test_named_points(name, dtype):
     function, *values = NAMED[name]
     found = compared(function, [torch.tensor(x, dtype=dtype) for x in values])
     assert [x for x in found if x.kind == "differs"] == []
+
+
+def test_outside_of_its_domain_logit_has_no_derivative():
+    x = torch.tensor([-0.5, 1.5, INFINITY, -INFINITY, 0.0, 1.0, 0.25], dtype=torch.float64)
+    found = compared(torch.logit, [x])
+    assert [each for each in found if each.kind != "agrees"] == []
+    gradient = jax.grad(lambda x: t2j(torch.special.logit)(x).sum())(t2j(x))
+    np.testing.assert_array_equal(np.isnan(gradient), [True] * 4 + [False] * 3)
 
 
 @pytest.mark.parametrize("name", REVERSE_ONLY)

@@ -71,6 +71,7 @@ from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_nat
 from ..values.wrapper_subclasses import run_by_wrappers
 from .call import current, this_call
 from .library_kernels import has_kernel
+from .narrowed import in_one_dtype
 from .nesting import Nesting
 from .plans import NOT_PLANNED, REFUSALS, run_planned
 from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
@@ -261,7 +262,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return pass_on_origin(selected(*args, **kwargs), args, kwargs)
         if rule is not None and rule.elementwise:
             with self.inside():
-                return pass_on_origin(apply_elementwise(rule, *rule.names.placed(func, args, kwargs)), args, kwargs)
+                return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
         if rule is None and isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
             return self.run_body(func, args, kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
@@ -377,6 +378,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
         except REFUSALS as error:
+            again = in_one_dtype(func, args, kwargs, error)
+            if again is not None:
+                with contextlib.suppress(*REFUSALS):
+                    return self.run_rule(func, rule, *again)
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
             name_rule(error, rule)
             raise
@@ -459,8 +464,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = [self._lift_argument(x) for x in args]
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
-        with DisableTorchFunction(), self._aten_mode:
-            result = func(*args, **kwargs)
+        try:
+            with DisableTorchFunction(), self._aten_mode:
+                result = func(*args, **kwargs)
+        except RuntimeError as error:
+            again = in_one_dtype(func, tuple(args), kwargs, error)
+            if again is not None:
+                with contextlib.suppress(*REFUSALS):
+                    return self.run_compiled(func, *again)
+            raise
         if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
             return self.lift_own(result)  # PyTorch made it just now
         return result

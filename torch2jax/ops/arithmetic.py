@@ -539,7 +539,51 @@ def lcm(input, other):
 
 @implements(torch.frexp, takes=FLOATS, dtype=(None, torch.int32), strides=like_input)
 def frexp(input):
-    return jnp.frexp(input)
+    fixed = lax.stop_gradient(input)
+    exponent = _exponent(fixed)
+    return _fraction(input, lax.stop_gradient(cast(exponent, input.dtype))), exponent
+
+
+def _bits(x):
+    """A number's bits, as an integer, and how many of them its fraction has."""
+    return lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}"), jnp.finfo(x.dtype).nmant
+
+
+def _exponent(x):
+    """That of each number as `frexp` has it: 0 for what has none. XLA takes what is below the least normal for zero."""
+    bits, fraction = _bits(x)
+    information = jnp.finfo(x.dtype)
+    bias, width = information.maxexp - 1, bits.dtype.itemsize * 8
+    magnitude = lax.bitwise_and(bits, like(bits, (1 << (width - 1)) - 1))
+    field = lax.shift_right_logical(magnitude, like(bits, fraction))
+    below = lax.sub(like(bits, width - bias - fraction + 1), lax.clz(magnitude))
+    exponent = where(lax.eq(field, like(bits, 0)), below, lax.sub(field, like(bits, bias - 1)))
+    has_none = lax.bitwise_or(lax.eq(magnitude, like(bits, 0)), lax.eq(field, like(bits, 2 * bias + 1)))
+    return cast(where(has_none, like(bits, 0), exponent), np.int32)
+
+
+@jax.custom_jvp
+def _fraction(x, exponent):
+    """``x / 2**exponent``, for the exponent of `x`."""
+    bits, fraction = _bits(x)
+    bias, width = jnp.finfo(x.dtype).maxexp - 1, bits.dtype.itemsize * 8
+    most = (1 << (width - 1)) - 1
+    magnitude = lax.bitwise_and(bits, like(bits, most))
+    is_below = lax.lt(magnitude, like(bits, 1 << fraction))
+    moved = lax.shift_left(magnitude, lax.sub(lax.clz(magnitude), like(bits, width - 1 - fraction)))
+    found = lax.bitwise_and(where(is_below, moved, magnitude), like(bits, (1 << fraction) - 1))
+    sign = lax.bitwise_and(bits, like(bits, -most - 1))
+    found = lax.bitwise_or(lax.bitwise_or(found, like(bits, (bias - 1) << fraction)), sign)
+    has_none = lax.bitwise_or(
+        lax.eq(magnitude, like(bits, 0)), lax.ge(magnitude, like(bits, (2 * bias + 1) << fraction))
+    )
+    return where(has_none, x, lax.bitcast_convert_type(found, x.dtype))
+
+
+@_fraction.defjvp
+def _(primals, tangents):
+    x, exponent = primals
+    return _fraction(x, exponent), _scaled_by_two(tangents[0], lax.neg(exponent))
 
 
 @floating(torch.ldexp)

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -158,4 +159,18 @@ def logit(input, *, eps=None):
         input = where(lax.lt(input, low), low, at_most(input, like(input, 1 - eps)))
     elif eps is not None:
         input = at_most(at_least(input, like(input, eps)), like(input, 1 - eps))
-    return lax.sub(lax.log(input), lax.log1p(lax.neg(input)))
+    return _log_odds(input)
+
+
+@jax.custom_jvp
+def _log_odds(x):
+    return lax.sub(lax.log(x), lax.log1p(lax.neg(x)))
+
+
+@_log_odds.defjvp
+def _(primals, tangents):
+    ((x,), (dx,)) = primals, tangents
+    one = like(x, 1)
+    is_outside = lax.bitwise_or(lax.lt(x, like(x, 0)), lax.gt(x, one))
+    slope = where(is_outside, like(x, math.nan), lax.div(one, lax.mul(x, lax.sub(one, x))))
+    return _log_odds(x), lax.mul(dx, slope)

@@ -254,9 +254,6 @@ _IDENTITIES: dict[str, Callable] = {
 
 def _unexpanded(input, dim, index, *args, **kwargs):
     """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
-    source = args[0] if args else kwargs.get("src")
-    if isinstance(source, torch.Tensor):  # a float64 tensor may be held in float32
-        same_dtype(input, source, "scatter")
     index = current().lift(index)
     if index.ndim > 1 and 0 in index.stride():
         shape, axis = tuple(index.shape), axis_of(index, dim)

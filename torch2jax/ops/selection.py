@@ -12,7 +12,7 @@ from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
-from ..tensors.dtypes import is_integral
+from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.selected import Selected, is_same_mask, map_rows, select
 from .arrays import highest, lowest
 
@@ -285,7 +285,7 @@ def setitem(self, index, value):
         index = index[0]
     if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
         raise TracedValueError("writing by this subscript what a boolean mask chose")
-    if value.dtype != self.dtype:
+    if value.dtype != self.dtype and not is_held_alike(value.dtype, self.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{value.dtype} for the source."

@@ -11,7 +11,7 @@ from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_selected, lookup
 from ..rules.rule import InnerRule
-from ..tensors.dtypes import is_integral
+from ..tensors.dtypes import is_held_alike, is_integral
 from ..tensors.tensor import Torchish
 from ..values.selected import Selected, begin, select
 from .arrays import cast
@@ -135,7 +135,7 @@ def _scattered(target, places: list[Selected], values, accumulate: bool):
         values = torch.as_tensor(values, dtype=target.dtype)
         if values.ndim > len(of_row):
             raise TracedValueError("writing a tensor to where a boolean mask is true, which is not one row for all,")
-    if values.dtype != target.dtype:
+    if not is_held_alike(values.dtype, target.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {target.dtype} for the destination and "
             f"{values.dtype} for the source."

@@ -7,6 +7,7 @@ import torch
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
+from ..tensors.dtypes import is_held_alike
 from ..values.selected import Selected
 from .selection import along, flatten
 from .selection_order import places_in_order, taken
@@ -129,9 +130,9 @@ def _as_fractions(name: str, input: Selected, q) -> torch.Tensor:
         return torch.tensor(q, dtype=input.dtype)
     if q.ndim > 1:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor, got {q.ndim} dimensions")
-    if q.dtype != input.dtype:
+    if not is_held_alike(q.dtype, input.dtype):
         raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor, got {q.dtype} and {input.dtype}")
-    return q
+    return q.to(input.dtype)
 
 
 def _quantiles(input: Selected, q: torch.Tensor, interpolation: str, ignores_nan: bool) -> torch.Tensor:

@@ -63,7 +63,8 @@ def _getitem(self, index):
     if isinstance(index, tuple) and index and all(_is_all(item) for item in index[1:]):
         index = index[0] if _is_unknown_mask(self, index[0]) else index
     if _is_unknown_mask(self, index):
-        return begin(select(current().lift(self).clone(), current().lift(index).clone()))
+        call = current()
+        return begin(select(call.lift(self).clone(), call.lift(index).clone()))
     return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
 
 

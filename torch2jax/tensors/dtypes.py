@@ -28,6 +28,7 @@ __all__ = [
     "dtype_of_type",
     "dtype_t2j",
     "expect",
+    "is_held_alike",
     "is_integral",
     "logical",
     "type_name",
@@ -189,6 +190,11 @@ def _canonical(dtype: torch.dtype, x64: bool) -> np.dtype:
 def canonical(dtype: torch.dtype) -> np.dtype:
     """The dtype of the array that holds a tensor of `dtype`: narrower than its name while ``jax_enable_x64`` is off."""
     return _canonical(dtype, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_held_alike(one: torch.dtype, other: torch.dtype) -> bool:
+    """Whether arrays of one dtype hold tensors of both: of float32 and float64 while ``jax_enable_x64`` is off."""
+    return one == other or canonical(one) == canonical(other)
 
 
 def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch.dtype:

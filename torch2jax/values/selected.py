@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..branches.programs import is_same_value
-from ..errors import TracedValueError, user_location
+from ..errors import SourceLine, TracedValueError, user_location, user_place
 from ..internals.memory import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..rules.rule import Reflected
 from ..rules.tags import Tag
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
-from ..tensors.trees import flatten, map_arguments
+from ..tensors.trees import map_arguments
 from .call import current
 
 __all__ = [
@@ -33,8 +33,8 @@ _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 class Origin(NamedTuple):
     """What a selection goes back to, in words, and the user's line that chose it."""
 
-    words: str = "what a boolean mask chose"
-    place: str | None = None
+    words: str
+    place: SourceLine
 
 
 class Selected(torch.Tensor):
@@ -49,7 +49,7 @@ class Selected(torch.Tensor):
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool
-    origin: "Origin | None" = None
+    origin: "Origin | None"
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -95,34 +95,35 @@ def is_same_mask(one: Torchish, other: Torchish) -> bool:
     return is_same_value(one.read(), other.read())
 
 
-def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False) -> Selected:
+def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
     shape = (0, *rows.shape[mask.ndim :])
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
-    chosen.rows, chosen.mask, chosen.is_safe = rows, mask, is_safe
+    chosen.rows, chosen.mask, chosen.is_safe, chosen.origin = rows, mask, is_safe, origin
     return chosen
 
 
-def begin(chosen: Selected, words: str = Origin().words) -> Selected:
+def begin(chosen: Selected, words: str = "what a boolean mask chose") -> Selected:
     """A selection that the user's line, where code is now, chooses."""
-    chosen.origin = Origin(words, user_location())
+    chosen.origin = Origin(words, user_place())
     return chosen
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of selections, which goes back to the first of these."""
-    given = (x for x in flatten((args, kwargs))[0] if isinstance(x, Selected))
-    origin = next((x.origin for x in given if x.origin is not None), None)
-    for x in flatten(result)[0]:
-        if isinstance(x, Selected) and x.origin is None:
-            x.origin = origin
+    for x in result if isinstance(result, tuple) else (result,):
+        if type(x) is Selected and x.origin is None:
+            given = [*args, *kwargs.values()]
+            given += [x for each in given if isinstance(each, (tuple, list)) for x in each]
+            x.origin = next(x.origin for x in given if type(x) is Selected)
     return result
 
 
 def refuse_length(chosen: Selected) -> TracedValueError:
     """The error of a selection that has to have a length: it names the line that chose it."""
-    words, place = chosen.origin or Origin()
-    return TracedValueError(words, place=place)
+    if chosen.origin is None:
+        return TracedValueError("what a boolean mask chose")
+    return TracedValueError(chosen.origin.words, place=str(chosen.origin.place))
 
 
 def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:
@@ -137,7 +138,7 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
     """
     chosen = [x for x in (*args, *kwargs.values()) if isinstance(x, Selected)]
     mask, row_ndim = chosen[0].mask, chosen[0].row_ndim
-    if not all(x.is_like(chosen[0]) for x in chosen):
+    if not all(x.is_like(chosen[0]) for x in chosen[1:]):
         raise _mismatch(what, "what another boolean mask chose")
 
     def rows_of(x):
@@ -149,10 +150,10 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
             raise _mismatch(what, f"a tensor of {x.ndim} dimensions")
         return x
 
-    is_safe = safe or all(x.is_safe for x in chosen)
+    is_safe, origin = safe or all(x.is_safe for x in chosen), chosen[0].origin
     args, kwargs = map_arguments(rows_of, (args, kwargs))
     return map_arguments(
-        lambda x: select(x, mask, is_safe) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
+        lambda x: select(x, mask, is_safe, origin) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
     )
 
 
