@@ -605,3 +605,37 @@ def test_a_parameter_that_is_gone_when_a_run_is_abandoned():
 
     got = t2j(f)(jnp.asarray(X.numpy()), rng=jax.random.key(0))
     np.testing.assert_allclose(got, 2 * X.numpy(), rtol=1e-6)
+
+
+VIEWS = {
+    "slice": lambda x: x[1:],
+    "transpose": lambda x: x.T,
+    "reshape": lambda x: x.reshape(6),
+    "copy": lambda x: x.T.reshape(6),
+    "chunk": lambda x: x.chunk(2)[0],
+    "unbind": lambda x: x.unbind()[0],
+    "expand": lambda x: x.expand(2, 3, 2),
+    "view of a view": lambda x: x[1:][0],
+    "detached": lambda x: x.detach(),
+    "view of what is detached": lambda x: x.detach()[1:],
+    "product": lambda x: x * 2,
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_views_without_gradients_say_what_their_tensor_does(mode, is_leaf):
+    def asked(x):
+        w = torch.ones(3, 2, requires_grad=True)
+        w = w if is_leaf else w * 3
+        with mode():
+            shown = {name: view(w) for name, view in VIEWS.items()}
+            within = {name: (x.requires_grad, x.is_leaf, x.grad_fn) for name, x in shown.items()}
+        after = {name: (x.requires_grad, x.is_leaf) for name, x in shown.items()}
+        said.append((within, after, x[1:].requires_grad))
+        return x
+
+    said: list = []
+    asked(torch.ones(2))
+    t2j(asked)(jnp.ones(2))
+    assert said[0] == said[1]

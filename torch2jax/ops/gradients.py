@@ -26,7 +26,16 @@ Tensor = torch.Tensor
 
 @implements_tensors(Tensor.requires_grad.__get__, tags=[Tag.AUTOGRAD])
 def _requires_grad(self):
-    return requires_grad(current().lift(self))
+    tensor = current().lift(self)
+    return requires_grad(tensor) or _shows_what_requires_grad(tensor)
+
+
+def _shows_what_requires_grad(tensor) -> bool:
+    """Whether it is a view, made without gradients, of a tensor that requires grad: to PyTorch a leaf that does too."""
+    made = tensor._restriction
+    if made is None or made.kind not in ("no_grad", "inference") or tensor._viewed is None:
+        return False
+    return requires_grad(tensor._viewed)
 
 
 @implements_tensors(Tensor.requires_grad_, tags=[Tag.AUTOGRAD])
@@ -111,7 +120,7 @@ def _grad_fn(self):
         _expect_no_history(tensor._viewed, made.kind)
     if history is None:
         ask(tensor)
-    if history is None or is_source(tensor):
+    if history is None or is_source(tensor) or _is_inference_view(tensor):
         return None
     node = Node("View", (history,)) if isinstance(history, Source) else history
     if node.end is None and current().tape is not None:
