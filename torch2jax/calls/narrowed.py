@@ -17,7 +17,7 @@ from ..rules.tags import Tag
 from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from .call import current
+from .call import this_call
 
 __all__ = ["in_one_dtype"]
 
@@ -42,7 +42,7 @@ def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tupl
     def converted(x):
         return x.to(firsts[canonical(x.dtype)]) if type(x) is Torchish else x
 
-    with current().inside():
+    with this_call().inside():
         return map_arguments(converted, (args, kwargs))
 
 

@@ -8,7 +8,6 @@ __all__ = [
     "canonicalize_dim",
     "canonicalize_dims",
     "computation_dtype",
-    "compute_elementwise_output_strides",
     "corresponding_complex_dtype",
     "corresponding_real_dtype",
     "elementwise_dtypes",
@@ -22,9 +21,6 @@ elementwise_dtypes = _common.elementwise_dtypes
 
 computation_dtype = _common.get_computation_dtype
 """The dtype that an elementwise operator computes in, for operands of a dtype."""
-
-compute_elementwise_output_strides = _common.compute_elementwise_output_strides
-"""The strides that an elementwise operator's result has, for tensors of one shape."""
 
 canonicalize_dim = _common.canonicalize_dim
 """A dimension counted from the front; IndexError for one that is not there."""

@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..rules.memory_formats import like_input
+from ..rules.memory_formats import as_tensors, like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
@@ -160,7 +160,7 @@ def _prepare_rdiv(input, other):
     return (input, other), {}
 
 
-@floating_once(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__, prepare=_prepare_rdiv)
+@floating_once(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__, prepare=_prepare_rdiv, strides=as_tensors)
 def rdiv(input, other):
     return lax.div(other, input)
 
@@ -219,7 +219,12 @@ def _powered_dtypes(input, other):
     return NUMBERS
 
 
-@default(torch.pow, takes=_powered_dtypes)
+def _strides_of_power(shape, input, other):
+    """PyTorch makes powers of a number contiguous."""
+    return as_tensors(shape, input, other) if isinstance(input, torch.Tensor) else None
+
+
+@default(torch.pow, takes=_powered_dtypes, strides=_strides_of_power)
 def pow(input, other):
     exponent = _plain_exponent(other)
     if exponent is not None and (exponent >= 0 or is_inexact(input)):
@@ -323,7 +328,7 @@ def _prepare_float_power(input, exponent):
     return tuple(converted(x, dtype) if isinstance(x, torch.Tensor) else number(x) for x in (input, exponent)), {}
 
 
-@exact(torch.float_power, dtype=_float_power_dtype, prepare=_prepare_float_power)
+@exact(torch.float_power, dtype=_float_power_dtype, prepare=_prepare_float_power, strides=_strides_of_power)
 def float_power(input, exponent):
     return pow(input, exponent)
 
@@ -481,7 +486,7 @@ def _prepare_lerp(input, end, weight):
     return (input, end, weight), {}
 
 
-@default(torch.lerp, prepare=_prepare_lerp, fits=("weight",))
+@default(torch.lerp, prepare=_prepare_lerp, fits=("weight",), strides=as_tensors)
 def lerp(input, end, weight):
     difference = lax.sub(end, input)
     if isinstance(weight, np.ndarray) and abs(weight) >= 0.5:  # exact at one, as PyTorch is

@@ -11,6 +11,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from ..rules.memory_formats import as_copy, as_tensors
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
 from ..rules.tags import Tag
@@ -95,7 +96,14 @@ def _fitting(input, name: str, bound):
     return builtins.min(builtins.max(bound, info.min), info.max)
 
 
-@exact(torch.clamp, torch.clip, takes=REALS, fits=("min", "max"), prepare=_with_bounds("min", "max"))
+@exact(
+    torch.clamp,
+    torch.clip,
+    takes=REALS,
+    fits=("min", "max"),
+    prepare=_with_bounds("min", "max"),
+    strides=as_tensors,
+)
 def clamp(input, min=None, max=None, *, are_numbers=False):
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -117,12 +125,12 @@ def _within(least, most, input, min, max):
     return input if max is None else most(input, max)
 
 
-@ordered(torch.clamp_min, fits=("min",), prepare=_with_bounds("min"))
+@ordered(torch.clamp_min, fits=("min",), prepare=_with_bounds("min"), strides=as_tensors)
 def clamp_min(input, min, *, are_numbers=False):
     return clamp(input, min=min, are_numbers=are_numbers)
 
 
-@ordered(torch.clamp_max, fits=("max",), prepare=_with_bounds("max"))
+@ordered(torch.clamp_max, fits=("max",), prepare=_with_bounds("max"), strides=as_tensors)
 def clamp_max(input, max, *, are_numbers=False):
     return clamp(input, max=max, are_numbers=are_numbers)
 
@@ -161,7 +169,7 @@ def heaviside(input, values):
     return where(lax.eq(input, zero), values, cast(lax.gt(input, zero), input.dtype))
 
 
-@exact(torch.nan_to_num)
+@exact(torch.nan_to_num, strides=as_copy)
 def nan_to_num(input, *, nan=None, posinf=None, neginf=None):
     if is_complex(input):
         return lax.complex(

@@ -11,7 +11,7 @@ from ..tensors.tensor import strides_of_copy, strides_of_shape
 from .pointwise import planned
 from .promotion import Promotion
 
-__all__ = ["as_convolved", "as_input", "as_joined", "as_pointwise", "as_volume", "like_input"]
+__all__ = ["as_convolved", "as_copy", "as_input", "as_joined", "as_pointwise", "as_tensors", "as_volume", "like_input"]
 
 Strides = tuple[int, ...] | None
 
@@ -45,6 +45,18 @@ def as_pointwise(shape, input, other, *_args, **_options) -> Strides:
     """Those of a pointwise function of two operands, unless that is reduced."""
     plan = planned(Promotion.NO_OPMATH, 0, (input, other))
     return plan.strides if plan.shape == shape else None
+
+
+def as_tensors(shape, *operands, **_options) -> Strides:
+    """Those of a pointwise function that takes numbers as they are, where others make tensors of them."""
+    del shape
+    return planned(Promotion.NO_OPMATH, 0, [x for x in operands if isinstance(x, torch.Tensor)]).strides
+
+
+def as_copy(shape, input, *_args, **_options) -> Strides:
+    """Those of a copy of the input, which dimensions of one keep too."""
+    del shape
+    return strides_of_copy(input)
 
 
 def like_input(shape, input, *_args, **_options) -> Strides:

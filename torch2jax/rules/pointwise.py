@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.guards import DisableTorchDispatch
-from ..internals.promotion import compute_elementwise_output_strides
 from ..tensors.dtypes import canonical, default_dtype
 from ..tensors.scalars import number_in_dtype, wrapped
+from ..tensors.tensor import strides_of_shape
 from .call import this_call
 from .promotion import Promotion, kind_of, promoted
+from .strides import Operand, result_strides
 
 __all__ = ["Pointwise", "PromotionPlan", "cast", "in_layout", "planned", "strides_besides"]
 
@@ -82,7 +82,7 @@ def _planned(kind: Promotion, unpromoted: int, operands: tuple, default: torch.d
     compute, result = promoted(kind, tuple(x for x in kinds if x is not None))
     tensors = [x for x in operands if isinstance(x, _TensorMetadata)]
     shape = _common_shape([x.shape for x in tensors])
-    return PromotionPlan(compute, result, shape, _common_layout(tensors, shape), _common_strides(tensors, shape))
+    return PromotionPlan(compute, result, shape, _common_layout(tensors, shape), _common_strides(operands, shape))
 
 
 def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -102,28 +102,21 @@ def _common_layout(tensors: list[_TensorMetadata], shape) -> tuple[int, ...] | N
     return layouts.pop() if len(layouts) == 1 else None
 
 
-_WITH_OPERANDS = {1: torch.neg, 2: torch.add, 3: torch.addcmul}
-
-
-def _common_strides(tensors: list[_TensorMetadata], shape) -> tuple[int, ...] | None:
-    """The strides PyTorch gives a result: those of the operands where they agree; None if it is contiguous."""
-    if 0 not in shape and all(tensor.strides is None for tensor in tensors):
+def _common_strides(operands: tuple, shape) -> tuple[int, ...] | None:
+    """The strides PyTorch gives a result of tensors and numbers, None if it is contiguous."""
+    tensors = [operand for operand in operands if isinstance(operand, _TensorMetadata)]
+    is_plain = all(tensor.strides is None for tensor in tensors)
+    if is_plain and (0 not in shape or all(tensor.shape == shape for tensor in tensors)):
         return None
-    with DisableTorchDispatch():
-        examples = [_example(tensor) for tensor in tensors]
-        plain = torch.empty(shape, device="meta").stride()
-        if all(example.shape == shape and example.is_contiguous() for example in examples):
-            return None  # without a look at the strides, as on the CPU
-        if len(examples) in _WITH_OPERANDS:
-            strides = _WITH_OPERANDS[len(examples)](*examples).stride()
-        else:
-            strides = compute_elementwise_output_strides(*(example.expand(shape) for example in examples))
-        return None if strides == plain else strides
+    plain = strides_of_shape(shape)
+    iterated = [Operand((), ()) if type(x) is not _TensorMetadata else _iterated(x) for x in operands if x is not None]
+    strides = result_strides(iterated, tuple(shape))
+    return None if strides == plain else strides
 
 
-def _example(tensor: _TensorMetadata) -> torch.Tensor:
-    example = torch.empty(tensor.shape, device="meta")
-    return example if tensor.strides is None else example.as_strided(tensor.shape, tensor.strides)
+def _iterated(tensor: _TensorMetadata) -> Operand:
+    strides = strides_of_shape(tensor.shape) if tensor.strides is None else tensor.strides
+    return Operand(tuple(tensor.shape), tuple(strides))
 
 
 def in_layout(operand, shape, layout):

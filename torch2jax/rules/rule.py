@@ -353,6 +353,8 @@ class ArrayRule:
         """The plan for operands, and the body for what it makes of these."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
+        if self.strides is not None:
+            plan = plan._replace(strides=self.strides(plan.shape, *operands, **kwargs))
         self.expect(plan.compute, operands, kwargs)
         dtype: Any = plan.result
         if self.dtype is not None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...rules.memory_formats import as_input, like_input
+from ...rules.memory_formats import as_copy, as_input, like_input
 from ...rules.promotion import Promotion
 from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical
@@ -61,7 +61,7 @@ def relu6(input):
     return hardtanh(input, min_val=0, max_val=6)
 
 
-@exact(F.hardtanh, takes=REALS, fits=("min_val", "max_val"))
+@exact(F.hardtanh, takes=REALS, fits=("min_val", "max_val"), strides=as_copy)
 def hardtanh(input, *, min_val=-1.0, max_val=1.0):
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
