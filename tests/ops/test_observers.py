@@ -4,6 +4,7 @@ import copy
 import warnings
 
 import jax
+import numpy as np
 import pytest
 import torch
 import torch.ao.quantization as quantization
@@ -218,3 +219,36 @@ def test_a_training_step_of_pytorch():
     step.load(state)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-4, atol=1e-4)
+
+
+BATCHES = {
+    "wider": torch.linspace(-1, 1, 20) * 3,
+    "within": torch.linspace(-1, 1, 20) / 2,
+    "the same range": torch.linspace(-1, 1, 20),
+    "one value": torch.full((20,), 0.25),
+    "infinities": torch.tensor([1.5, float("inf"), -float("inf"), -2.5] * 5),
+    "nothing finite": torch.full((20,), float("inf")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.inf detected")
+@pytest.mark.parametrize("first", [None, *BATCHES])
+def test_a_histogram_observer_whose_state_is_traced(first):
+    observer = quantization.HistogramObserver(bins=32)
+    observe = jax.jit(lambda state, x: t2j(observer)(x, state_dict=state, return_state_dict=True))
+    for name, x in BATCHES.items():
+        observer = quantization.HistogramObserver(bins=32)
+        for each in () if first is None else (BATCHES[first],):
+            observer(each)
+        y, state = observe(t2j(observer.state_dict()), t2j(x))
+        np.testing.assert_array_equal(y, x)
+        observer(x)
+        for key, wanted in observer.state_dict().items():
+            np.testing.assert_allclose(state[key], wanted, 1e-6, 1e-6, err_msg=f"{key}, {name}")
+
+
+def test_a_histogram_between_traced_bounds():
+    x = torch.tensor([0.5, 1.5, 2.0, -3.0, 7.0])
+    histogram = jax.jit(t2j(lambda x, low, high: torch.histc(x, 4, low, high)))
+    for low, high in ((0.0, 2.0), (-4.0, 8.0), (1.0, 1.0)):
+        np.testing.assert_array_equal(histogram(t2j(x), low, high), torch.histc(x, 4, low, high))

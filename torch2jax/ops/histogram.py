@@ -1,5 +1,6 @@
 """Counting values: into bins, and by their number."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from ..rules.registry import implements, implements_selected, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
-from .arrays import is_float, like, where
+from .arrays import cast, is_float, like, where
 from .bounds import known_values
 from .selection import flatten
 
@@ -21,9 +22,13 @@ aten = torch.ops.aten
 
 def _limits(values, low, high, margin: float):
     """The outer edges: those asked for, or the extrema of the values where they are equal."""
-    low, high = like(values, low), like(values, high)
-    if low == high and values.size:
-        low, high = lax.reduce_min(values, (0,)), lax.reduce_max(values, (0,))
+    low, high = (
+        lax.reshape(cast(x, values.dtype), ()) if isinstance(x, jax.Array) else like(values, x) for x in (low, high)
+    )
+    if values.size and (is_traced(low) or is_traced(high) or low == high):
+        are_asked = lax.ne(low, high)
+        low = where(are_asked, low, lax.reduce_min(values, (0,)))
+        high = where(are_asked, high, lax.reduce_max(values, (0,)))
     same, margin = lax.eq(low, high), like(values, margin)
     return where(same, lax.sub(low, margin), low), where(same, lax.add(high, margin), high)
 
@@ -32,7 +37,7 @@ def _limits(values, low, high, margin: float):
 def histc(input, bins=100, min=0, max=0):
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
-    if max < min:
+    if not is_traced(min) and not is_traced(max) and max < min:
         raise RuntimeError("max must be larger than min")
     values = lax.reshape(input, (input.size,))
     low, high = _limits(values, min, max, 1)
