@@ -26,7 +26,7 @@ _COMMANDS = {
         "check transformers:bert --dtype bfloat16 --json",
         "check my_package.models:make_model --shape 8,3,64,64 --weights model.safetensors",
     ),
-    bisect: ("bisect torchvision:resnet18", "bisect my_package.models:make_model --train"),
+    bisect: ("bisect torchvision:resnet18", "bisect my_package.models:make_model --grad --train"),
     explain: (
         "explain torchvision:resnet18 --compile",
         "explain transformers:bert --grad --depth 3",

@@ -1,5 +1,6 @@
 """Where a translation first differs: wrong rules, writes, failures, random numbers, other ways through the code."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -43,6 +44,22 @@ def _(x):
     raise ValueError("no such thing")
 
 
+@torch.library.custom_op("test_bisection::ramp", mutates_args=())
+def ramp(x: torch.Tensor) -> torch.Tensor:
+    return (x - 1).clamp(min=0)
+
+
+ramp.register_autograd(
+    lambda ctx, gradient: gradient * (ctx.saved_tensors[0] > 1),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@implements(torch.ops.test_bisection.ramp)
+def _(x):
+    return jnp.maximum(jax.lax.stop_gradient(x) - 1, 0)  # without its gradient
+
+
 class Block(nn.Module):
     def __init__(self, operator=None):
         super().__init__()
@@ -78,7 +95,7 @@ def test_a_wrong_operator_is_named_with_its_module_and_line():
     assert found.step.line.endswith(" in forward")
     assert found.step.inputs == "float32[3,4]"
     assert found.step.index == found.agreed + 1
-    assert found.agreement.relative == found.alone.relative == pytest.approx(0.5)
+    assert [found.agreement.relative, found.alone.relative] == pytest.approx([0.5, 0.5], rel=1e-4)
     assert "the operator itself is wrong" in found.verdict
 
 
@@ -136,6 +153,28 @@ def test_random_numbers_are_those_of_pytorch():
     assert found.drawn == 2
     assert found.step.operator == "test_bisection.double"
     assert found.alone.relative == pytest.approx(0.5)
+
+
+def test_a_translation_that_ends_before():
+    def asks(x):
+        y = torch.ops.test_bisection.odd(x)
+        return y if y.sum().item() > 3.0005 else y * 2
+
+    found = tools.bisect(asks, (torch.full((3,), 0.5),), tolerance=1e-2)
+    assert found.step.operator == "Tensor.mul"
+    assert found.error == "the translation ends before it"
+
+
+def test_gradients():
+    assert tools.bisect(nn.Sequential(Block(), Block()), (X,), grad=True, train=True).agrees
+    model = nn.Sequential(Block(), Block(torch.ops.test_bisection.ramp), Block())
+    assert tools.bisect(model, (X,)).agrees
+    found = tools.bisect(model, (X,), grad=True)
+    assert found.of_gradient
+    assert found.step.operator == "test_bisection.ramp"
+    assert found.step.module == "1 (Block)"
+    assert found.agreement.relative == 1
+    assert "its gradient differs" in found.verdict
 
 
 def test_tolerance_and_bad_inputs():

@@ -16,7 +16,7 @@ from ..convert import t2j
 from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
-from .compare import OUTPUT_TOLERANCE, Agreement, compare
+from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .specs import subject_of
 from .subject import SpecError, Subject, refusing_bad_inputs, told
 from .trial import Trial
@@ -55,6 +55,7 @@ class Bisection:
         agreement: how far its results are from PyTorch's.
         alone: how far they are for the very operands that PyTorch's had; None where it cannot run by itself.
         error: what is wrong instead: the call fails, or another one comes in its place.
+        of_gradient: whether it is its gradient that does not agree, and `agreement` is of that.
     """
 
     subject: Subject
@@ -64,6 +65,7 @@ class Bisection:
     agreement: Agreement | None = None
     alone: Agreement | None = None
     error: str = ""
+    of_gradient: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -77,6 +79,8 @@ class Bisection:
             return "every operator agrees with PyTorch"
         if self.error:
             return self.error
+        if self.of_gradient:
+            return "its results agree, and its gradient differs: the derivative of the operator itself is wrong"
         if self.alone is None:
             return "its results differ"
         if self.alone.agrees:
@@ -92,6 +96,7 @@ def bisect(
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    grad: bool = False,
     train: bool = False,
     tolerance: float | None = None,
     step: Callable[[str], None] = lambda _: None,
@@ -105,8 +110,10 @@ def bisect(
         target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
         args: positional arguments, tensors of PyTorch; by default those of the spec.
         kwargs: keyword arguments.
+        grad: where all results agree, also the gradient of each call, by itself, of a random linear function of its
+            results.
         train: in training mode, with dropout off, in place of evaluation mode.
-        tolerance: the relative error to accept; by default 1e-4, more in half precision.
+        tolerance: the relative error to accept; by default 1e-4, and 1e-3 for gradients; more in half precision.
         step: is told what is going on.
 
     Raises:
@@ -130,15 +137,32 @@ def bisect(
     follower = _Follower(record.calls, accepted)
     with contextlib.suppress(_StoppedError):
         _run_translation(Trial(subject, train), follower)
-    index = min(follower.index, len(record.calls) - 1)
+    if follower.index < len(record.calls) and follower.agreement is None and not follower.error:
+        follower.error = "the translation ends before it"
     if follower.agreement is None and not follower.error:
-        return Bisection(subject, follower.index, follower.drawn)
+        found = Bisection(subject, follower.index, follower.drawn)
+        return _of_gradients(found, train, tolerance, step) if grad else found
+    index = min(follower.index, len(record.calls) - 1)
     alone = None
     if follower.agreement is not None:
         step(f"running {record.calls[index].step.operator} by itself")
         alone = _alone(Trial(subject, train), record.calls[index], index, accepted)
     found = record.calls[index].step if record.calls else None
     return Bisection(subject, follower.index, follower.drawn, found, follower.agreement, alone, follower.error)
+
+
+def _of_gradients(found: Bisection, train: bool, tolerance: float | None, step: Callable[[str], None]) -> Bisection:
+    """The first operator whose gradients differ, where all outputs agree."""
+    step(f"gradients of {found.agreed} calls of operators")
+    gradients = _Gradients(GRADIENT_TOLERANCE if tolerance is None else tolerance)
+    with contextlib.suppress(_StoppedError), refusing_bad_inputs(found.subject):
+        _run_pytorch(Trial(found.subject, train), gradients)
+    if gradients.agreement is None and not gradients.error:
+        return found
+    *agreed, call = gradients.calls
+    return Bisection(
+        found.subject, len(agreed), found.drawn, call.step, gradients.agreement, None, gradients.error, of_gradient=True
+    )
 
 
 class _Call(NamedTuple):
@@ -166,22 +190,19 @@ class _Record(TorchFunctionMode):
     Attributes:
         calls: those that make or write tensors.
         path: the modules that are being called.
-        operands: of the call with the index `until`, at which the run ends: arguments, and those by name.
     """
 
-    def __init__(self, until: int | None = None):
+    keeps_operands = False
+    of_gradients = False
+
+    def __init__(self):
         super().__init__()
         self.calls: list[_Call] = []
         self.path: list[str] = []
-        self.operands: tuple[tuple, dict] | None = None
-        self._until = until
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self._until is not None:
-            before = map_arguments(
-                lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
-            )
+        operands = map_arguments(_cloned, (args, kwargs)) if self.keeps_operands else ((), {})
         versions = [tensor._version for tensor in _tensors((args, kwargs))]
         state = torch.get_rng_state()
         result = func(*args, **kwargs)
@@ -190,16 +211,126 @@ class _Record(TorchFunctionMode):
             if tensor._version != versions[i]:
                 values[f"operand {i}"] = tensor
         if values:
-            if len(self.calls) == self._until:
-                self.operands = before
-                raise _StoppedError
             name = (resolve_name(func) or getattr(func, "__name__", str(func))).removeprefix("torch.")
             inputs = Subject("", func, args, kwargs).describe_inputs()
             step = Step(len(self.calls) + 1, name, self.path[-1] if self.path else "", _line(), inputs)
             draws = not torch.equal(state, torch.get_rng_state())
             kept = {name: tensor.detach().clone() for name, tensor in values.items()}
-            self.calls.append(_Call(step, func, kept, draws))
+            self._keep(_Call(step, func, kept, draws), operands)
         return result
+
+    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+        self.calls.append(call)
+
+
+class _Until(_Record):
+    """A run up to a call: what are its operands?"""
+
+    keeps_operands = True
+
+    def __init__(self, index: int):
+        super().__init__()
+        self.operands: tuple[tuple, dict] | None = None
+        self._index = index
+
+    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+        super()._keep(call._replace(values={}), operands)
+        if len(self.calls) > self._index:
+            self.operands = operands
+            raise _StoppedError
+
+
+class _Gradients(_Record):
+    """A run in which the gradients of each call, by itself, are compared with those of its translation.
+
+    Attributes:
+        agreement: how far the first ones that do not agree are from PyTorch's.
+        error: why there are none.
+    """
+
+    keeps_operands = True
+    of_gradients = True
+
+    def __init__(self, tolerance: float):
+        super().__init__()
+        self.agreement: Agreement | None = None
+        self.error = ""
+        self._tolerance = tolerance
+
+    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+        super()._keep(call._replace(values={}), operands)
+        if call.draws or "empty" in call.step.operator:
+            return
+        expected = _pytorch_gradients(call, operands)
+        if expected is None:
+            return
+        try:
+            found = _jax_gradients(call, operands)
+        except Exception as error:
+            self.error = f"its gradient fails: {type(error).__name__}: {told(error)}"
+            raise _StoppedError from error
+        agreement = compare(found, expected, self._tolerance)
+        if not agreement.agrees:
+            self.agreement = agreement
+            raise _StoppedError
+
+
+def _pytorch_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor] | None:
+    """Those of a random linear function of what a call computes, by its operands; None where there are none."""
+    leaves: dict[str, torch.Tensor] = {}
+
+    def leaf(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        alone = value.detach().clone()
+        if value.requires_grad:
+            leaves[f"operand {len(leaves)}"] = alone.requires_grad_()
+        return alone.clone()  # which may be written to
+
+    found = _computed(call, map_arguments(leaf, operands))
+    if not leaves or not any(x.is_floating_point() for x in found.values()):
+        return None
+    terms = [(x * _weights(x)).sum() for x in found.values() if x.is_floating_point() and x.requires_grad]
+    wanted = torch.autograd.grad(terms, list(leaves.values()), allow_unused=True) if terms else [None] * len(leaves)
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), wanted, strict=True)
+    }
+
+
+def _jax_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, jax.Array]:
+    required = [tensor for tensor in _tensors(operands) if tensor.requires_grad]
+    leaves = {f"operand {i}": _to_jax(tensor) for i, tensor in enumerate(required)}
+
+    def loss(leaves):
+        remaining = iter(leaves.values())
+
+        def fill(value):
+            is_leaf = isinstance(value, torch.Tensor) and value.requires_grad
+            return next(remaining) if is_leaf else _to_jax(value)
+
+        found = t2j(lambda operands: _computed(call, operands))(map_arguments(fill, operands))
+        floating = {name: x for name, x in found.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+        terms = [jnp.sum(x * _to_jax(_weights(call.values[name]))) for name, x in floating.items()]
+        return sum(term.astype(jnp.float32) for term in terms)
+
+    return jax.grad(loss)(leaves)
+
+
+def _weights(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
+
+
+def _computed(call: _Call, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
+    """The values of a call, run once more."""
+    results = _tensors(call.function(*operands[0], **operands[1]))
+    return _named(call.values, results, _tensors(operands))
+
+
+def _named(names, results: list[torch.Tensor], operands: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The values of these names among the results and the operands of a call."""
+    kinds = {"result": results, "operand": operands}
+    return {name: kinds[name.split()[0]][int(name.split()[1])] for name in names}
 
 
 class _Follower(TorchFunctionMode):
@@ -237,8 +368,7 @@ class _Follower(TorchFunctionMode):
                 self.error = f"the translation calls {name.removeprefix('torch.')} here"
                 raise _StoppedError
             return result
-        values = {name: {"result": results, "operand": operands}[name.split()[0]] for name in call.values}
-        found = {name: tensors[int(name.split()[1])] for name, tensors in values.items()}
+        found = _named(call.values, results, operands)
         if call.draws:
             for name, tensor in found.items():
                 tensor.copy_(call.values[name])
@@ -253,23 +383,32 @@ class _Follower(TorchFunctionMode):
 
 
 class _Within(torch.nn.Module):
-    """Calls a model within a mode, without gradients."""
+    """Calls a model within a mode, with gradients or without."""
 
-    def __init__(self, model: Callable, mode: TorchFunctionMode):
+    def __init__(self, model: Callable, mode: TorchFunctionMode, grad: bool = False):
         super().__init__()
-        self.model, self._mode = model, mode
+        self.model, self._mode, self._grad = model, mode, grad
 
     def forward(self, *args, **kwargs):
-        with torch.no_grad(), self._mode:
+        with torch.set_grad_enabled(self._grad), self._mode:
             return self.model(*args, **kwargs)
 
 
 def _run_pytorch(trial: Trial, record: _Record) -> None:
     if isinstance(trial.target, torch.nn.Module):
         _keep_path(trial.target, record.path)
+    args, kwargs = trial.subject.args, trial.subject.kwargs
+    if record.of_gradients:
+        args, kwargs = map_arguments(_differentiable, (args, kwargs))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # each run draws the same
-        _Within(trial.target, record)(*trial.subject.args, **trial.subject.kwargs)
+        _Within(trial.target, record, record.of_gradients)(*args, **kwargs)
+
+
+def _differentiable(leaf):
+    """A tensor with a gradient, which may be written to, as no leaf of PyTorch's may."""
+    is_floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf.detach().clone().requires_grad_().clone() if is_floating else leaf
 
 
 def _keep_path(model: torch.nn.Module, path: list[str]) -> None:
@@ -300,22 +439,18 @@ def _to_jax(leaf):
 
 def _alone(trial: Trial, call: _Call, index: int, tolerance: float) -> Agreement | None:
     """The translation of one call, of the operands that PyTorch had; None if it cannot run by itself."""
-    record = _Record(index)
+    record = _Until(index)
     with contextlib.suppress(_StoppedError):
         _run_pytorch(trial, record)
-    if record.operands is None:
-        return None
-
-    def run(operands):
-        result = call.function(*operands[0], **operands[1])
-        found, written = _tensors(result), _tensors(operands)
-        return {name: (found if name[0] == "r" else written)[int(name.split()[1])] for name in call.values}
-
     try:
-        found = t2j(run)(map_arguments(_to_jax, record.operands))
+        found = t2j(lambda operands: _computed(call, operands))(map_arguments(_to_jax, record.operands))
     except Exception:
         return None
     return compare(found, call.values, tolerance)
+
+
+def _cloned(leaf):
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _tensors(tree) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ def bisect(
     input: take.Inputs = None,
     weights: take.Weights = None,
     dtype: take.Dtype = None,
+    grad: take.Grad = False,
     train: Annotated[bool, typer.Option("--train", help="Training mode, with dropout off.")] = False,
     tolerance: Annotated[
         float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
@@ -28,7 +29,7 @@ def bisect(
     """Find the first operator that differs, with its module and line."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, weights, dtype, branch, allow_pickle)
-        found = run.tools.bisect(subject, train=train, tolerance=tolerance, step=run.step)
+        found = run.tools.bisect(subject, grad=grad, train=train, tolerance=tolerance, step=run.step)
     from ..reports import bisect as form
 
     give(form, found, json)

@@ -22,7 +22,10 @@ def record(found: Bisection) -> dict[str, Any]:
         **of_subject(found.subject),
         "verdict": found.verdict,
         "agrees": found.agrees,
-        **{name: plain(getattr(found, name)) for name in ("agreed", "drawn", "step", "agreement", "alone", "error")},
+        **{
+            name: plain(getattr(found, name))
+            for name in ("agreed", "drawn", "step", "agreement", "alone", "error", "of_gradient")
+        },
     }
 
 
@@ -40,7 +43,7 @@ def show(found: Bisection, console: Console) -> None:
         table.add_row("module", step.module)
         table.add_row("line", step.line.removeprefix(f"{Path.cwd()}{os.sep}") or "in PyTorch's own code")
         if found.agreement is not None:
-            table.add_row("beside", _distance(found.agreement))
+            table.add_row("gradient" if found.of_gradient else "beside", _distance(found.agreement))
         if found.alone is not None:
             table.add_row("alone", _distance(found.alone))
         console.print(table, highlight=False)
