@@ -13,7 +13,11 @@ def main() -> None:
     """Runs the command line; the console script of the package."""
     from .interrupts import ends_silently
 
-    ends_silently()
+    with ends_silently():
+        _run()
+
+
+def _run() -> None:
     try:
         from .app import app
         from .running import BrokenError

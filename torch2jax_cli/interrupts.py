@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 __all__ = ["ends_silently", "leaves"]
 
@@ -14,10 +15,11 @@ _EXIT_CODE = 128 + signal.SIGINT
 _SHOWN = "\r\x1b[K\x1b[?25h"  # the line of a spinner is cleared, and the cursor is there again
 
 
-def ends_silently() -> None:
-    """Lets Ctrl-C end the process from now on, also while modules are imported, which would show a traceback."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _end)
+@contextlib.contextmanager
+def ends_silently() -> Iterator[None]:
+    """Lets Ctrl-C end the process within it, also while modules are imported, which would show a traceback."""
+    with _handled(_end):
+        yield
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -35,13 +37,21 @@ def leaves() -> Iterator[None]:
     Raises:
         SystemExit: with 130, where that happens.
     """
+    try:
+        with _handled(signal.default_int_handler):
+            yield
+    except KeyboardInterrupt:
+        raise SystemExit(_EXIT_CODE) from None
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Lets a handler have Ctrl-C; only the main thread may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
-    except KeyboardInterrupt:
-        raise SystemExit(_EXIT_CODE) from None
     finally:
         signal.signal(signal.SIGINT, before)

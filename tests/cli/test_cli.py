@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -235,6 +235,18 @@ class TestSpecs:
         result = run("check", f"transformers:{tmp_path / 'config.json'}", "--shape", "2,7")
         assert result.exit_code == 0, result.output
         assert "input_ids=int64[2,7]" in result.output
+
+    @pytest.mark.models
+    def test_folder_of_a_checkpoint(self, tmp_path):
+        build("transformers:BertForMaskedLM").target.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+        subject = build(f"transformers:{tmp_path}", weights=tmp_path)
+        assert type(subject.target).__name__ == "BertForMaskedLM"
+        assert torch.equal(subject.target.bert.embeddings.word_embeddings.weight, saved)
+        result = run(
+            "check", f"transformers:{tmp_path}", "--weights", tmp_path / "model.safetensors", "--dtype", "bfloat16"
+        )
+        assert result.exit_code == 0, result.output
 
     @pytest.mark.models
     @pytest.mark.parametrize("spec", ["torchvision:squeezenet1_1", "timm:test_resnet"])

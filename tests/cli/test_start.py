@@ -59,7 +59,7 @@ def test_completion():
 
 
 def test_ctrl_c_while_it_imports():
-    code = "import os, signal; from torch2jax_cli import main, interrupts; interrupts.ends_silently(); "
+    code = "import os, signal; from torch2jax_cli.interrupts import ends_silently\nwith ends_silently():\n "
     done = _run(code + "os.kill(os.getpid(), signal.SIGINT); print('went on')")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
@@ -78,8 +78,18 @@ def test_without_its_extra(monkeypatch, capsys):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
         main()
-    signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGINT) is before
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(
         "torch2jax: the command line needs typer: pip install '.[cli]' in the folder of"
     )
+
+
+def test_where_pytorch_cannot_be_imported(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setattr(sys, "argv", ["torch2jax", "check", "torch:sin", "--quiet"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "torch2jax cannot be imported: ModuleNotFoundError" in (told := capsys.readouterr().err)
+    assert "torch2jax doctor" in told
