@@ -6,6 +6,7 @@ import pytest
 import torch
 from jax.experimental import checkify
 
+from tests.branches.random_loops import outcome
 from tests.branches.test_paths import INPUTS, QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
@@ -426,3 +427,9 @@ def test_short_loops_stay_what_they_are():
 
     for x in INPUTS:
         assert loops(function, x) == 0
+
+
+@pytest.mark.parametrize("seed", [2, 11, 16, 23])
+def test_random_programs(seed):
+    """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its turns have read first."""
+    assert outcome(seed) == "equal"

@@ -79,6 +79,8 @@ class Facts:
         self.unlike: str | None = None
         """What some turns change that a loop cannot carry: with these it ends."""
         self.is_ready = False
+        self.is_guess = False
+        """Whether that is taken from another run of the same loop, as of a function that is called again."""
         self.at = 0
         """Before how many turns it begins."""
         self.changes: list[Change] = []
@@ -105,6 +107,7 @@ class Loops:
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
         self._facts: dict[Any, Facts] = {}
+        self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
         self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
 
     def suspect(self, frames: list[FrameType], before: list[FrameType]) -> bool:
@@ -134,12 +137,19 @@ class Loops:
         found = self._facts.get((code, head.entry, key))
         if found is None:
             found = Facts(SourceLine(code.co_filename, head.line, code.co_name))
+            like = self._ready.get((code, head.entry))
+            if like is not None:
+                found.is_ready = found.is_guess = True
+                found.at, found.changes = like.at, [*like.changes]
             self._facts[code, head.entry, key] = found
         return found
 
     def note(self, facts: Facts) -> None:
         """What follows on the loop has to be learned again."""
         self.has_learned = True
+        if facts.is_ready and facts.turns is None:
+            for code, entry, _ in [key for key, found in self._facts.items() if found is facts]:
+                self._ready[code, entry] = facts
         for _, _, (answers, count) in [key for key, found in self._facts.items() if found is facts]:
             for key in [*self._facts]:
                 _, _, (others, other_count) = key
@@ -318,8 +328,18 @@ class Watch:
                 self._turn(instance)
             else:
                 self._probe(instance)
-        except Unlike as unlike:
-            self._refuse(instance, str(unlike))
+        except (Unlike, KeyError) as error:
+            if instance.facts.is_guess:
+                self._look_again(instance.facts)
+            elif isinstance(error, KeyError):
+                raise
+            self._refuse(instance, str(error))
+
+    def _look_again(self, facts: Facts) -> None:
+        """Takes back what was taken from elsewhere."""
+        facts.is_ready, facts.is_guess, facts.changes = False, False, []
+        self._loops.note(facts)
+        self._path.abandon()
 
     def _refuse(self, instance: _Instance, reason: str) -> None:
         facts = instance.facts
@@ -424,6 +444,8 @@ class Watch:
         try:
             changes = begun.changes_until(state)
         except Unlike as unlike:
+            if facts.is_guess:
+                raise
             if instance.head.is_for:  # how far it is only Python knows
                 raise
             facts.unlike, instance.is_left = str(unlike), True

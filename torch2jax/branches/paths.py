@@ -622,8 +622,11 @@ class _Ways:
         """Puts a run into the tree, in terms of the variables that the tree has already."""
         names: dict[Var, Any] = {}
         consts = dict(run.consts)
+        same: dict[Var, Any] = {}  # what loops of dropped turns begin with
 
         def named(atom):
+            while isinstance(atom, Var) and atom in same:
+                atom = same[atom]
             if isinstance(atom, Literal):
                 return atom
             if atom not in names and atom in consts:
@@ -638,7 +641,9 @@ class _Ways:
             elif step.primitive in _MARKS and not is_dropped:
                 marks.append(step)
                 segments.append([])
-            elif not is_dropped:
+            elif step.primitive is enter_p:
+                same.update(zip(step.outvars, step.invars, strict=True))
+            elif not is_dropped or not step.effects:  # what was read there for the first time is used behind
                 segments[-1].append(step)
         node, asked = self._root, 0
         for i, segment in enumerate(segments):
