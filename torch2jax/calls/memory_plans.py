@@ -8,7 +8,6 @@ nothing has changed, and the long way may serve instead.
 """
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.operators import jit_get_schemas_for_operator
 from ..rules.inplace import InPlace
-from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, plan_of, resolved
+from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, Meant, plan_of
 from ..rules.tags import Tag
 from ..tensors.journal import journal
 from ..tensors.physical import PhysicalArray
@@ -178,16 +177,16 @@ class WritePlan:
         return target
 
 
-def write_plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> WritePlan:
-    """The plan of a function that writes what a rule gives to its first argument.
+def write_plan_of(meant: Meant) -> WritePlan:
+    """The plan of a call that writes what a rule gives to its first argument.
 
     Raises:
         Bypass: it is none, or has none.
     """
-    function, rule, args, kwargs = resolved(function, rule, args, kwargs)
-    if type(rule) is not InPlace or Tag.WRITES_BY_INDEX in rule.tags or type(args[0]) is not Torchish:
+    rule = meant.rule
+    if Tag.WRITES_BY_INDEX in rule.tags or type(meant.args[0]) is not Torchish:
         raise Bypass("a write by index, or to no tensor")
-    plan = plan_of(function, rule.rule, args, kwargs)
+    plan = plan_of(meant._replace(rule=rule.rule))
     if plan.requires_grad:
         raise Bypass("a write with gradients")
     return WritePlan(plan, rule)

@@ -31,7 +31,7 @@ from ..internals.guards import DisableTorchFunction
 from ..internals.jax_traces import eval_trace, trace_ctx
 from ..internals.modes import len_torch_dispatch_stack
 from ..rules.inplace import InPlace
-from ..rules.plan import NOT_PLANNED, Bypass, plan_of, resolved, unplanned
+from ..rules.plan import NOT_PLANNED, Bypass, Meant, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.physical import PhysicalArray
@@ -240,20 +240,14 @@ def _first(
         return _passed(_plans[key])
     try:
         with DisableTorchFunction():
-            if _is_in_place(rule, function, args, kwargs):
-                _plans[key] = write_plan_of(function, rule, args, kwargs)
-            else:
-                _plans[key] = plan_of(function, rule, args, kwargs)
+            meant = Meant.of(function, rule, args, kwargs)
+            _plans[key] = write_plan_of(meant) if type(meant.rule) is InPlace else plan_of(meant)
     except Bypass as bypass:
         _plans[key] = str(bypass)
         return _passed(str(bypass))
     except REFUSALS:
         return _passed("operands that the rule refuses")  # in its words
     return run_planned(call, function, types, args, kwargs)
-
-
-def _is_in_place(rule: Any, function: Callable, args: tuple, kwargs: dict) -> bool:
-    return type(resolved(function, rule, args, kwargs)[1]) is InPlace
 
 
 def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:

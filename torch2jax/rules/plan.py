@@ -7,7 +7,7 @@ others of the same. What it cannot hold for is said by `Bypass`.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from .legacy_signatures import is_in_old_order
 from .pointwise import PromotionPlan, in_layout
 from .rule import ArrayRule, OverloadedRule, Reflected, is_of_metadata, of_dtype
 
-__all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "plan_of", "resolved", "unplanned"]
+__all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "Meant", "plan_of", "resolved", "unplanned"]
 
 NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
@@ -173,18 +173,40 @@ def _shape_of(array, layout: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(PhysicalArray(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
 
 
-def plan_of(function: Callable, rule: Any, args: tuple, kwargs: dict) -> ArrayPlan:
-    """The plan of a rule for these arguments, and for all of their metadata.
+class Meant(NamedTuple):
+    """A call that is to have a plan: what it means, and what it was given."""
+
+    rule: Any
+    """That of the function that its arguments choose."""
+    args: tuple
+    kwargs: dict
+    given: list[Torchish]
+    """Its tensors in their order, each once: one that recurs has another of its metadata in its place."""
+    check: Callable[[tuple, dict], None]
+    """Refuses the values of arguments as they are given."""
+
+    @classmethod
+    def of(cls, function: Callable, rule: Any, args: tuple, kwargs: dict) -> "Meant":
+        """That of a call of a function.
+
+        Raises:
+            Bypass: it can have no plan.
+        """
+        seen: set[int] = set()
+        args, kwargs = _distinct(args, seen), {name: _distinct(value, seen) for name, value in kwargs.items()}
+        given = _tensors_in((*args, *kwargs.values()))
+        check = functools.partial(_check, function, rule)
+        return cls(*resolved(function, rule, args, kwargs)[1:], given, check)
+
+
+def plan_of(meant: Meant) -> ArrayPlan:
+    """The plan of a rule for such arguments, and for all of their metadata.
 
     Raises:
         Bypass: there can be none.
         RuntimeError, TypeError, ...: what the rule refuses its operands with.
     """
-    seen: set[int] = set()
-    args, kwargs = _distinct(args, seen), {name: _distinct(value, seen) for name, value in kwargs.items()}
-    given = _tensors_in((*args, *kwargs.values()))
-    check = functools.partial(_check, function, rule)
-    function, rule, args, kwargs = resolved(function, rule, args, kwargs)
+    rule, args, kwargs, given, check = meant
     reason = unplanned(rule)
     if reason is not None:
         raise Bypass(reason)
@@ -248,6 +270,7 @@ _FORMS = frozenset((InPlace, WithFlag, Reflected))
 def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
     """Refuses the values of a call's arguments."""
     _, rule, args, kwargs = resolved(function, rule, args, kwargs)
+    rule = rule.rule if type(rule) is InPlace else rule
     rule.expect_values(args, rule.without_placement(kwargs)[0])
 
 
