@@ -313,10 +313,18 @@ ROWS = {
         "without jit",
     ),
     "a length that depends on values": Row(
-        under_jit(lambda x: x.nonzero(), X), torch2jax.TracedValueError, "nonzero", "needs the value", "torch.where"
+        under_jit(lambda x: x[x > 0].tolist(), X),
+        torch2jax.TracedValueError,
+        "tolist",
+        "needs the value",
+        "torch.where",
     ),
-    "a slice of a traced length": Row(
-        under_jit(lambda x, n: x[:n], X, 1), torch2jax.TracedValueError, "n (int32)", "needs the value", STATIC
+    "turns of a traced number": Row(
+        under_jit(lambda x, n: [x for _ in range(n)], X, 1),
+        torch2jax.TracedValueError,
+        "n (int32)",
+        "needs the value",
+        STATIC,
     ),
     "numpy under jit": Row(
         under_jit(lambda x: np.sin(x), X),

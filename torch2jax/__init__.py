@@ -31,6 +31,7 @@ from .modules.layers import stack_layers, unstack_layers
 from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
+from .tensors.padded import Padded
 
 __all__ = [
     "BatchedValueError",
@@ -38,6 +39,7 @@ __all__ = [
     "EndedCallError",
     "NoRuleError",
     "OnMetaError",
+    "Padded",
     "Promotion",
     "Rules",
     "Size",

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from . import translation
 
-__all__ = ["AbandonableCall", "Abandoned", "Patience", "refused"]
+__all__ = ["AbandonableCall", "Abandoned", "NeedsLengths", "Patience", "refused"]
 
 _MANY = 2**12
 _BETWEEN = {dis.opmap[name] for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "POP_EXCEPT", "RERAISE")}
@@ -49,6 +49,10 @@ class AbandonableCall(Protocol):
     def paths(self) -> Sequence[_Path]:
         """The ways through code that runs again for each answer to a question, the innermost last."""
         ...
+
+
+class NeedsLengths(Abandoned):
+    """Lengths that data decide have to be heeded from the beginning: Python has looked up ``len`` before."""
 
 
 def refused(error: Exception, place: Any) -> None:

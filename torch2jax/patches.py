@@ -100,19 +100,24 @@ def runs_instead_of(
     Its code is exchanged, since methods that were bound before keep the function itself.
 
     Args:
-        function: itself, or ``"module.name"``, which counts once the module has been imported.
+        function: itself, or ``"module.name"`` or ``"module:Class.name"``, which counts once the module has been
+            imported.
         with_original: its first argument is what runs otherwise.
     """
 
     def register(body: Callable) -> Callable:
         if isinstance(function, str):
-            module, _, name = function.rpartition(".")
-            _awaited.append((module, lambda module: _run_instead(vars(module)[name], body, with_original)))
+            module, _, path = function.rpartition(":" if ":" in function else ".")
+            _awaited.append((module, lambda module: _run_instead(_found(module, path), body, with_original)))
         else:
             _run_instead(function, body, with_original)
         return body
 
     return register
+
+
+def _found(module: types.ModuleType, path: str) -> Any:
+    return functools.reduce(lambda owner, name: vars(owner)[name], path.split("."), module)
 
 
 def _run_instead(function: types.FunctionType, body: Callable, with_original: bool) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 import torch
 
+from ..abandoning import NeedsLengths
 from ..branches.paths import BranchPolicy, Fork, Path, followed
 from ..tensors.derived import NeedsClasses
 from ..tensors.dtypes import canonical
@@ -53,6 +54,7 @@ class Attempt:
         path: how questions about traced values are answered.
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
         inputs: what it knows of its arrays from outside; None where nobody is to be told more.
+        heeds_lengths: whether ``len`` and the like take lengths that data decide from the beginning.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Attempt:
         path: Path | None = None,
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
         inputs: Inputs | None = None,
+        heeds_lengths: bool = False,
     ):
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
+        self.heeds_lengths = heeds_lengths
         self.path = path or Path(BranchPolicy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""
@@ -146,6 +150,7 @@ class Runs:
     def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
+        self._heeds_lengths = False
 
     def run(self, body: Callable[[Attempt, Any], T], given: Any = (), has_layers: bool = False) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
@@ -185,7 +190,8 @@ class Runs:
 
         def attempt(path: Path) -> T:
             nonlocal left
-            attempt = Attempt(self._depth, left, path, constants if path.is_one_of_several else None, inputs)
+            copies = constants if path.is_one_of_several else None
+            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths)
             if inputs is not None:
                 inputs.begin()
             try:
@@ -208,6 +214,8 @@ class Runs:
                 return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
             except NeedsClasses:  # which from now on they do
                 pass
+            except NeedsLengths:
+                self._heeds_lengths = True
             except NeedsTape as need:
                 if need.depth <= self._depth:
                     raise

@@ -20,6 +20,7 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..abandoning import NeedsLengths
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function
 from ..autograd.inputs import NeedsArray, NeedsInputs
 from ..autograd.retrace import NeedsHooks
@@ -62,6 +63,7 @@ from ..translation import CallMode, enter, leave
 from ..values.at_once import run_at_once
 from ..values.item import Item, taken
 from ..values.known import run_known, write_known
+from ..values.lengths import LENGTHS, heed, rule_by_length
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import LENT
 from ..values.selected import Selected, apply_elementwise, pass_on_origin
@@ -82,7 +84,7 @@ __all__ = ["AtenMode", "Call", "decomposition_of", "functional_of", "observing"]
 
 _PLAIN = (Torchish,)
 _TENSOR = (torch.Tensor,)
-_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, Fork, HasLoops)
+_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, NeedsLengths, Fork, HasLoops)
 _observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
 
 
@@ -123,6 +125,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.pickles, self.kernels, self.registered = session.pickles, session.kernels, session.registered
         self.transformations, self.passes, self.stand_ins = session.transformations, session.passes, session.stand_ins
         self.paths, self.numpy_views = session.paths, session.numpy_views
+        self.until_end: Callable[[contextlib.AbstractContextManager[None]], None] = session.until_end.enter_context
         self._is_outermost = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -168,6 +171,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except BaseException:
             self._leave(*sys.exc_info())
             raise
+        if self._is_outermost and self.attempt.heeds_lengths:
+            heed()
         self.outermost = self._session.outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
@@ -194,9 +199,12 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         leave()
         if self.numpy_views.views and not self._is_outermost:
             this_call().features.add(LENT)  # of the call around this one as well
+        if LENGTHS in self.features and not self._is_outermost:
+            this_call().features.add(LENGTHS)
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
+            self._session.until_end.close()
             self.settings.restore()
         del self._aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
         remove_patches()
@@ -216,6 +224,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return result
         if func in DROPPED:
             kwargs = with_dropped(func, kwargs or {})
+        if LENGTHS in self.features and Selected not in types:
+            rule = rule_by_length(func, args, kwargs or {})
+            if rule is not None:
+                with self.inside():
+                    return rule(*args, **(kwargs or {}))
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented

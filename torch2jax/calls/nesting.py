@@ -10,13 +10,14 @@ from ..functional.transformation import Transformation
 from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
+from ..values.lengths import LENGTHS
 from ..values.numpy_views import LENT, NumpyViews
 from .constants import Constants
 
 __all__ = ["Nesting"]
 
 _NO_TRACE: Any = object()
-_SHARED = frozenset(("host tensors", LENT))  # what calls within calls have in common
+_SHARED = frozenset(("host tensors", LENGTHS, LENT))  # what calls within calls have in common
 
 
 class Feature:

@@ -23,11 +23,13 @@ from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
 from ..errors import hinting_at_axes
+from ..tensors.padded import Padded
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..tensors.trees import map_arguments, map_results
+from ..tensors.trees import map_given, map_results
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
+from ..values.selected import Selected, compacted, first
 from . import attributes as attributes
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
@@ -253,6 +255,8 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
 
     def enter(value, parameter=None):
         nonlocal is_inner
+        if isinstance(value, Padded):
+            return _entering(call, value)
         is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_host(value)
         if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = stands_for.of(value, parameter)
@@ -261,19 +265,34 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):
+        if isinstance(value, Selected):
+            return value if is_inner else _leaving(call, value)
         if isinstance(value, torch.Tensor):
             return call.lift(value) if is_inner else call.array_of(call.lift(value))
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     if stands_for is None:
-        args, kwargs = map_arguments(enter, args), map_arguments(enter, kwargs)
+        args, kwargs = map_given(enter, args), map_given(enter, kwargs)
     else:
         named = zip(args, stands_for.parameters(args), strict=True)
-        args = tuple([map_arguments(functools.partial(enter, parameter=name), value) for value, name in named])
-        kwargs = {
-            name: map_arguments(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()
-        }
+        args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
+        kwargs = {name: map_given(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()}
     make = _around.get()
     with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
         result = function(*args, **kwargs)
     return map_results(leave, result)
+
+
+def _entering(call: Call, padded: Padded) -> torch.Tensor:
+    """What stands for a padded array: a tensor, or, where its length is traced, a selection."""
+    if not is_traced(padded.length):
+        return call.lift(padded.compact())
+    with call.inside():
+        return first(call.lift(padded.values), call.constants.given(padded.length, torch.int64))
+
+
+def _leaving(call: Call, chosen: Selected) -> Padded:
+    with call.inside():
+        chosen = compacted(chosen)
+        values = torch.where(chosen.spread_mask(), chosen.rows, torch.zeros((), dtype=chosen.dtype))
+    return Padded(*(call.array_of(call.lift(x)) for x in (values, chosen.length)))

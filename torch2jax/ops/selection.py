@@ -8,12 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..abandoning import NeedsLengths
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
-from ..values.selected import Selected, is_same_mask, map_rows, select
+from ..values.lengths import is_same_number, is_traced_number
+from ..values.selected import Selected, compacted, is_same_mask, like, map_rows, select
 from .arrays import highest, lowest
 
 Tensor = torch.Tensor
@@ -109,6 +111,24 @@ def device(self):
     return self.rows.device
 
 
+for _name in (
+    "is_quantized",
+    "is_sparse",
+    "is_cuda",
+    "is_cpu",
+    "is_meta",
+    "is_mps",
+    "layout",
+    "requires_grad",
+    "itemsize",
+):
+    _function = getattr(Tensor, _name).__get__
+    implements_selected(_function)(lambda self, _function=_function: _function(self.rows))
+for _name in ("element_size", "is_contiguous", "is_signed", "get_device", "is_conj", "is_neg"):
+    _function = getattr(Tensor, _name)
+    implements_selected(_function)(lambda self, *args, _function=_function: _function(self.rows, *args))
+
+
 @implements_selected(Tensor.is_floating_point, torch.is_floating_point)
 def is_floating_point(input):
     return input.rows.is_floating_point()
@@ -124,35 +144,39 @@ def dim(self):
     return self.row_ndim + 1
 
 
-class _Shape:
-    """A shape whose first size is unknown. No tuple, since PyTorch's C++ would read that."""
+class Shape(tuple):
+    """A shape that begins with a number which data decide."""
 
-    def __init__(self, of_row: tuple[int, ...]):
-        self._of_row = of_row
-
-    def __len__(self) -> int:
-        return len(self._of_row) + 1
+    def numel(self) -> Any:
+        return math.prod(self)
 
     def __getitem__(self, at):
-        sizes = (None, *self._of_row)[at]
-        if sizes is None or (isinstance(sizes, tuple) and None in sizes):
-            raise TracedValueError("the length of what a boolean mask chose")
-        return torch.Size(sizes) if isinstance(sizes, tuple) else sizes
-
-    def __iter__(self):
-        raise TracedValueError("the length of what a boolean mask chose")
-
-    __eq__ = __hash__ = __iter__
+        found = super().__getitem__(at)
+        if not isinstance(at, slice):
+            return found
+        return Shape(found) if any(map(is_traced_number, found)) else torch.Size(found)
 
 
 @implements_selected(Tensor.shape.__get__)
 def shape(self):
-    return _Shape(tuple(self.rows.shape[self.mask.ndim :]))
+    return Shape((self.number, *self.rows.shape[self.mask.ndim :]))
 
 
 @implements_selected(Tensor.size)
 def size(self, dim=None):
     return shape(self) if dim is None else shape(self)[dim]
+
+
+@implements_selected(Tensor.__len__)
+def length(self):
+    if not current().attempt.heeds_lengths:
+        raise NeedsLengths  # Python's own function asks, which needs to know
+    raise TracedValueError("the length of what a boolean mask chose")
+
+
+@implements_selected(Tensor.numel, Tensor.nelement, torch.numel)
+def numel(input):
+    return input.number * math.prod(input.rows.shape[input.mask.ndim :])
 
 
 # Shapes.
@@ -161,19 +185,64 @@ def size(self, dim=None):
 @implements_selected(Tensor.view, Tensor.reshape, torch.reshape)
 def reshape(input, *shape):
     shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    mask, of_row = input.mask, input.rows.shape[input.mask.ndim :]
-    if shape == (-1,):
-        return select(input.rows, input.spread_mask().expand(input.rows.shape), input.is_safe) if of_row else input
-    if shape[:1] == (-1,) and -1 not in shape[1:] and math.prod(shape[1:]) == math.prod(of_row):
-        return map_rows(lambda rows: rows.reshape(*mask.shape, *shape[1:]), (input,), {}, "a view", safe=False)
-    raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+    if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+        return map_rows(lambda rows: rows.view(shape[0]), (input,), {}, "a view", safe=False)
+    mask, of_row = input.mask, tuple(input.rows.shape[input.mask.ndim :])
+    first, rest = shape[0] if shape else None, shape[1:]
+    if -1 in [size for size in rest if not is_traced_number(size)] and is_traced_number(first):  # (length, -1)
+        known = math.prod(size for size in rest if size != -1)
+        if _is_length_of(first, input) and known and math.prod(of_row) % known == 0:
+            first, rest = -1, tuple(math.prod(of_row) // known if size == -1 else size for size in rest)
+    if any(map(is_traced_number, rest)) or -1 in rest or not (first == -1 if type(first) is int else first is not None):
+        raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+    joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
+    if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
+        raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+    if joined == 0:
+        return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
+    spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
+    return select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
+
+
+def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
+    """Whether a number is as many as were chosen, so many times."""
+    return is_same_number(number, chosen.number * times)
 
 
 @implements_selected(torch.flatten, Tensor.flatten)
 def flatten(input, start_dim=0, end_dim=-1):
-    if start_dim != 0 or end_dim not in (-1, input.row_ndim):
-        raise TracedValueError("flattening a part of what a boolean mask chose")
-    return reshape(input, -1)
+    start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
+    of_row = tuple(input.rows.shape[input.mask.ndim :])
+    if start == 0:
+        return input if end == 0 else reshape(input, -1, *of_row[end:])
+    joined = math.prod(of_row[start - 1 : end])
+    return reshape(input, -1, *of_row[: start - 1], joined, *of_row[end:])
+
+
+@implements_selected(Tensor.unflatten, torch.unflatten)
+def unflatten(input, dim, sizes):
+    dim = canonicalize_dim(input.ndim, dim)
+    if dim == 0:
+        raise TracedValueError("torch.unflatten of the dimension that a boolean mask chose")
+    return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input, input.is_safe)
+
+
+@implements_selected(torch.permute, Tensor.permute)
+def permute(input, *dims):
+    dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    order = [canonicalize_dim(input.ndim, dim) for dim in dims]
+    if not order or order[0] != 0:
+        raise TracedValueError("torch.permute of the dimension that a boolean mask chose")
+    lead = input.mask.ndim
+    return like(input.rows.permute(*range(lead), *(dim + lead - 1 for dim in order[1:])), input, input.is_safe)
+
+
+@implements_selected(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
+def transpose(input, dim0, dim1):
+    order = list(range(input.ndim))
+    dim0, dim1 = (canonicalize_dim(input.ndim, dim) for dim in (dim0, dim1))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permute(input, order)
 
 
 @implements_selected(torch.unsqueeze, Tensor.unsqueeze)
@@ -217,11 +286,38 @@ implements_selected(torch.gather, Tensor.gather)(along(Tensor.gather))
 
 @implements_selected(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors, dim=0):
-    ndim = len(tensors[0].shape)
+    ndim = tensors[0].ndim
     dim = canonicalize_dim(ndim, dim)
     if dim == 0:
-        raise TracedValueError("torch.cat of what a boolean mask chose")
+        return _together(tensors)
     return map_rows(lambda *rows: torch.cat(rows, dim - ndim), tuple(tensors), {}, "torch.cat", safe=False)
+
+
+def _together(tensors) -> Selected:
+    """Selections and tensors one after the other."""
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    rows, masks = [], []
+    for x in tensors:
+        if isinstance(x, Selected):
+            rows.append(x.rows.flatten(0, x.mask.ndim - 1).to(dtype))
+            masks.append(x.mask.reshape(-1))
+        elif x.shape != (0,):  # which PyTorch takes beside any shape
+            rows.append(x.to(dtype))
+            masks.append(torch.ones(len(x), dtype=torch.bool))
+    mask: Any = torch.cat(masks)
+    joined = select(torch.cat(rows), mask, all(x.is_safe for x in tensors if isinstance(x, Selected)))
+    lengths = [x.length if isinstance(x, Selected) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
+    joined._length = functools.reduce(lambda one, other: one + other, lengths)
+    return joined
+
+
+@implements_selected(torch.stack)
+def stack(tensors, dim=0):
+    ndim = tensors[0].ndim
+    dim = canonicalize_dim(ndim + 1, dim)
+    if dim == 0:
+        raise TracedValueError("torch.stack, in front, of what a boolean mask chose")
+    return map_rows(lambda *rows: torch.stack(rows, dim - ndim - 1), tuple(tensors), {}, "torch.stack", safe=False)
 
 
 @implements_selected(F.pad)
@@ -250,11 +346,18 @@ def getitem(self, index):
         if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool:
             return select(self.rows, current().lift(index.spread_mask() & index.rows))
         if isinstance(self, Selected) and is_integral(index.dtype) and index.row_ndim == 0:
-            return select(compact(self)[index.safe()], index.mask)
+            return _of_places(self, index)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
     raise TracedValueError("this subscript of, or by, what a boolean mask chose")
+
+
+def _of_places(chosen: Selected, index: Selected) -> Selected:
+    """Those at some places among what was chosen."""
+    if index.places_in is not None and is_same_mask(index.places_in, chosen.mask):
+        return like(chosen.rows, index)
+    return like(compacted(chosen).safe()[index.safe()], index, True)
 
 
 def _of_each_row(chosen: Selected, index) -> tuple | None:
@@ -268,12 +371,6 @@ def _of_each_row(chosen: Selected, index) -> tuple | None:
     if not items or items[0] != slice(None):
         return None
     return (*[slice(None)] * chosen.mask.ndim, *items[1:])
-
-
-def compact(chosen: Selected) -> torch.Tensor:
-    """The rows that were chosen, in order, then the others."""
-    order = (~chosen.mask).reshape(-1).to(torch.uint8).argsort(stable=True)
-    return chosen.rows.flatten(0, chosen.mask.ndim - 1)[order]
 
 
 @implements_selected(Tensor.__setitem__)
@@ -293,7 +390,7 @@ def setitem(self, index, value):
     if is_same_mask(current().lift(index), value.mask) and self.shape == value.rows.shape:
         self.copy_(torch.where(value.spread_mask(), value.rows, self))
     else:
-        self[index] = compact(value)
+        self[index] = compacted(value).rows
 
 
 def _is_of_whole_rows(index: tuple) -> bool:
@@ -305,7 +402,7 @@ def _is_of_whole_rows(index: tuple) -> bool:
 def _write_rows(chosen: Selected, index, value) -> None:
     if isinstance(index, Selected) and index.dtype == torch.bool and not isinstance(value, Selected):
         written: Any = torch.where(index, value, chosen)
-        chosen.rows, chosen.is_safe = written.rows.to(chosen.dtype), written.is_safe
+        chosen.overwrite(written.rows.to(chosen.dtype), written.is_safe)
         return
     at = _of_each_row(chosen, index)
     if at is None:
@@ -314,14 +411,14 @@ def _write_rows(chosen: Selected, index, value) -> None:
         raise TracedValueError("writing what another boolean mask chose to what one chose")
     rows = chosen.rows.clone()
     rows[at] = value.rows if isinstance(value, Selected) else value
-    chosen.rows, chosen.is_safe = rows, chosen.is_safe and (not isinstance(value, Selected) or value.is_safe)
+    chosen.overwrite(rows, chosen.is_safe and (not isinstance(value, Selected) or value.is_safe))
 
 
 @implements_selected(torch.masked_scatter, Tensor.masked_scatter)
 def masked_scatter(input, mask, source):
     if isinstance(input, Selected) or isinstance(mask, Selected):
         raise TracedValueError("torch.masked_scatter into what a boolean mask chose")
-    return torch.masked_scatter(input, mask, compact(source))
+    return torch.masked_scatter(input, mask, compacted(source).rows)
 
 
 @implements_selected(Tensor.masked_scatter_)

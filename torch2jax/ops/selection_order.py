@@ -12,9 +12,11 @@ from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
-from ..values.selected import Selected, map_rows, select
+from ..values.lengths import is_traced_number
+from ..values.selected import Selected, compacted, first, map_rows, select
 from .arrays import cast, highest, lowest
-from .selection import along, compact, dims_of, flatten, mean, reduced, std, sum, var
+from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
+from .selection_subscripts import part
 
 Tensor = torch.Tensor
 
@@ -100,14 +102,9 @@ def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
     return _PLACES((_flat(input), input.mask.flatten(), descending), {})
 
 
-def _beginning(rows: torch.Tensor, count: torch.Tensor) -> Selected:
-    """The first rows of a tensor, as many as were counted."""
-    return select(rows, torch.arange(len(rows)) < count)
-
-
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
     """What begins with as many rows as were chosen."""
-    return _beginning(rows, input.mask.sum())
+    return first(rows, input.length)
 
 
 def _sort(input, descending=False, *, stable=False):
@@ -144,8 +141,16 @@ def _topk(input, k, largest=True, sorted=True):
     return torch.return_types.topk((values, indices))
 
 
+def _topk_of_as_many(input, k, largest=True, sorted=True):
+    """The first of all in order, as many as data decide."""
+    del sorted
+    return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
+
+
 @implements_selected(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
+    if is_traced_number(k):
+        return along(Tensor.topk, lambda x, *args: _topk_of_as_many(x, k, *args))(input, dim, largest, sorted)
     if not 0 <= k <= input.mask.numel():
         raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask chose")
     return along(lambda x, dim, *args: torch.topk(x, k, dim, *args), lambda x, *args: _topk(x, k, *args))(
@@ -167,7 +172,7 @@ def flip(input, *dims):
 def _backwards(input: Selected) -> Selected:
     """What was chosen, in the other order, where it was chosen."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
-    return _like(input, compact(input)[from_the_end])
+    return _like(input, compacted(input).rows[from_the_end])
 
 
 @implements_selected(torch.flipud, Tensor.flipud)
@@ -191,10 +196,10 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
         return map_rows(torch.diff, args, {}, "torch.diff", safe=False)
     if append is not None or isinstance(prepend, Selected):
         raise TracedValueError("torch.diff of what a boolean mask chose, with more behind it,")
-    rows, count = compact(input), input.mask.sum()
+    rows, count = compacted(input).rows, input.length
     if prepend is not None:
         rows, count = torch.cat([prepend, rows]), count + len(prepend)
-    return _beginning(torch.diff(rows, n, 0), count - n)
+    return first(torch.diff(rows, n, 0), (count - n).clamp(min=0))
 
 
 # Extrema with their places: that of the first, or of what is no number.

@@ -9,7 +9,7 @@ from jax import lax
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_selected, lookup
+from ..rules.registry import implements_selected, lookup, lookup_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..tensors.tensor import Torchish
@@ -60,11 +60,38 @@ _gives_places(torch.argwhere, _together)
 _gives_places(aten.where.default, lambda places: places)
 
 
-@implements_selected(Tensor.unbind, torch.unbind)
-def unbind(input, dim=0):
-    if dim not in (1, -1) or input.row_ndim != 1:
-        raise TracedValueError("torch.unbind of what a boolean mask chose")
-    return tuple(select(rows, input.mask, input.is_safe) for rows in input.rows.unbind(-1))
+@implements_selected(torch.nonzero, Tensor.nonzero)
+def nonzero(input, *, as_tuple=False):
+    return _together(_places_of_chosen(input), as_tuple)
+
+
+@implements_selected(torch.argwhere, Tensor.argwhere)
+def argwhere(input):
+    return nonzero(input)
+
+
+_where_of_three = lookup_selected(torch.where)
+
+
+@implements_selected(torch.where)
+def where(condition, *others, **named):
+    if others or named:
+        return _where_of_three(condition, *others, **named)
+    return _places_of_chosen(condition)
+
+
+def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
+    """As `_places`, of what a mask chose: which of those that were chosen."""
+    of_row = condition.rows.shape[condition.mask.ndim :]
+    mask: Any = condition.spread_mask() & (condition.rows if condition.dtype == torch.bool else condition.rows != 0)
+    ranks = (condition.mask.reshape(-1).cumsum(0) - 1).reshape(condition.mask.shape)
+    spread = ranks.reshape(*ranks.shape, *[1] * len(of_row)).expand(mask.shape)
+    places = [select(spread, mask)]
+    places[0].places_in = condition.mask if not of_row else None
+    for dim, size in enumerate(of_row):
+        index = torch.arange(size).reshape(-1, *[1] * (len(of_row) - 1 - dim)).expand(mask.shape)
+        places.append(select(index, mask))
+    return tuple(places)
 
 
 # Subscripts.

@@ -31,6 +31,7 @@ from .arrays import cast
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_front, in_order_of, overwrite, progression, sliced
+from .selection_subscripts import sliced_by_unknown
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -65,7 +66,13 @@ def _getitem(self, index):
     if _is_unknown_mask(self, index):
         call = current()
         return begin(select(call.lift(self).clone(), call.lift(index).clone()))
-    return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
+    try:
+        return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
+    except TracedValueError:
+        found = sliced_by_unknown(self, index)
+        if found is None:
+            raise
+        return found
 
 
 def _is_all(item) -> bool:

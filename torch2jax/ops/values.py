@@ -25,6 +25,7 @@ from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..values.both_answers import answered
 from ..values.item import Item
+from ..values.lengths import heed
 from ..values.traced_numbers import Number, is_unknown
 from .storages import copy_of_memory, is_copied
 
@@ -84,6 +85,7 @@ def item(self):
         is_number = number.dtype != torch.bool and not number.dtype.is_complex and number.numel() == 1
         if not is_number or not current().paths[-1].can_answer(number):
             raise
+        heed()
         return Item.out_of(number)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..internals.operators import OpOverload
+from ..internals.operators import OpOverload, OpOverloadPacket
 from ..tensors.dtypes import Takes, expect
 from .rule import MetadataRule, OverloadedRule
 from .tables import PROVIDED, TAGS_WITHOUT_RULE, Rules, cached, lookup, lookup_aten, name_of, tags_of
@@ -14,6 +14,7 @@ __all__ = [
     "cached",
     "check_decomposed",
     "implements",
+    "implements_by_length",
     "implements_metadata",
     "implements_overloads",
     "implements_selected",
@@ -22,6 +23,7 @@ __all__ = [
     "limit_decomposed",
     "lookup",
     "lookup_aten",
+    "lookup_by_length",
     "lookup_selected",
     "tag",
     "tags_of",
@@ -32,6 +34,7 @@ implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
+_rules_by_length: dict[Any, Callable] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
@@ -65,6 +68,19 @@ def implements_selected(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
+def implements_by_length(*functions) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what functions do where a number that data decide is among the arguments.
+
+    A size is meant, a place to begin or end at, or how many of something there are.
+    """
+
+    def register(body: Callable) -> Callable:
+        _rules_by_length.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
 def implements_metadata(*functions) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
     PROVIDED.declared += 1
@@ -90,8 +106,17 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 
 def lookup_selected(function) -> Callable | None:
-    """What a function does with a `selection.Selected`, where that is declared."""
-    return _selected_rules.get(function)
+    """What a function does with a `selection.Selected`, where that is declared; an operator may be so by its name."""
+    found = _selected_rules.get(function)
+    if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
+        packet = function.overloadpacket if isinstance(function, OpOverload) else function
+        found = _selected_rules.get(packet._qualified_op_name)
+    return found
+
+
+def lookup_by_length(function) -> Callable | None:
+    """What a function does with numbers that data decide, where that is declared."""
+    return _rules_by_length.get(function)
 
 
 def is_provided(rule) -> bool:

@@ -10,8 +10,9 @@ import optree
 import torch
 
 from .containers import ContainerCodec, codec_of
+from .padded import Padded
 
-__all__ = ["flatten", "map_arguments", "map_results", "ordered"]
+__all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -21,6 +22,15 @@ _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, 
 def map_arguments(fn: Callable, tree) -> Any:
     """Maps the leaves of a tree; containers are rebuilt, and the caller's are left as they are."""
     return optree.tree_map(fn, tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
+
+
+def map_given(fn: Callable, tree) -> Any:
+    """As `map_arguments`, where a padded array is one leaf: the tensor that it stands for."""
+
+    def is_leaf(node) -> bool:
+        return type(node) is Padded or _opens(node)
+
+    return optree.tree_map(fn, tree, is_leaf=is_leaf, none_is_leaf=True, namespace=_NAMESPACE)
 
 
 def flatten(tree) -> tuple[list, Any]:

@@ -1,6 +1,7 @@
 """Between which bounds traced integers are, as the steps that compute them show."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +85,11 @@ def _of_step(step, place: int, assumed, depth: int) -> Range | None:
         return 0, max(step.params["shape"][step.params["dimension"]] - 1, 0)
     if name == "convert_element_type":
         return _range(operands[0], assumed, depth)
+    if name in ("reduce_sum", "cumsum"):
+        low, high = _range(operands[0], {}, depth)
+        shape, axes = operands[0].aval.shape, step.params["axes" if name == "reduce_sum" else "axis"]
+        count = math.prod([shape[axis] for axis in axes]) if name == "reduce_sum" else shape[axes]
+        return (low * count, high * count) if name == "reduce_sum" else (min(low, low * count), max(high, high * count))
     if name in _RULES:
         return _RULES[name](*(_range(x, assumed, depth) for x in operands))
     # What is assumed of an element says nothing of one at another place.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 
 from .. import translation
-from ..branches.call import BranchesCall
+from ..branches.call import BranchesCall, BranchesRun
 from ..tensors.tensor import Torchish
 
 if TYPE_CHECKING:
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from .valueless import StandIns
 
 __all__ = ["ValuesCall", "current", "this_call"]
+
+
+class _Attempt(BranchesRun, Protocol):
+    heeds_lengths: bool
+    """Whether ``len`` and the like take lengths that data decide from the beginning."""
 
 
 class ValuesCall(BranchesCall, Protocol):
@@ -29,6 +34,11 @@ class ValuesCall(BranchesCall, Protocol):
     """What has been computed from numbers meanwhile, and from which arrays."""
     heeds_classes: bool
     """Whether tensors of code's own classes are asked what becomes of a function."""
+
+    @property
+    def attempt(self) -> "_Attempt":
+        """Which run of the function it is."""
+        ...
 
     @property
     def pickles(self) -> "Pickles":
@@ -48,6 +58,10 @@ class ValuesCall(BranchesCall, Protocol):
     @property
     def is_plain(self) -> bool:
         """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
+        ...
+
+    def until_end(self, context: AbstractContextManager[None], /) -> None:
+        """Enters a context that lasts as long as the outermost call."""
         ...
 
     def at(self, tape: Any) -> AbstractContextManager[None]:

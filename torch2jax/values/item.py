@@ -1,16 +1,21 @@
 """What ``.item()`` gives of a traced tensor: code may compute with it and compare it, while nobody has to know it."""
 
+import dis
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..abandoning import NeedsLengths
 from ..errors import TracedValueError
 from ..rules import registry
 from ..rules.rule import MetadataRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
+from ..tracing.value_ranges import range_of
+from .call import this_call
 from .traced_numbers import Number
 
 __all__ = ["Item", "taken"]
@@ -54,7 +59,36 @@ class Item(Number):
     def _compared(self, name: str, other, compare):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
+        if not this_call().attempt.heeds_lengths and _is_asked_by_function():
+            raise NeedsLengths  # as by min and max, of which there are some that take such numbers
+        answer = _seen(name, self, other)
+        if answer is not None:
+            return answer
         return compare(Number.of(self), _plain(other))
+
+
+def _is_asked_by_function() -> bool:
+    """Whether a function of Python's compares, and no operator of the code's."""
+    frame = sys._getframe(3)
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+
+
+def _seen(name: str, one: "Item", other) -> bool | None:
+    """What a comparison of whole numbers gives, if their bounds tell."""
+    if one.is_floating_point() or (type(other) is Item and other.is_floating_point()) or type(other) is float:
+        return None
+    (low, high), (least, most) = range_of(one.read()), (other, other)
+    if type(other) is Item:
+        least, most = range_of(other.read())
+    always, never = {
+        "__lt__": (high < least, low >= most),
+        "__le__": (high <= least, low > most),
+        "__gt__": (low > most, high <= least),
+        "__ge__": (low >= most, high < least),
+        "__eq__": (low == high == least == most, high < least or low > most),
+        "__ne__": (high < least or low > most, low == high == least == most),
+    }[name]
+    return True if always else False if never else None
 
 
 def _is_number(value) -> bool:

@@ -1,26 +1,41 @@
-"""What a mask of unknown values chose of a tensor: its length is unknown under jit, not what may be done with it."""
+"""What a mask of unknown values chose of a tensor: its length is unknown under jit, not what may be done with it.
 
+A selection is held in one of two forms. *In place*, it is a tensor and a mask over its first dimensions, as ``x[mask]``
+is: what is elementwise, and what is reduced, needs no more. In *compact order* those that were chosen come first, and
+the mask is ``arange(n) < length``: what needs an order, or a smaller bound, makes that of the other (`compacted`), by a
+cumulative sum and a gather. Invariants: the length is the number of ones in the mask; the bound, how many there are
+room for, is the number of its elements; nothing that is not chosen is ever seen in a value or a derivative.
+"""
+
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from jax import lax
 
 from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
 from ..internals.memory import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag, check_cast
-from ..rules.rule import Reflected
+from ..rules.rule import InnerRule, Reflected
 from ..rules.tags import Tag
-from ..tensors.dtypes import is_integral
+from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from .call import current
+from .item import Item
+from .lengths import heed, is_same_number
 
 __all__ = [
     "Selected",
+    "aligned",
     "apply_elementwise",
     "begin",
+    "compacted",
+    "first",
     "is_same_mask",
+    "like",
     "map_rows",
     "pass_on_origin",
     "refuse_length",
@@ -50,6 +65,15 @@ class Selected(torch.Tensor):
     mask: Torchish
     is_safe: bool
     origin: "Origin | None"
+    _length: torch.Tensor | None
+    is_compact: bool = False
+    """Whether those that were chosen come first."""
+    places_in: torch.Tensor | None = None
+    """The mask of which this says, for some rows, the place among those that it chose: each row has its own."""
+    refuses_writes: bool = False
+    """Whether PyTorch's tensor shares memory with another, and this one does not."""
+    shares_memory: bool = False
+    """Whether the rows are those of a tensor that others see."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -72,9 +96,31 @@ class Selected(torch.Tensor):
     def row_ndim(self) -> int:
         return self.rows.ndim - self.mask.ndim
 
+    @property
+    def length(self) -> torch.Tensor:
+        """How many were chosen, int64."""
+        if self._length is None:
+            self._length = self.mask.sum()
+        return self._length
+
+    @property
+    def number(self) -> Item:
+        """The same, as a number of Python's."""
+        length: Any = self.length
+        return Item.of(length)
+
     def is_like(self, other: "Selected") -> bool:
         """Whether both were chosen by one mask."""
         return is_same_mask(self.mask, other.mask)
+
+    def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
+        """Writes to all rows, of which those that were not chosen do not count."""
+        if self.refuses_writes:
+            raise TracedValueError("writing to a part of what a boolean mask chose, which others see,")
+        if self.shares_memory:
+            rows = torch.where(self.spread_mask(), rows, self.rows)
+        self.rows.copy_(rows)
+        self.is_safe = is_safe
 
     def spread_mask(self) -> torch.Tensor:
         """The mask, with dimensions of one for those of a row."""
@@ -90,17 +136,72 @@ class Selected(torch.Tensor):
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
 
 
-def is_same_mask(one: Torchish, other: Torchish) -> bool:
-    """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
-    return is_same_value(one.read(), other.read())
-
-
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
+    heed()
     shape = (0, *rows.shape[mask.ndim :])
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
     chosen.rows, chosen.mask, chosen.is_safe, chosen.origin = rows, mask, is_safe, origin
+    chosen._length = None
     return chosen
+
+
+def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Selected:
+    """The first rows of a tensor, as many as an int64 says, which is not beyond them."""
+    mask: Any = torch.arange(len(rows)) < length
+    chosen = select(rows, mask, is_safe)
+    chosen._length, chosen.is_compact = length, True
+    return chosen
+
+
+def _places(mask, size: int):
+    """Where the first ones of a mask are, in order; beyond them, where the first is."""
+    dtype = canonical(torch.int64)
+    slots = lax.select(mask, lax.cumsum(lax.convert_element_type(mask, dtype)) - 1, lax.full(mask.shape, size, dtype))
+    places = lax.broadcast(lax.argmax(mask, 0, dtype), (size,))
+    return places.at[slots].set(lax.iota(dtype, mask.size), mode="drop")
+
+
+_PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
+
+
+def compacted(chosen: Selected, size: int | None = None) -> Selected:
+    """The same in compact order, with room for no more than `size`, which it does not exceed."""
+    count = chosen.mask.numel()
+    size = count if size is None else min(size, count)
+    if chosen.is_compact and size == count:
+        return chosen
+    rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
+    if not chosen.is_compact and count:
+        rows = rows.index_select(0, _PLACES((chosen.mask.reshape(-1), size), {}))
+    return first(rows[:size], chosen.length, chosen.is_safe)
+
+
+def aligned(chosen: list[Selected], what: str) -> list[Selected]:
+    """Selections that are as long as each other, or of which some are one long, so that one mask is over all.
+
+    That their lengths fit is not checked: as other checks of traced values it is taken to find nothing.
+    """
+    if all(x.is_like(chosen[0]) for x in chosen):
+        return chosen
+    lengths = [x.length for x in chosen]
+    if all(is_same_number(x, lengths[0]) for x in lengths):
+        size = min(x.mask.numel() for x in chosen)
+        return [compacted(x, size) for x in chosen]
+    size = max(x.mask.numel() for x in chosen)
+    if not all(x.mask.numel() for x in chosen):
+        raise _mismatch(what, "what another boolean mask chose")
+    common = functools.reduce(lambda one, other: torch.where(one == 1, other, one), lengths)
+    index, found = torch.arange(size), []
+    for each, length in zip(chosen, lengths, strict=True):
+        rows = compacted(each).rows
+        found.append(first(rows[torch.where(length == 1, 0, index.clamp(max=len(rows) - 1))], common, each.is_safe))
+    return found
+
+
+def is_same_mask(one: Torchish, other: Torchish) -> bool:
+    """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
+    return is_same_value(one.read(), other.read())
 
 
 def begin(chosen: Selected, words: str = "what a boolean mask chose") -> Selected:
@@ -137,12 +238,12 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
         safe: whether rows that were not chosen could be singular for it.
     """
     chosen = [x for x in (*args, *kwargs.values()) if isinstance(x, Selected)]
-    mask, row_ndim = chosen[0].mask, chosen[0].row_ndim
-    if not all(x.is_like(chosen[0]) for x in chosen[1:]):
-        raise _mismatch(what, "what another boolean mask chose")
+    found = aligned(chosen, what)
+    row_ndim, of = found[0].row_ndim, dict(zip(map(id, chosen), found, strict=True))
 
     def rows_of(x):
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
+            x = of[id(x)]
             return x.safe() if safe else x.rows
         if isinstance(x, Torchish) and x.ndim == row_ndim + 1 and x.shape[0] == 1:
             return x[0]  # as what keeps a reduced dimension
@@ -151,10 +252,18 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
         return x
 
     is_safe, origin = safe or all(x.is_safe for x in chosen), chosen[0].origin
+    found[0].origin = origin
     args, kwargs = map_arguments(rows_of, (args, kwargs))
     return map_arguments(
-        lambda x: select(x, mask, is_safe, origin) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
+        lambda x: like(x, found[0], is_safe) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
     )
+
+
+def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected:
+    """Rows of which the mask of another selection chooses."""
+    chosen = select(rows, other.mask, is_safe, other.origin)
+    chosen._length, chosen.is_compact = other._length, other.is_compact
+    return chosen
 
 
 def _mismatch(what: str, other: str) -> RuntimeError:
@@ -177,7 +286,11 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
         raise TracedValueError(f"{what} into a tensor of what a boolean mask chose")
     result = apply_elementwise(rule.rule, args, kwargs)
     check_cast(result.rows, target.rows)
-    target.rows, target.is_safe = result.rows.to(target.dtype), result.is_safe
+    rows = result.rows.to(target.dtype)
+    if not result.is_like(target):  # another order
+        ranks = (target.mask.reshape(-1).cumsum(0) - 1).clamp(0, len(rows) - 1)
+        rows = rows[ranks].reshape(target.rows.shape)
+    target.overwrite(rows, result.is_safe)
     return target
 
 

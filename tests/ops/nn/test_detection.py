@@ -11,7 +11,7 @@ import torch
 
 from tests.ops.database import compare, compare_trees
 from tests.torchvision_library import loaded
-from torch2jax import TracedValueError, t2j
+from torch2jax import Padded, t2j
 from torch2jax.tensors.dtypes import canonical
 
 if importlib.util.find_spec("torchvision") is None:
@@ -77,9 +77,43 @@ def test_batched_nms(ops):
     _assert_agrees(function, _boxes(40), torch.rand(40, dtype=torch.float64), classes, jit=False)
 
 
-def test_nms_needs_values(ops):
-    with pytest.raises(TracedValueError, match="nms"):
-        jax.jit(t2j(functools.partial(ops.nms, iou_threshold=0.5)))(t2j(_boxes(3)), jnp.ones(3))
+def test_suppression_under_jit(ops):
+    """Also of boxes whose number data decide, of none, and with scores that are no numbers."""
+    boxes, scores, classes = _boxes(40), torch.rand(40, dtype=torch.float64).round(decimals=1), torch.randint(3, (40,))
+    boxes[3, 2:] = boxes[3, :2]  # without an area
+
+    def kept(boxes, scores, classes, mask):
+        some = boxes[mask], scores[mask], classes[mask]
+        return {
+            "nms": ops.nms(boxes, scores, 0.3),
+            "of some": some[0][ops.nms(*some[:2], 0.3)[:5]],
+            "by class": ops.batched_nms(boxes, scores, classes, 0.3),
+            "of some by class": some[1][ops.batched_nms(*some, 0.3)],
+            "large": boxes[ops.remove_small_boxes(boxes, 5.0)],
+            "large of some": some[0][ops.remove_small_boxes(some[0], 5.0)],
+        }
+
+    function = jax.jit(t2j(kept))
+    for mask in (scores > 0.3, scores > 2):
+        given = boxes, scores, classes, mask
+        got = function(*map(t2j, given))
+        for name, wanted in kept(*given).items():
+            assert isinstance(got[name], Padded)
+            compare(got[name].compact(), wanted, name)
+    scores[[5, 7]] = torch.nan
+    _assert_agrees(lambda *x: ops.nms(*x, 0.3)[:2] * 1, boxes, scores, jit=False)
+    got = jax.jit(t2j(lambda *x: ops.nms(*x, 0.3)))(t2j(boxes), t2j(scores)).compact()
+    compare(got, ops.nms(boxes, scores, 0.3))
+
+
+def test_many_boxes_are_suppressed_class_by_class(ops):
+    boxes, scores, classes = _boxes(1100, 200.0), torch.rand(1100, dtype=torch.float64), torch.randint(2, (1100,))
+    mask = scores > 0.05  # more numbers than torchvision moves apart, or fewer
+    function = lambda b, s, c, m: ops.batched_nms(b[m], s[m], c[m], 0.2)
+    for some in (mask, mask & (scores < 0.9)):
+        got = jax.jit(t2j(function))(*map(t2j, (boxes, scores, classes, some))).compact()
+        ours = t2j(function)(*map(t2j, (boxes, scores, classes, some)))
+        np.testing.assert_array_equal(got, ours)
 
 
 def test_nms_checks_shapes(ops):

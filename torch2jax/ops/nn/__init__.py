@@ -6,6 +6,7 @@ from . import (
     convolution as convolution,
     ctc as ctc,
     detection as detection,
+    detectors as detectors,
     distance as distance,
     dropout as dropout,
     embedding as embedding,
@@ -17,5 +18,6 @@ from . import (
     normalization as normalization,
     pooling as pooling,
     recurrent as recurrent,
+    suppression as suppression,
     vision as vision,
 )

@@ -19,25 +19,69 @@ from ..arrays import cast, like, widened
 
 @implements("torchvision::nms", concrete=True, dtype=torch.int64)
 def nms(dets, scores, iou_threshold):
-    if dets.ndim != 2 or dets.shape[1] != 4 or scores.shape != dets.shape[:1]:
-        raise RuntimeError(
-            f"nms: wanted boxes of shape [N, 4] and scores of shape [N], got {list(dets.shape)} and "
-            f"{list(scores.shape)}"
-        )
-    boxes, order = np.asarray(dets), np.argsort(-np.asarray(scores), kind="stable")
+    expect_boxes(dets.shape, scores.shape)
+    boxes, order = np.asarray(dets), np.argsort(_descending(np.asarray(scores)), kind="stable")
     kept = []
     while order.size:  # how many boxes are left is known only here, where values are
         best, order = order[0], order[1:]
         kept.append(best)
-        order = order[_overlap(boxes[best], boxes[order]).astype(np.float64) <= iou_threshold]
+        overlap = _overlap(boxes[best], boxes[order])
+        order = order[~(overlap.astype(np.float64) > iou_threshold)]
     return np.asarray(kept, np.int32)
+
+
+def expect_boxes(boxes, scores) -> None:
+    if len(boxes) != 2 or boxes[1] != 4 or tuple(scores) != tuple(boxes[:1]):
+        raise RuntimeError(
+            f"nms: wanted boxes of shape [N, 4] and scores of shape [N], got {list(boxes)} and {list(scores)}"
+        )
+
+
+def _descending(scores):
+    """What is sorted upwards as scores are downwards, where what is no number comes first."""
+    return np.where(np.isnan(scores), -np.inf, -scores) if scores.size else scores
 
 
 def _overlap(box, others):
     """The intersection of a box with others, over their union."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    intersection = np.maximum(sides, 0).prod(-1)
-    return intersection / ((box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1) - intersection)
+    lib = np if isinstance(others, np.ndarray) else jnp
+    sides = lib.minimum(box[2:], others[:, 2:]) - lib.maximum(box[:2], others[:, :2])
+    intersection = lib.maximum(sides, 0).prod(-1)
+    with np.errstate(invalid="ignore"):  # boxes without an area
+        return intersection / ((box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1) - intersection)
+
+
+def greedy(boxes, scores, groups, is_there, iou_threshold: float):
+    """Non-maximum suppression among the boxes that are there, each in its group, where nobody knows how many are kept.
+
+    It takes as many turns as boxes are kept, and no memory for pairs.
+
+    Returns:
+        The places of those that are kept, in the order of their scores, ``(N,)``, and how many they are.
+    """
+    count = len(scores)
+    if not count:
+        return lax.full((0,), np.int32(0)), np.int32(0)
+    boxes, scores = lax.stop_gradient(boxes), lax.stop_gradient(scores)
+    keys = jnp.where(jnp.isnan(scores), -jnp.inf, -scores)
+    places = lax.iota(np.int32, count)
+    order = lax.sort((~is_there, keys, places), num_keys=2, is_stable=True)[-1]
+    boxes, groups = boxes[order], groups[order]
+    # The largest number of this precision that is no larger: a quotient is above both, or above none of them.
+    limit = np.asarray(iou_threshold, boxes.dtype)
+    if float(limit) > iou_threshold:
+        limit = jnp.nextafter(limit, np.asarray(-np.inf, boxes.dtype))
+
+    def turn(state):
+        left, kept, found = state
+        best = lax.argmax(left, 0, np.int32)
+        is_over = (_overlap(boxes[best], boxes) > limit) & (groups == groups[best])
+        return left & ~is_over & (places != best), kept.at[found].set(order[best]), found + 1
+
+    left = places < is_there.sum(dtype=np.int32)
+    start = left, jnp.zeros_like(order), np.int32(0)
+    _, kept, found = lax.while_loop(lambda state: state[0].any(), turn, start)
+    return kept, found
 
 
 # Regions of interest. Each is cut into bins, along either dimension by itself.

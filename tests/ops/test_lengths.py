@@ -1,0 +1,212 @@
+"""Tensors whose length data decide, under jit: what is asked of the length, what is cut out, joined, written, given."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import Padded, TracedValueError, t2j
+
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+MASKS = {
+    "some": X[:, 0] > 0,
+    "few": torch.arange(8) == 5,
+    "none": torch.zeros(8, dtype=torch.bool),
+    "all": torch.ones(8, dtype=torch.bool),
+}
+
+
+def changed(x, change):
+    change(x)
+    return x
+
+
+def write(index, value):
+    return lambda x: x.__setitem__(index, value)
+
+
+LENGTHS = {
+    "shape": lambda x, m: x.new_tensor(x[m].shape[0] * 2 + x[m].size(1)),
+    "len": lambda x, m: torch.tensor(len(x[m])) + m,
+    "numel": lambda x, m: x.sum() / (x[m].numel() + 1),
+    "mean": lambda x, m: x[m].sum() / max(1, len(x[m])),
+    "smallest": lambda x, m: torch.tensor([1.0]) * min(3, len(x[m]), x[~m].shape[0]),
+    "largest": lambda x, m: torch.tensor([1.0]) * max([4, len(x[m])]),
+    "sum": lambda x, m: torch.tensor([1]) * sum([len(x[m]), len(x[~m])]),
+}
+PARTS = {
+    "itself": lambda x, m: x[m],
+    "places": lambda x, m: (m.nonzero(), torch.where(m), torch.argwhere(x * m[:, None])),
+    "masked_select": lambda x, m: torch.masked_select(x, m[:, None]),
+    "slices": lambda x, m: (x[m][:2], x[m][1:], x[m][-2:], x[m][:-1], x[m][::2], x[m][1:3, 1], x[m][2:30]),
+    "cut by number": lambda x, m: (x[: m.sum()], x[m.sum() :], x[1 : m.sum().item(), 0]),
+    "narrow": lambda x, m: (x[m].narrow(0, 0, m.sum().item()), x.narrow(0, 0, m.sum().item())),
+    "split": lambda x, m: x.split([m.sum().item(), (~m).sum().item()]),
+    "split what was joined": lambda x, m: torch.cat([x[m], x[~m]]).split([len(x[m]), len(x[~m])]),
+    "joined": lambda x, m: (torch.cat([x[m], x]), torch.cat([x[m], x[~m], x[m]], dim=0)),
+    "stacked": lambda x, m: torch.stack([x[m][:, 0], x[m][:, 1].exp()], 1),
+    "in order": lambda x, m: (x[m].sort(0), x[m][:, 0].argsort(descending=True)),
+    "topk": lambda x, m: x[m][:, 0].topk(min(2, x[m].shape[0])),
+    "topk of all": lambda x, m: x[m][:, 0].topk(min(20, len(x[m])), largest=False),
+    "topk by number": lambda x, m: x[:, 0].topk(m.sum().item()),
+    "of that size": lambda x, m: torch.ones(len(x[m]), 2) * x[m][:, :2],
+    "made": lambda x, m: (torch.zeros((len(x[m]), 2)), torch.arange(len(x[m])) * 2, x[m].new_full(x[m].shape, 2)),
+    "chosen of it": lambda x, m: (torch.where(x[m][:, 0] > 0.2)[0], (x[m] > 0).nonzero()),
+    "by such places": lambda x, m: x[m][torch.where(x[m][:, 0] > 0.2)[0]].exp(),
+    "by order": lambda x, m: x[m][x[m][:, 0].argsort()],
+    "by two": lambda x, m: x[m][torch.arange(len(x[m])), torch.zeros(len(x[m]), dtype=torch.long)],
+    "columns": lambda x, m: x[m][:, torch.tensor([2, 0])],
+    "shapes": lambda x, m: (x[m].reshape(-1), x[m].reshape(len(x[m]), 3), x[m][:, :2].reshape(-1, 1)),
+    "unbound": lambda x, m: x[m].unbind(1),
+    "spread": lambda x, m: (torch.arange(3).view(1, -1).expand_as(x[m]), x[:1].expand(len(x[m]), 3)),
+    "two masks": lambda x, m: x[m] + x[m.flip(0)],
+    "written at places": lambda x, m: changed(x[m], write(torch.where(x[m][:, 0] > 0)[0], 2.0)),
+    "a part written": lambda x, m: changed(x[m], write(slice(0, 2), 2.0)),
+    "written to the front": lambda x, m: changed(x.clone(), write(slice(None, m.sum().item()), x[m] * 2)),
+    "the front in place": lambda x, m: changed(x.clone(), lambda x: x[: m.sum().item()].add_(1)),
+    "a column in place": lambda x, m: changed(x[m], lambda x: x[:, 0].add_(1)),
+}
+
+
+def compact(tree):
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Padded))
+    return [np.asarray(x.compact() if isinstance(x, Padded) else x) for x in leaves]
+
+
+def check(got, wanted, name: str) -> None:
+    wanted = jax.tree.leaves(wanted)
+    got = compact(got)
+    assert [x.shape for x in got] == [tuple(x.shape) for x in wanted], name
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other.numpy(), 1e-5, 1e-6, err_msg=name)
+
+
+FUNCTIONS = LENGTHS | PARTS
+SOME = ("mean", "slices", "split", "joined", "topk", "by such places", "two masks", "written to the front")  # for speed
+
+
+def of_all(x, m, names=tuple(FUNCTIONS)):
+    return {name: FUNCTIONS[name](x, m) for name in names}
+
+
+def total(leaves):
+    return sum((x * (1 + i / 8)).sum() for i, x in enumerate(leaves) if "float" in str(x.dtype))
+
+
+compiled = jax.jit(t2j(of_all))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_values(mask):
+    results = compiled(t2j(X), t2j(MASKS[mask]))
+    for name, wanted in of_all(X, MASKS[mask]).items():
+        check(results[name], wanted, name)
+
+
+def test_eager_calls_give_what_pytorch_gives():
+    results = t2j(of_all)(t2j(X), t2j(MASKS["some"]))
+    for name, wanted in of_all(X, MASKS["some"]).items():
+        assert not any(isinstance(x, Padded) for x in jax.tree.leaves(results[name])), name
+        check(results[name], wanted, name)
+
+
+def test_gradients():
+    @jax.jit
+    def gradient(x, m):
+        def loss(x):
+            leaves = jax.tree.leaves(t2j(of_all)(x, m, SOME), is_leaf=lambda x: isinstance(x, Padded))
+            return total([x.values if isinstance(x, Padded) else x for x in leaves])
+
+        return jax.grad(loss)(x)
+
+    for mask in MASKS.values():
+        leaf = X.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, SOME))), leaf)
+        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+
+
+def test_mapped():
+    masks = list(MASKS.values())
+    mapped = jax.jit(jax.vmap(lambda m: t2j(of_all)(t2j(X), m, SOME)))(t2j(torch.stack(masks)))
+    for i, mask in enumerate(masks):
+        for name, wanted in of_all(X, mask, SOME).items():
+            check(jax.tree.map(lambda x: x[i], mapped[name]), wanted, name)  # noqa: B023
+
+
+def test_elements():
+    def ends(x, m):
+        return x[m][0], x[m][-1], x[m][m.sum() - 1, 1], x[m][torch.tensor([0, -1])]
+
+    function = jax.jit(t2j(ends))
+    for mask in (MASKS["some"], MASKS["few"]):
+        check(function(t2j(X), t2j(mask)), ends(X, mask), "ends")
+
+
+def test_questions_about_lengths():
+    def some(x, m):
+        if x[m].shape[0] > 8:  # never
+            raise ValueError
+        chosen = x[m]
+        if len(chosen) == 0:
+            return chosen * 2, x.sum()
+        return chosen, chosen.sum() if chosen.numel() > 9 else chosen.mean()
+
+    function = jax.jit(t2j(some))
+    for mask in MASKS.values():
+        check(function(t2j(X), t2j(mask)), some(X, mask), "questions")
+
+
+def test_results_have_no_traces_of_the_rest():
+    result = jax.jit(t2j(lambda x, m: {"found": [x[m] / x[m]]}))(t2j(X.clamp(min=0)), t2j(X[:, 0] > 1e9))["found"][0]
+    assert result.length == 0
+    np.testing.assert_array_equal(result.values, 0)
+    np.testing.assert_array_equal(result.mask, False)
+
+
+def test_padded_arrays_are_arguments():
+    function = jax.jit(t2j(lambda x, m: x[m]))
+    again = t2j(lambda y: (y.sort(0)[0], y.logsumexp(0), len(y) * 2))
+    for mask in (MASKS["some"], MASKS["few"]):
+        padded = function(t2j(X), t2j(mask))
+        wanted = X[mask].sort(0)[0], X[mask].logsumexp(0), torch.tensor(2 * int(mask.sum()))
+        check(jax.jit(again)(padded), wanted, "given")
+        check(again(padded), wanted, "given")
+
+
+def test_within_scan():
+    def step(carry, m):
+        return t2j(lambda x, m: (x + x[m].sum(0), x[m][:2]))(carry, m)
+
+    last, found = jax.lax.scan(step, t2j(X), t2j(torch.stack(list(MASKS.values()))))
+    x = X
+    for i, mask in enumerate(MASKS.values()):
+        check(jax.tree.map(lambda x: x[i], found), [x[mask][:2]], "found")  # noqa: B023
+        x = x + x[mask].sum(0)
+    np.testing.assert_allclose(last, x.numpy(), 1e-5, 1e-5)
+
+
+def test_random_draws():
+    def drawn(x, m):
+        order = torch.randperm(len(x[m]))
+        return order.sort()[0], x[m][order][:2]
+
+    found, rows = jax.jit(lambda x, m, rng: t2j(drawn)(x, m, rng=rng))(t2j(X), t2j(MASKS["some"]), jax.random.key(0))
+    np.testing.assert_array_equal(found.compact(), np.arange(int(MASKS["some"].sum())))
+    assert all(any(np.array_equal(row, x) for x in X[MASKS["some"]]) for row in rows.compact())
+
+
+def test_what_has_no_bound():
+    with pytest.raises(TracedValueError, match=r"the size of torch.zeros, of which no bound is seen.*test_lengths.py"):
+        jax.jit(t2j(lambda n: torch.zeros(n.item())))(np.int32(3))
+
+
+def test_a_loop_over_a_length_is_refused():
+    with pytest.raises(TracedValueError, match=r"test_lengths\.py"):
+        jax.jit(t2j(lambda x, m: list(range(len(x[m])))))(t2j(X), t2j(MASKS["some"]))
+
+
+def test_python_has_its_functions_back():
+    import builtins
+
+    jax.jit(t2j(lambda x, m: x[m]))(t2j(X), t2j(MASKS["some"]))
+    assert [type(x).__name__ for x in (builtins.len, builtins.min, builtins.max)] == ["builtin_function_or_method"] * 3

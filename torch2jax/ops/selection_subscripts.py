@@ -1,0 +1,321 @@
+"""Parts of what a mask of unknown values chose, and parts of tensors that numbers of unknown value cut out."""
+
+import math
+from typing import Any
+
+import torch
+
+from ..calls.call import current
+from ..errors import TracedValueError
+from ..rules.registry import implements_by_length, implements_selected
+from ..tensors.dtypes import is_integral
+from ..values.item import Item
+from ..values.lengths import is_traced_number, range_of_number, tensor_of
+from ..values.selected import Selected, aligned, compacted, first, like, select
+from .bounds import known_values
+from .selection_places import getitem as getitem_of_places, setitem as setitem_of_places
+
+Tensor = torch.Tensor
+
+
+# Slices. Which rows there are is told by the mask; there is a gather only where it leaves room for fewer.
+
+
+def _end(number, length, default):
+    """A place where a slice begins or ends, among `length`; an int where that is known."""
+    if number is None:
+        return default
+    if is_traced_number(number):
+        low, _ = range_of_number(number)
+        place = tensor_of(number)
+        place = place if low >= 0 else torch.where(place < 0, length + place, place).clamp(min=0)
+        return torch.minimum(place, length)
+    if number < 0:
+        return (length + number).clamp(min=0)
+    return torch.minimum(torch.tensor(number), length)
+
+
+def _room(start, stop, count: int) -> tuple[int, int]:
+    """Between which places of `count` a slice is at most, as far as its ends tell."""
+    low = start if type(start) is int and start >= 0 else 0
+    high = count
+    if type(stop) is int and stop >= 0:
+        high = min(count, stop)
+    elif is_traced_number(stop) and range_of_number(stop)[0] >= 0:
+        high = min(count, range_of_number(stop)[1])
+    return min(low, high), high
+
+
+def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
+    """``chosen[start:stop:step]``, of which any may be a number that data decide."""
+    if start in (None, 0) and type(start) in (int, type(None)) and stop is None and step == 1:
+        return chosen
+    if is_traced_number(step) or step < 1:
+        raise ValueError("step must be greater than zero") if type(step) is int else TracedValueError("a slice's step")
+    count, length = chosen.mask.numel(), chosen.length
+    low, high = _room(start, stop, count)
+    size = min(high - low, -start if type(start) is int and start < 0 else count)
+    lower, upper = _end(start, length, torch.tensor(0)), _end(stop, length, length)
+    room = math.ceil(size / step)
+    if room > count // 2 and not chosen.is_compact:
+        rank = chosen.mask.reshape(-1).cumsum(0) - 1
+        is_there = (rank >= lower) & (rank < upper)
+        if step > 1:
+            is_there &= (rank - lower) % step == 0
+        mask: Any = chosen.mask & is_there.reshape(chosen.mask.shape)
+        return select(chosen.rows, mask, chosen.is_safe)
+    found = ((upper - lower).clamp(min=0) + (step - 1)) // step
+    rows = compacted(chosen, high).rows
+    if type(start) in (int, type(None)) and (start or 0) >= 0:
+        rows = rows[low:high:step]
+    else:
+        rows = rows.index_select(0, (lower + torch.arange(room) * step).clamp(max=max(high - 1, 0)))
+    part = first(rows, found, chosen.is_safe)
+    part.refuses_writes = True
+    return part
+
+
+def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
+    """``tensor[start:stop:step]`` along the first dimension; rows are a view, so that writes are seen."""
+    if is_traced_number(step) or step < 1:
+        raise TracedValueError("a slice's step")
+    tensor = current().lift(tensor)
+    count = len(tensor)
+    length = torch.tensor(count)
+    low, high = _room(start, stop, count)
+    lower, upper = _end(start, length, torch.tensor(0)), _end(stop, length, length)
+    rows, place = tensor[low:high], torch.arange(low, high)
+    if low == 0 and start in (None, 0) and step == 1:
+        chosen = first(rows, torch.minimum(upper, torch.tensor(high)))
+    else:
+        is_there: Any = (place >= lower) & (place < upper)
+        chosen = select(rows, is_there if step == 1 else is_there & ((place - lower) % step == 0))
+    chosen.shares_memory = True
+    return chosen
+
+
+def _is_whole(item) -> bool:
+    return isinstance(item, slice) and item.start is item.stop is item.step is None
+
+
+def _items(index, ndim: int) -> list:
+    """A subscript's items, without an ellipsis."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    places = [i for i, item in enumerate(items) if item is Ellipsis]
+    if places:
+        taken = sum(1 for item in items if item is not None and item is not Ellipsis)
+        items[places[0] : places[0] + 1] = [slice(None)] * (ndim - taken)
+    return items
+
+
+def _is_number(item) -> bool:
+    if is_traced_number(item) or type(item) is int:
+        return True
+    return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_integral(item.dtype)
+
+
+def _element(chosen: Selected, place) -> torch.Tensor:
+    """``chosen[place]``: PyTorch refuses a place that there is not, which is no number here."""
+    place = tensor_of(place) if not isinstance(place, Tensor) or is_traced_number(place) else place
+    place = torch.where(place < 0, chosen.length + place, place)
+    rank = chosen.mask.reshape(-1).cumsum(0) - 1
+    is_it = (rank == place) & chosen.mask.reshape(-1)
+    row = chosen.rows.flatten(0, chosen.mask.ndim - 1)[is_it.to(torch.uint8).argmax()]
+    return torch.where(is_it.any(), row, math.nan) if row.is_floating_point() else row
+
+
+def _by_tensors(chosen, items: list):
+    """A subscript by tensors of integers, in front, of which some are selections."""
+    count = next((i for i, item in enumerate(items) if not isinstance(item, Tensor)), len(items))
+    indices, rest = items[:count], items[count:]
+    if any(isinstance(item, Tensor) for item in rest) or not all(is_integral(x.dtype) for x in indices):
+        return None
+    base = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
+    selections = [x for x in indices if isinstance(x, Selected)]
+    if isinstance(chosen, Selected) and indices[0].ndim and not isinstance(indices[0], Selected):
+        first = indices[0]
+        indices[0] = torch.where(first < 0, chosen.length + first, first)
+    if not selections:
+        return base[(*indices, *rest)]
+    if any(x.ndim != selections[0].ndim for x in selections) or any(
+        x.ndim > selections[0].row_ndim for x in indices if not isinstance(x, Selected)
+    ):
+        return None
+    found = aligned(selections, "a subscript")
+    if found[0].mask.ndim > 1:
+        found = [compacted(x) for x in found]
+    safe = iter([x.safe() for x in found])
+    indices = [next(safe) if isinstance(x, Selected) else x for x in indices]
+    return like(base[(*indices, *rest)], found[0], True)
+
+
+@implements_selected(Tensor.__getitem__)
+def getitem(self, index):
+    ndim = self.ndim
+    items = _items(index, ndim)
+    lead = items[0] if items else slice(None)
+    if isinstance(self, Selected):
+        if isinstance(lead, slice) and not _is_whole(lead):
+            chosen = part(self, lead.start, lead.stop, 1 if lead.step is None else lead.step)
+            return chosen if len(items) == 1 else getitem(chosen, (slice(None), *items[1:]))
+        if _is_number(lead) and not isinstance(lead, Selected):
+            row = _element(self, lead)
+            return row if len(items) == 1 else row[tuple(items[1:])]
+        others = [x for x in items[1:] if isinstance(x, Tensor)]
+        if _is_whole(lead) and others and not any(map(_is_unknown_in_row, others)):
+            return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self, self.is_safe)
+    is_by_mask = isinstance(lead, Tensor) and not is_integral(lead.dtype)
+    if isinstance(lead, Tensor) and lead.ndim and not is_by_mask:
+        is_plain = isinstance(self, Selected) != isinstance(lead, Selected)
+        if not (len(items) == 1 and isinstance(lead, Selected)) and (is_plain or len(items) > 1):
+            try:
+                return getitem_of_places(self, index)
+            except TracedValueError:
+                found = _by_tensors(self, items)
+                if found is None:
+                    raise
+                return found
+    return getitem_of_places(self, index)
+
+
+def _is_unknown_in_row(index) -> bool:
+    """Whether a tensor in a subscript, behind the first place, is a selection, or a mask of unknown values."""
+    return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(current().lift(index)) is None)
+
+
+@implements_selected(Tensor.__setitem__)
+def setitem(self, index, value):
+    items = _items(index, self.ndim)
+    if isinstance(self, Selected):
+        if len(items) == 1 and isinstance(items[0], Selected) and is_integral(items[0].dtype) and not items[0].row_ndim:
+            _write_at(self, items[0], value)
+            return
+        if len(items) == 1 and isinstance(items[0], slice) and not _is_whole(items[0]):
+            _write_part(self, items[0], value)
+            return
+    if not isinstance(self, Selected) and len(items) == 1 and isinstance(items[0], slice):
+        _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
+        return
+    setitem_of_places(self, index, value)
+
+
+def _write_at(chosen: Selected, index: Selected, value) -> None:
+    """Writes to some places among what was chosen."""
+    mask: Any = chosen.mask.reshape(-1)
+    rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
+    if not chosen.is_compact:
+        at = compacted(first(torch.arange(len(rows)), torch.tensor(len(rows)))).rows
+        at = compacted(select(at, mask)).rows[index.safe()]
+    else:
+        at = index.safe()
+    written = rows.clone()
+    setitem_of_places(written, like(at, index, True), value)
+    chosen.overwrite(written.reshape(chosen.rows.shape), False)
+
+
+def _write_part(chosen: Selected, item: slice, value) -> None:
+    rank = chosen.mask.reshape(-1).cumsum(0) - 1
+    length = chosen.length
+    lower, upper = _end(item.start, length, torch.tensor(0)), _end(item.stop, length, length)
+    is_there = (rank >= lower) & (rank < upper)
+    if item.step not in (None, 1):
+        is_there &= (rank - lower) % item.step == 0
+    if isinstance(value, Selected):
+        value = compacted(value).rows
+    if isinstance(value, Tensor) and value.ndim > chosen.row_ndim:
+        value = value[(rank - lower).clamp(0, max(len(value) - 1, 0))].reshape(*chosen.mask.shape, *value.shape[1:])
+    where = is_there.reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
+    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
+
+
+# Of tensors.
+
+
+def sliced_by_unknown(self: Tensor, index) -> Any:
+    """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
+    items = _items(index, self.ndim)
+    lead = items[0] if items else None
+    if not isinstance(lead, slice):
+        return None
+    ends = [_as_number(x) for x in (lead.start, lead.stop, lead.step)]
+    if not any(map(is_traced_number, ends)):
+        return None
+    chosen = of_tensor(self, *ends[:2], 1 if ends[2] is None else ends[2])
+    return chosen if len(items) == 1 else getitem(chosen, (slice(None), *items[1:]))
+
+
+def _as_number(value):
+    if not isinstance(value, Tensor) or is_traced_number(value):
+        return value
+    value = current().lift(value)
+    known = known_values(value)
+    return Item.out_of(value) if known is None else int(known)
+
+
+@implements_by_length(Tensor.__getitem__)
+def getitem_by_length(self, index):
+    found = sliced_by_unknown(self, index)
+    if found is None:
+        with current().inside():
+            return current().dispatch(Tensor.__getitem__, (self, index), {})
+    return found
+
+
+@implements_by_length(Tensor.__setitem__)
+def setitem_by_length(self, index, value):
+    items = _items(index, self.ndim)
+    if len(items) == 1 and isinstance(items[0], slice):
+        _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
+        return
+    current().dispatch(Tensor.__setitem__, (self, index, value), {})
+
+
+def _whole_length(tensor):
+    return Item.of(current().lift(torch.tensor(len(tensor))))
+
+
+@implements_selected(torch.narrow, Tensor.narrow)
+def narrow(input, dim, start, length):
+    if dim % input.ndim:
+        return like(input.rows.narrow(dim % input.ndim + input.mask.ndim - 1, start, length), input, input.is_safe)
+    return part(input, start, start + length)
+
+
+@implements_by_length(torch.narrow, Tensor.narrow)
+def narrow_by_length(input, dim, start, length):
+    if dim % input.ndim:
+        raise TracedValueError("torch.narrow, along a later dimension, by numbers that data decide")
+    return of_tensor(input, start, start + length)
+
+
+@implements_selected(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
+def split(tensor, split_size_or_sections, dim=0):
+    return _split(tensor, split_size_or_sections, dim, part)
+
+
+@implements_by_length(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
+def split_by_length(tensor, split_size_or_sections, dim=0):
+    return _split(tensor, split_size_or_sections, dim, of_tensor)
+
+
+def _split(tensor, sizes, dim: int, cut) -> tuple:
+    if dim % tensor.ndim:
+        if isinstance(tensor, Selected) and not any(map(is_traced_number, sizes if type(sizes) is list else [sizes])):
+            parts = tensor.rows.split(sizes, dim % tensor.ndim - tensor.ndim)
+            return tuple(like(rows, tensor, tensor.is_safe) for rows in parts)
+        raise TracedValueError("torch.split, along a later dimension, by numbers that data decide")
+    if not isinstance(sizes, (tuple, list)):
+        raise TracedValueError("torch.split into parts of one size, of a length that data decide,")
+    found, start = [], 0
+    for size in sizes:
+        found.append(cut(tensor, start, start + size))
+        start = start + size
+    return tuple(found)
+
+
+@implements_selected(Tensor.unbind, torch.unbind)
+def unbind(input, dim=0):
+    if dim % input.ndim == 0:
+        raise TracedValueError("torch.unbind of what a boolean mask chose")
+    rows = input.rows.unbind(dim % input.ndim + input.mask.ndim - 1)
+    return tuple(like(each, input, input.is_safe) for each in rows)

@@ -1,0 +1,148 @@
+"""Lengths that data decide, as Python's numbers: ``len``, ``min`` and ``max`` would want to know them.
+
+While a call uses such lengths, these three functions of Python's do as ever, but for what stands for such a number or
+has one for a length. All threads see that.
+"""
+
+import builtins
+import contextlib
+import functools
+import threading
+from typing import Any
+
+import torch
+
+from ..branches.programs import is_same_value
+from ..rules import registry
+from ..tensors.tensor import wrap
+from ..tracing.sums import terms_of
+from ..tracing.value_ranges import range_of
+from .call import this_call
+from .item import Item
+from .traced_numbers import number_of
+
+__all__ = ["LENGTHS", "bound_of", "heed", "is_same_number", "is_traced_number", "rule_by_length", "tensor_of"]
+
+LENGTHS = "lengths"
+"""What the feature is called in `Call.features`."""
+
+_lock = threading.Lock()
+_calls = 0
+_len, _min, _max = builtins.len, builtins.min, builtins.max
+
+
+def heed() -> None:
+    """Lets the call in progress take lengths that data decide wherever numbers are taken, to its end."""
+    call = this_call()
+    if LENGTHS not in call.features:
+        call.features.add(LENGTHS)
+        call.until_end(_counting())
+
+
+@contextlib.contextmanager
+def _counting():
+    global _calls
+    with _lock:
+        _calls += 1
+        builtins.len, builtins.min, builtins.max = length, smallest, largest  # pyright: ignore
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls -= 1
+            if not _calls:
+                builtins.len, builtins.min, builtins.max = _len, _min, _max
+
+
+def is_traced_number(value) -> bool:
+    """Whether a value stands for a number of Python's that data decide."""
+    return type(value) is Item
+
+
+@functools.wraps(_len)
+def length(obj, /):
+    return obj.number if getattr(type(obj), "length_depends_on_values", False) else _len(obj)
+
+
+def _extreme(builtin, function, which: int):
+    @functools.wraps(builtin)
+    def extreme(*args, **kwargs):
+        values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
+        if kwargs or not any(map(is_traced_number, values)) or not all(map(_is_number, values)):
+            return builtin(*args, **kwargs)
+        return functools.reduce(lambda one, other: _of_two(function, which, one, other), values)
+
+    return extreme
+
+
+def _is_number(value) -> bool:
+    return is_traced_number(value) or type(value) in (int, float)
+
+
+def _of_two(function, which: int, one, other):
+    """The smaller or the larger of two numbers: one of them, where their bounds tell."""
+    if not (is_traced_number(one) or is_traced_number(other)):
+        return function(torch.tensor(one), torch.tensor(other)).item()
+    if all(_is_whole(x) for x in (one, other)):
+        (low, high), (other_low, other_high) = range_of_number(one), range_of_number(other)
+        if high <= other_low:
+            return (one, other)[which]
+        if other_high <= low:
+            return (other, one)[which]
+    found = [number_of(x) for x in (one, other)]
+    if not all(_is_whole(x) for x in (one, other)):
+        found = [x.double() for x in found]
+    return Item.of(function(*found))
+
+
+smallest, largest = _extreme(_min, torch.minimum, 0), _extreme(_max, torch.maximum, 1)
+
+
+def _is_whole(value) -> bool:
+    return type(value) is int or (is_traced_number(value) and not value.is_floating_point())
+
+
+def range_of_number(value) -> tuple[int, int]:
+    """The least and the greatest that a whole number can be."""
+    return range_of(value.read()) if is_traced_number(value) else (value, value)
+
+
+def is_same_number(one: Any, other: Any) -> bool:
+    """Whether two scalar tensors of whole numbers hold one number, as the sums that compute them show."""
+    (constant, terms), (number, others) = terms_of(one.read()), terms_of(other.read())
+    if constant != number or _len(terms) != _len(others):
+        return False
+    left = list(others)
+    for value, times in terms:
+        same = next((x for x in left if x[1] == times and is_same_value(value, x[0])), None)
+        if same is None:
+            return False
+        left = [x for x in left if x is not same]
+    return True
+
+
+def bound_of(value) -> int | None:
+    """The greatest that a number can be, no less than zero; None where nothing tells."""
+    high = range_of_number(value)[1]
+    return None if high >= 2**31 - 1 else _max(high, 0)
+
+
+def tensor_of(value) -> Any:
+    """A number as an int64 tensor like any other."""
+    if not is_traced_number(value):
+        return torch.tensor(value)
+    return wrap(value.read(), torch.int64, value.known)
+
+
+def rule_by_length(func, args: tuple, kwargs: dict):
+    """What a function does with numbers that data decide, where some of the arguments are such; None for none."""
+    rule = registry.lookup_by_length(func)
+    return rule if rule is not None and any(map(_holds_number, (*args, *kwargs.values()))) else None
+
+
+def _holds_number(value) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_number, value))
+    if type(value) is slice:
+        return _holds_number((value.start, value.stop, value.step))
+    return is_traced_number(value)
