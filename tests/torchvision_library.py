@@ -33,14 +33,15 @@ def nms(dets, scores, iou_threshold):
     """Greedily: every box is kept that overlaps none of the kept ones by more."""
     kept: list[int] = []
     for i in scores.argsort(descending=True, stable=True).tolist():
-        if all(_iou(dets[i].tolist(), dets[j].tolist()) <= iou_threshold for j in kept):
+        if not any(_iou(dets[i].tolist(), dets[j].tolist()) > iou_threshold for j in kept):
             kept.append(i)
     return torch.tensor(kept, dtype=torch.int64)
 
 
 def _iou(a, b) -> float:
     inter = max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))
-    return inter / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - inter)
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - inter
+    return inter / union if union else math.nan
 
 
 def _between(image, y: float, x: float):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.models import detectors
 from tests.torchvision_library import loaded
 from torch2jax import t2j
 
@@ -47,3 +48,10 @@ def test_a_detector_finds_the_same_objects():
     assert actual.keys() == expected.keys()
     for name, want in expected.items():
         np.testing.assert_allclose(actual[name], want.detach().numpy(), 1e-8, 1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["ssd", "faster"])  # all of them: python -m tests.models.detectors
+def test_a_whole_detector_is_one_program(name):
+    many, none = detectors.check(name)
+    assert many > 10
+    assert none == 0

@@ -80,14 +80,25 @@ def test_bincount_of_values_that_are_seen_to_be_less_than_minlength():
     compare_trees(jax.jit(t2j(all_of))(t2j(X)), all_of(X))
 
 
+def test_bincount_of_as_many_numbers_as_data_decide():
+    def all_of(x):
+        return (
+            torch.bincount(x % 5, minlength=4),
+            torch.bincount(x % 4),
+            torch.bincount(x % 4 * 2, minlength=4),
+            torch.bincount(x % 7, x.float()),
+            torch.bincount((x % 7)[x > 1], minlength=2),
+        )
+
+    found = jax.jit(t2j(all_of))(t2j(X))
+    compare_trees(tuple(x.compact() for x in found), all_of(X))
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda x: torch.bincount(x, minlength=4),
-        lambda x: torch.bincount(x % 5, minlength=4),
-        lambda x: torch.bincount(x % 4),
         lambda x: torch.bincount(x.clamp(max=3), minlength=4),
-        lambda x: torch.bincount(x % 4 * 2, minlength=4),
         lambda x: torch.bincount(torch.where(x < 4, x.flip(0), 0).clamp(min=0), minlength=4),
     ],
 )

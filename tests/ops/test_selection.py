@@ -182,7 +182,6 @@ def test_graph():
         (lambda x, m: x[m[0]].diff(dim=0, append=x), "torch.diff"),
         (lambda x, m: x[m].tolist(), "torch.tolist"),
         (lambda x, m: x[m].roll(1), "torch.roll"),
-        (lambda x, m: x[m].unique().sum(), "torch.unique"),
         (lambda x, m: x.add_(x[m]), "torch.add_"),
         (lambda x, m: list(x[m]), "torch.unbind"),
         (lambda x, m: x[m].view(2, -1), "a view of shape"),

@@ -486,7 +486,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 with contextlib.suppress(*REFUSALS):
                     return self.run_compiled(func, *again)
             raise
-        if isinstance(result, torch.Tensor) and not isinstance(result, Torchish):
+        if isinstance(result, torch.Tensor) and not isinstance(result, (Torchish, Selected)):
             return self.lift_own(result)  # PyTorch made it just now
         return result
 

@@ -45,6 +45,7 @@ from . import (
     selection_batches as selection_batches,
     selection_order as selection_order,
     selection_places as selection_places,
+    selection_runs as selection_runs,
     selection_statistics as selection_statistics,
     selection_subscripts as selection_subscripts,
     shape as shape,

@@ -16,6 +16,7 @@ from ..tracing.value_ranges import range_of
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
 from .selection import flatten
+from .selection_runs import counted
 
 aten = torch.ops.aten
 
@@ -138,7 +139,12 @@ def bincount(input, weights=None, minlength=0):
         raise RuntimeError(f"minlength should be >= 0, got {minlength}")
     if weights is not None and weights.shape != input.shape:
         raise RuntimeError(f"weights should be 1-d and have the same length as input, got {list(weights.shape)}")
-    size = _length(input, minlength)
+    try:
+        size = _length(input, minlength)
+    except TracedValueError:
+        if current().transformations or range_of(current().lift(input).read())[0] < 0 or not _has_bound(input):
+            raise
+        return counted(current().lift(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:
@@ -146,9 +152,18 @@ def bincount(input, weights=None, minlength=0):
     return torch.zeros(size, dtype=weights.dtype).index_add(0, input.long(), weights)
 
 
+def _has_bound(input) -> bool:
+    return range_of(current().lift(input).read())[1] < 2**31 - 1
+
+
 @implements_selected(torch.bincount, torch.Tensor.bincount)
 def bincount_of_chosen(input, weights=None, minlength=0):
-    size = _length(flatten(input).rows.flatten(), minlength)
+    try:
+        size = _length(flatten(input).rows.flatten(), minlength)
+    except TracedValueError:
+        if not _has_bound(input.rows):
+            raise
+        return counted(flatten(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:

@@ -148,7 +148,7 @@ class ArrayRule:
     """
 
     of_unknown: Callable | None = None
-    """What gives the result of traced values where `concrete` is set; without it they are refused."""
+    """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
 
     def __init__(self, body: Callable, name: str, options: RuleOptions):
         self.body, self.name, self.options = body, name, options
@@ -182,7 +182,12 @@ class ArrayRule:
             if self.check is not None:
                 self.expect_values(lifted(args), lifted(kwargs))
             if self.prepare is not None:
-                args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
+                try:
+                    args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
+                except TracedValueError:
+                    if self.of_unknown is None:
+                        raise
+                    return self.of_unknown(*args, **kwargs)
             if self.promote is None:
                 result = self._apply(args, kwargs, device, out is None)
             else:

@@ -3,10 +3,18 @@
 Each is as torchvision's where it is not asked of boxes whose number data decide.
 """
 
+import sys
+
+import jax.numpy as jnp
+import numpy as np
 import torch
+from jax import lax
 
 from ...patches import runs_instead_of
+from ...rules.rule import InnerRule
 from ...values.lengths import is_traced_number
+from ...values.selected import Selected, aligned, compacted, like
+from .suppression import is_unknown
 
 
 @runs_instead_of("torchvision.models.detection._utils:BoxCoder.decode", with_original=True)
@@ -17,3 +25,145 @@ def decode(original, self, rel_codes, boxes):
     count = sum(x.shape[0] for x in boxes)
     decoded = self.decode_single(rel_codes.reshape(count, -1), torch.cat(boxes, dim=0))
     return decoded.reshape(count, -1, 4)
+
+
+# Masks.
+
+
+def _pasted(masks, boxes, height: int, width: int):
+    """Each mask ``(K, M, M)``, enlarged to its box of whole numbers as by bilinear `interpolate`, in an image."""
+    across = _enlarged(boxes[:, 0], boxes[:, 2], width, masks.shape[2])
+    down = _enlarged(boxes[:, 1], boxes[:, 3], height, masks.shape[1])
+    columns = [place[:, None].expand(-1, masks.shape[1], -1) for place in across[:2]]
+    share = across[2][:, None]
+    lines = masks.gather(2, columns[0]) * (1 - share) + masks.gather(2, columns[1]) * share
+    rows = [place[:, :, None].expand(-1, -1, width) for place in down[:2]]
+    share = down[2][:, :, None]
+    image = lines.gather(1, rows[0]) * (1 - share) + lines.gather(1, rows[1]) * share
+    return torch.where(down[3][:, :, None] & across[3][:, None], image, 0.0)
+
+
+def _enlarged(first, last, size: int, count: int):
+    """For each element along an image: between which two of `count` it is, the share of the second, whether inside."""
+    place = torch.arange(size)
+    index = place - first[:, None]
+    step = count / (last - first + 1).clamp(min=1)[:, None].to(torch.float32)
+    source = ((index + 0.5) * step - 0.5).clamp(min=0)
+    low = source.floor().long().clamp(max=count - 1)
+    is_inside = (index >= 0) & (place < last[:, None] + 1)
+    return low, (low + 1).clamp(max=count - 1), source - low, is_inside
+
+
+@runs_instead_of("torchvision.models.detection.roi_heads.paste_masks_in_image", with_original=True)
+def paste_masks_in_image(original, masks, boxes, img_shape, padding=1):
+    """All at once, also where their sizes are traced."""
+    if not is_unknown(masks, boxes):
+        return original(masks, boxes, img_shape, padding)
+    code = sys.modules["torchvision.models.detection.roi_heads"]
+    masks, scale = code.expand_masks(masks, padding=padding)
+    boxes = code.expand_boxes(boxes, scale).to(torch.int64)
+    return _of_each(lambda masks, boxes: _pasted(masks[:, 0], boxes, *map(int, img_shape))[:, None], masks, boxes)
+
+
+def _of_each(function, *operands):
+    """A function of tensors that have a row for each box, or of selections of such."""
+    if not all(isinstance(x, Selected) for x in operands):
+        return function(*operands)
+    found = aligned(list(operands), "torchvision")
+    found = found if found[0].mask.ndim == 1 else [compacted(x) for x in found]
+    made = function(*(x.safe() for x in found))
+    return tuple(like(x, found[0], True) for x in made) if isinstance(made, tuple) else like(made, found[0], True)
+
+
+# Keypoints.
+
+_COLUMNS = 128
+_A = -0.75
+
+
+def _cubic(index, sizes, count: int):
+    """As bicubic `interpolate` from `count` elements to some: the four that an index is between, and their weights.
+
+    Args:
+        index: ``(..., n)`` whole numbers.
+        sizes: ``(..., 1)``, how many there are to be.
+    """
+    source = (index.astype(np.float32) + 0.5) * (count / sizes.astype(np.float32)) - 0.5
+    low = jnp.floor(source)
+    t = (source - low)[..., None]
+    near = lambda t: ((_A + 2) * t - (_A + 3)) * t * t + 1
+    far = lambda t: ((_A * t - 5 * _A) * t + 8 * _A) * t - 4 * _A
+    weights = jnp.concatenate([far(t + 1), near(t), near(1 - t), far(2 - t)], -1)
+    places = jnp.clip(low.astype(np.int32)[..., None] + np.arange(-1, 3), 0, count - 1)
+    return places, weights
+
+
+def _peaks(maps, heights, widths):
+    """Where maps are largest, each enlarged by bicubic interpolation to a size of its own, and what they are there.
+
+    No enlarged map is ever there: it is computed row by row, of some columns each.
+
+    Args:
+        maps: ``(K, N, H, W)``.
+        heights, widths: ``(K,)`` whole numbers.
+
+    Returns:
+        Rows, columns and values: ``(K, N)``.
+    """
+    count, points, height, width = maps.shape
+    fixed = lax.stop_gradient(maps)
+    of_map = np.arange(count)[:, None]
+
+    def turn(state):
+        row, first, best, places = state
+        rows, of_rows = _cubic(jnp.broadcast_to(row, (count,)), heights, height)
+        lines = jnp.einsum("kr,krnw->knw", of_rows, fixed[of_map, :, rows], precision=lax.Precision.HIGHEST)
+        index = jnp.broadcast_to(first + np.arange(_COLUMNS, dtype=np.int32), (count, _COLUMNS))
+        columns, of_columns = _cubic(index, widths[:, None], width)
+        picked = lines[of_map[..., None], :, columns]  # K, columns, four, N
+        values = jnp.einsum("kcf,kcfn->knc", of_columns, picked, precision=lax.Precision.HIGHEST)
+        is_there = (index < widths[:, None]) & (row < heights)[:, None]
+        values = jnp.where(is_there[:, None], values, -jnp.inf)
+        found = values.max(-1)
+        at = jnp.stack([jnp.broadcast_to(row, found.shape), first + values.argmax(-1).astype(np.int32)])
+        places = jnp.where(found > best, at, places)
+        is_last = first + _COLUMNS >= widths.max(initial=0)
+        return (
+            jnp.where(is_last, row + 1, row),
+            jnp.where(is_last, 0, first + _COLUMNS),
+            jnp.maximum(best, found),
+            places,
+        )
+
+    start = (
+        np.int32(0),
+        np.int32(0),
+        jnp.full((count, points), -jnp.inf, maps.dtype),
+        jnp.zeros((2, count, points), int),
+    )
+    start = (*start[:3], start[3].astype(np.int32))
+    row, column = lax.while_loop(lambda state: state[0] < heights.max(initial=0), turn, start)[3]
+    rows, of_rows = _cubic(row, heights[:, None], height)
+    columns, of_columns = _cubic(column, widths[:, None], width)
+    point = np.arange(points)[:, None, None]
+    picked = maps[of_map[..., None, None], point, rows[..., :, None], columns[..., None, :]]
+    values = jnp.einsum("knr,knc,knrc->kn", of_rows, of_columns, picked, precision=lax.Precision.HIGHEST)
+    return row, column, values
+
+
+_PEAKS = InnerRule(_peaks, "interpolate", dtype=(torch.int64, torch.int64, None))
+
+
+def _keypoints(maps, rois):
+    starts, sizes = rois[:, :2], (rois[:, 2:] - rois[:, :2]).clamp(min=1)
+    whole = sizes.ceil()
+    rows, columns, scores = _PEAKS((maps, whole[:, 1].long(), whole[:, 0].long()), {})
+    places = torch.stack([columns, rows], 2).to(torch.float32)  # K, N, 2
+    places = (places + 0.5) * (sizes / whole)[:, None] + starts[:, None]
+    return torch.cat([places, torch.ones_like(places[..., :1])], 2).to(torch.float32), scores.to(torch.float32)
+
+
+@runs_instead_of("torchvision.models.detection.roi_heads.heatmaps_to_keypoints", with_original=True)
+def heatmaps_to_keypoints(original, maps, rois):
+    """All at once, also where the sizes of the regions are traced."""
+    return _of_each(_keypoints, maps, rois) if is_unknown(maps, rois) else original(maps, rois)

@@ -33,13 +33,14 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
     return first(places, length)
 
 
-def _is_unknown(*tensors) -> bool:
+def is_unknown(*tensors) -> bool:
+    """Whether some tensors have values that are traced, or a length that data decide."""
     return any(isinstance(x, Selected) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
 
 
 @runs_instead_of("torchvision.ops.boxes.nms", with_original=True)
 def nms(original, boxes, scores, iou_threshold):
-    if not _is_unknown(boxes, scores):
+    if not is_unknown(boxes, scores):
         return original(boxes, scores, iou_threshold)
     if not isinstance(boxes, Selected) and not isinstance(scores, Selected):
         expect_boxes(boxes.shape, scores.shape)
@@ -50,7 +51,7 @@ def nms(original, boxes, scores, iou_threshold):
 @runs_instead_of("torchvision.ops.boxes.batched_nms", with_original=True)
 def batched_nms(original, boxes, scores, idxs, iou_threshold):
     """As torchvision's, which moves the boxes of each class apart where they are few, and else asks for the classes."""
-    if not _is_unknown(boxes, scores, idxs):
+    if not is_unknown(boxes, scores, idxs):
         return original(boxes, scores, idxs, iou_threshold)
     few = _FEW.get(boxes.device.type, _FEW_ELSEWHERE)
     is_selected = isinstance(boxes, Selected)

@@ -1,0 +1,203 @@
+"""Values that differ, how often each is there, and each as often as is said, where a traced input decides how many."""
+
+from typing import Any
+
+import torch
+from jax import lax
+
+from ..calls.call import current
+from ..errors import TracedValueError
+from ..rules.registry import implements_selected, lookup
+from ..rules.rule import InnerRule
+from ..tensors.dtypes import canonical
+from ..tracing.value_ranges import range_of
+from ..values.selected import Selected, compacted, first, like, select
+from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
+from .arrays import cast
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_MOST_KEYS = 64
+
+
+def _lexicographic(rows, is_there):
+    """The order of rows ``(n, c)`` by their columns, the first before the others; those that are not there come last."""
+    positions = lax.iota(canonical(torch.int64), len(rows))
+    rows = cast(rows, canonical(torch.uint8)) if rows.dtype == bool else rows
+    keys = [rows[:, i] for i in range(rows.shape[1])]
+    return lax.sort((~is_there, *keys, positions), num_keys=1 + len(keys), is_stable=True)[-1]
+
+
+_LEXICOGRAPHIC = InnerRule(_lexicographic, "sort", dtype=torch.int64)
+
+
+def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: bool):
+    """The first row of each run of equal ones; for each row, of which run it is; and how long each run is.
+
+    Args:
+        rows: ``(n, ...)``.
+        mask: which of them are there: those that come first.
+        order: the places of the rows that runs are sought in; None for the rows as they are.
+    """
+    count = len(rows)
+    if order is not None:
+        rows = rows[order]
+    flat = rows.reshape(count, -1)
+    differs: Any = torch.ones(count, dtype=torch.bool)
+    if count > 1:
+        differs = torch.cat([differs[:1], (flat[1:] != flat[:-1]).any(1)])
+    begins = differs & mask
+    found = select(rows, begins)
+    run = (begins.cumsum(0) - 1).clamp(min=0)
+    nothing = torch.empty(0, dtype=torch.int64)
+    inverse = counts = nothing
+    if return_inverse:
+        inverse = run if order is None else torch.zeros_like(run).scatter(0, order, run)
+    if return_counts:
+        lengths = torch.zeros(count, dtype=torch.int64).index_add(0, run, mask.long())
+        counts = first(lengths, found.length)
+    return found, inverse, counts
+
+
+def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
+    if isinstance(input, Selected):
+        chosen = compacted(input)
+        rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
+        if chosen.row_ndim and return_inverse:
+            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask chose")
+    else:
+        chosen, rows = None, input.reshape(-1)
+        mask = torch.ones(len(rows), dtype=torch.bool)
+    order = _LEXICOGRAPHIC((rows.detach()[:, None], mask), {}) if is_sorted else None
+    found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
+    if return_inverse:
+        inverse = inverse.reshape(input.shape) if chosen is None else like(inverse, chosen)
+    return found, inverse, counts
+
+
+def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted: bool):
+    if dim % input.ndim:
+        raise TracedValueError("torch.unique along a later dimension")
+    chosen = compacted(input) if isinstance(input, Selected) else None
+    rows = input if chosen is None else chosen.rows
+    mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
+    flat = rows.detach().reshape(len(rows), -1)
+    if is_sorted and flat.shape[1] > _MOST_KEYS:
+        raise TracedValueError(f"torch.unique(dim=0) of rows of more than {_MOST_KEYS} elements")
+    order = _LEXICOGRAPHIC((flat, mask), {}) if is_sorted else None
+    found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
+    if return_inverse and chosen is not None:
+        inverse = like(inverse, chosen)
+    return found, inverse, counts
+
+
+def _inside(function):
+    def of_unknown(input, *args, **kwargs):
+        if current().transformations:
+            raise TracedValueError("torch.unique")
+        with current().inside():
+            return function(current().lift(input), *args, **kwargs)
+
+    return of_unknown
+
+
+def unique(input, sorted=True, return_inverse=False, return_counts=False):
+    del sorted  # PyTorch sorts in any case
+    return _of_all(input, return_inverse, return_counts, True)
+
+
+def unique_of_two(input, sorted=True, return_inverse=False):
+    return unique(input, sorted, return_inverse)[:2]
+
+
+def unique_dim(input, dim, sorted=True, return_inverse=False, return_counts=False):
+    del sorted
+    return _along(input, dim, return_inverse, return_counts, True)
+
+
+def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
+    if dim is None:
+        return _of_all(input, return_inverse, return_counts, False)
+    return _along(input, dim, return_inverse, return_counts, False)
+
+
+for _functions, _body in (
+    ((torch._unique2, aten._unique2), unique),
+    ((torch._unique, aten._unique), unique_of_two),
+    ((aten.unique_dim,), unique_dim),
+    ((aten.unique_consecutive,), unique_consecutive),
+):
+    implements_selected(*_functions)(_body)
+    for _function in _functions:
+        _rule: Any = lookup(_function)
+        _rule.of_unknown = _inside(_body)
+
+
+def _asked(found: tuple, *is_asked: bool):
+    """Of values, inverse and counts those that code has asked for, as PyTorch's Python functions give them."""
+    rest = tuple(part for part, is_asked in zip(found[1:], is_asked, strict=True) if is_asked)
+    return (found[0], *rest) if rest else found[0]
+
+
+@implements_selected(torch.unique, Tensor.unique)
+def unique_of_chosen(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    options = return_inverse, return_counts
+    found = unique(input, sorted, *options) if dim is None else unique_dim(input, dim, sorted, *options)
+    return _asked(found, *options)
+
+
+@implements_selected(torch.unique_consecutive, Tensor.unique_consecutive)
+def unique_consecutive_of_chosen(input, return_inverse=False, return_counts=False, dim=None):
+    found = unique_consecutive(input, return_inverse, return_counts, dim)
+    return _asked(found, return_inverse, return_counts)
+
+
+# Repetitions.
+
+
+def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
+    """With room for as many as the numbers can come to."""
+    del output_size
+    if repeats is None:
+        input, repeats, dim = torch.arange(len(input), dtype=input.dtype), input, 0
+    elif dim is None:
+        input, dim = input.reshape(-1), 0
+    bound = range_of(repeats.sum().read())[1]
+    if dim % input.ndim or isinstance(input, Selected) or bound >= 2**31 - 1:
+        raise TracedValueError("torch.repeat_interleave without output_size")
+    if repeats.numel() == 1:
+        repeats = repeats.expand(len(input))
+        bound *= len(input)
+    ends = repeats.long().cumsum(0)
+    rows = torch.searchsorted(ends, torch.arange(bound), right=True).clamp(max=max(len(input) - 1, 0))
+    return first(input[rows], ends[-1])
+
+
+_rule = lookup(torch.repeat_interleave)
+_rule.of_unknown = _inside(repeat_interleave)
+
+
+# Counts.
+
+
+def counted(numbers, weights, minlength: int):
+    """The counts of whole numbers, as many as the largest says, with room for the largest that there can be.
+
+    Raises:
+        TracedValueError: nothing tells which that is.
+    """
+    is_selected = isinstance(numbers, Selected)
+    rows = numbers.rows if is_selected else numbers
+    least, most = range_of(rows.read())
+    if least < 0 or most >= 2**31 - 1:
+        raise TracedValueError("the number of results of torch.bincount(x), where nothing tells how large x is,")
+    bound = max(most + 1, minlength)
+    if weights is None:
+        weights = torch.ones_like(numbers, dtype=torch.int64)
+    elif weights.dtype != torch.float32:
+        weights = weights.double()
+    counts = torch.zeros(bound, dtype=weights.dtype).index_add(0, numbers.long(), weights)
+    held = torch.where(numbers.spread_mask(), rows, -1) if is_selected else rows
+    largest = held.max().long() + 1 if held.numel() else torch.tensor(0)
+    return first(counts, largest.clamp(min=minlength))
