@@ -62,6 +62,7 @@ class _Options(TypedDict, total=False):
     branches: Mapping[str, bool] | None
     max_paths: int
     max_steps: int | None
+    bounds: Mapping[str, int] | None
     loops: str
     dtypes: Mapping[Any, torch.dtype] | None
 
@@ -108,6 +109,7 @@ def t2j(
     branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
     max_steps: int | None = None,
+    bounds: Mapping[str, int] | None = None,
     loops: str = "auto",
     dtypes: Mapping[Any, torch.dtype] | None = None,
 ) -> Any:
@@ -155,6 +157,9 @@ def t2j(
             with 1 such a question is an error.
         max_steps: how many turns a loop may have that ends when traced values say so, and is differentiated backwards:
             with more, the gradient is NaN. Without, only loops that Python ends have gradients; see docs/loops.md.
+        bounds: how many there are at most where data decide how many, by where: ``{"file.py:12": 100}``, or with the
+            name of the function in place of the line. Where there are more, `checks` says what becomes of it, and
+            floating-point results are nan.
         loops: what becomes of turns that are alike, in a program that JAX traces: ``"auto"``, one `jax.lax.scan` of
             those that are long enough to be worth it wherever they run; ``"rolled"``, also of shorter ones, and of
             convolutions; or ``"unrolled"``, all of them stay.
@@ -213,6 +218,7 @@ def t2j(
         branches=branches,
         max_paths=max_paths,
         max_steps=max_steps,
+        bounds=bounds,
         loops=loops,
         compile=compile,
     )
@@ -231,6 +237,7 @@ def _to_jax(
     branches,
     max_paths,
     max_steps,
+    bounds,
     loops,
     compile,
     state=None,
@@ -238,7 +245,7 @@ def _to_jax(
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
-    policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps), Rolling.of(loops)
+    policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
 
     def standing(function: Callable, first: int = 0) -> StandsFor | None:
         return None if dtypes is None else StandsFor(dtypes, function, first)
@@ -294,6 +301,7 @@ def _to_jax(
         "branches": branches,
         "max_paths": max_paths,
         "max_steps": max_steps,
+        "bounds": bounds,
         "loops": loops,
         "compile": compile,
         "dtypes": dtypes,

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jax.experimental import checkify
 
 from torch2jax import Padded, TracedValueError, t2j
 
@@ -205,6 +206,35 @@ def test_random_draws():
 def test_what_has_no_bound():
     with pytest.raises(TracedValueError, match=r"the size of torch.zeros, of which no bound is seen.*test_lengths.py"):
         jax.jit(t2j(lambda n: torch.zeros(n.item())))(np.int32(3))
+
+
+def neighbours(x):
+    distance = torch.cdist(x, x)
+    i, j = torch.where((distance < 1.5) & (distance > 0))
+    return i, j, (x[i] - x[j]).norm(dim=1), torch.zeros(len(x), 3).index_add(0, i, x[i] - x[j])
+
+
+def test_a_bound_that_is_said():
+    at = "test_lengths.py:neighbours"
+    wanted = neighbours(X)
+    found = jax.jit(t2j(neighbours, bounds={at: 20}))(t2j(X))
+    assert found[0].values.shape == (20,)
+    check(found, wanted, "neighbours")
+    few = jax.jit(t2j(neighbours, bounds={at: 3}))(t2j(X))
+    assert np.isnan(few[2].compact()).all()
+    line = neighbours.__code__.co_firstlineno + 2
+    function = jax.jit(checkify.checkify(t2j(neighbours, bounds={f"test_lengths.py:{line}": 3}, checks="checkify")))
+    assert "more than the 3 rows that bounds= says" in function(t2j(X))[0].get()
+    made = t2j(lambda n: torch.ones(n.item()).cumsum(0), bounds={"test_lengths.py:<lambda>": 4})
+    np.testing.assert_array_equal(jax.jit(made)(np.int32(3)).compact(), [1, 2, 3])
+    repeated = t2j(lambda x: x.repeat_interleave(x), bounds={"test_lengths.py:<lambda>": 7})
+    np.testing.assert_array_equal(jax.jit(repeated)(np.array([1, 0, 2])).compact(), [1, 2, 2])
+
+
+@pytest.mark.parametrize("bounds", [{"file.py": 3}, {"file.py:f": -1}, {"file.py:f": True}, {3: 3}])
+def test_bounds_that_are_none(bounds):
+    with pytest.raises(TypeError, match=r"bounds got .*; wanted 'file.py:line'"):
+        t2j(neighbours, bounds=bounds)
 
 
 def test_a_loop_over_a_length_is_refused():

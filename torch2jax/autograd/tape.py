@@ -68,6 +68,8 @@ class Attempt:
     ):
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.heeds_lengths = heeds_lengths
+        self.fits: list[Any] = []
+        """Whether what data decide is as short as was said, each time that it was: bools."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
         self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
         """Where histories began."""

@@ -66,9 +66,17 @@ class BranchPolicy(NamedTuple):
     max_steps: int | None = None
     """How many turns a loop may have that is differentiated backwards."""
 
+    bounds: tuple[tuple[str, str, int], ...] = ()
+    """Files, lines or functions in them, and how long at most what data decide there is."""
+
     @classmethod
     def of(
-        cls, checks: str, branches: Mapping[str, bool] | None, max_paths: int, max_steps: int | None = None
+        cls,
+        checks: str,
+        branches: Mapping[str, bool] | None,
+        max_paths: int,
+        max_steps: int | None = None,
+        bounds: Mapping[str, int] | None = None,
     ) -> "BranchPolicy":
         """The policy of these arguments of `t2j`.
 
@@ -92,15 +100,38 @@ class BranchPolicy(NamedTuple):
                     f"branches got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and True or False"
                 )
             found.append((os.path.normpath(file), at, given))
-        return cls(checks, tuple(found), max_paths, max_steps)
+        said = []
+        for place, given in (bounds or {}).items():
+            file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+            if not file or not at or type(given) is not int or given < 0:
+                raise TypeError(
+                    f"bounds got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and how many there "
+                    "are at most"
+                )
+            said.append((os.path.normpath(file), at, given))
+        return cls(checks, tuple(found), max_paths, max_steps, tuple(said))
 
     def answer(self, *places: SourceLine) -> bool | None:
         """What was said to be answered at one of some places."""
-        for file, at, given in self.branches:
-            for place in places:
-                if at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file):
-                    return given
-        return None
+        return _said(self.branches, places)
+
+    def bound(self, *places: SourceLine) -> int | None:
+        """What was said to be the bound of what data decide at one of some places."""
+        return _said(self.bounds, places)
+
+    def check(self, is_right, message: str) -> None:
+        """Checks that a traced bool is true, as checks of code's own are made."""
+        check = _CHECKS[self.checks]
+        if check is not None:
+            check(is_right, message)
+
+
+def _said(said: Iterable[tuple[str, str, Any]], places: Iterable[SourceLine]) -> Any:
+    for file, at, given in said:
+        for place in places:
+            if at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file):
+                return given
+    return None
 
 
 FOLLOWING = BranchPolicy()

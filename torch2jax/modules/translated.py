@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 import jax
 import numpy as np
 import torch
+from jax import lax
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
@@ -265,6 +266,8 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):
+        if call.attempt.fits and not is_inner:
+            value = _expected_to_fit(call, value)
         if isinstance(value, Selected):
             return value if is_inner else _leaving(call, value)
         if isinstance(value, torch.Tensor):
@@ -281,6 +284,15 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
     with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
         result = function(*args, **kwargs)
     return map_results(leave, result)
+
+
+def _expected_to_fit(call: Call, value: Any) -> Any:
+    """A result, which is nan, as are its derivatives, where data decide more than was said."""
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return value
+    with call.inside():
+        fits = functools.reduce(lax.bitwise_and, call.attempt.fits)
+        return value * call.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
 
 
 def _entering(call: Call, padded: Padded) -> torch.Tensor:

@@ -13,6 +13,7 @@ from ..rules.registry import implements, implements_selected, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
+from ..values.lengths import said_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
 from .selection import flatten
@@ -142,7 +143,7 @@ def bincount(input, weights=None, minlength=0):
     try:
         size = _length(input, minlength)
     except TracedValueError:
-        if current().transformations or range_of(current().lift(input).read())[0] < 0 or not _has_bound(input):
+        if current().transformations or not _has_bound(input):
             raise
         return counted(current().lift(input), weights, minlength)
     if weights is None:
@@ -153,7 +154,8 @@ def bincount(input, weights=None, minlength=0):
 
 
 def _has_bound(input) -> bool:
-    return range_of(current().lift(input).read())[1] < 2**31 - 1
+    least, most = range_of(current().lift(input).read())
+    return (least >= 0 and most < 2**31 - 1) or said_bound() is not None
 
 
 @implements_selected(torch.bincount, torch.Tensor.bincount)

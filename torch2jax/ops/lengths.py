@@ -22,7 +22,9 @@ def bounded(number, what: str) -> int:
     """
     bound = bound_of(number)
     if bound is None:
-        raise TracedValueError(f"the size of {what}, of which no bound is seen, as x.clamp(max=100) has one,")
+        raise TracedValueError(
+            f"the size of {what}, of which no bound is seen, as x.clamp(max=100) has one, or said (t2j(bounds=)),"
+        )
     return bound
 
 

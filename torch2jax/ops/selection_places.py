@@ -42,9 +42,8 @@ def _gives_places(function, of_places) -> None:
             tensor = current().lift(input)
             mask: Any = tensor.clone() if tensor.dtype == torch.bool else tensor != 0
             found = of_places(_places(mask), **kwargs)
-        for place in found if isinstance(found, tuple) else (found,):
-            begin(place, f"what torch.{rule.name} found")
-        return found
+            words = f"what torch.{rule.name} found"
+            return tuple(begin(x, words) for x in found) if isinstance(found, tuple) else begin(found, words)
 
     rule.of_unknown = of_unknown
 

@@ -11,6 +11,7 @@ from ..rules.registry import implements_selected, lookup
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
+from ..values.lengths import said_bound
 from ..values.selected import Selected, compacted, first, like, select
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
@@ -22,7 +23,7 @@ _MOST_KEYS = 64
 
 
 def _lexicographic(rows, is_there):
-    """The order of rows ``(n, c)`` by their columns, the first before the others; those that are not there come last."""
+    """The order of rows ``(n, c)`` by their columns, the first before the others; those not there come last."""
     positions = lax.iota(canonical(torch.int64), len(rows))
     rows = cast(rows, canonical(torch.uint8)) if rows.dtype == bool else rows
     keys = [rows[:, i] for i in range(rows.shape[1])]
@@ -164,11 +165,13 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     elif dim is None:
         input, dim = input.reshape(-1), 0
     bound = range_of(repeats.sum().read())[1]
+    said = said_bound() if bound >= 2**31 - 1 else None
+    bound = bound if said is None else said
     if dim % input.ndim or isinstance(input, Selected) or bound >= 2**31 - 1:
         raise TracedValueError("torch.repeat_interleave without output_size")
     if repeats.numel() == 1:
         repeats = repeats.expand(len(input))
-        bound *= len(input)
+        bound = bound * len(input) if said is None else said
     ends = repeats.long().cumsum(0)
     rows = torch.searchsorted(ends, torch.arange(bound), right=True).clamp(max=max(len(input) - 1, 0))
     return first(input[rows], ends[-1])
@@ -190,6 +193,8 @@ def counted(numbers, weights, minlength: int):
     is_selected = isinstance(numbers, Selected)
     rows = numbers.rows if is_selected else numbers
     least, most = range_of(rows.read())
+    said = said_bound() if most >= 2**31 - 1 else None
+    least, most = (least, most) if said is None else (0, said - 1)
     if least < 0 or most >= 2**31 - 1:
         raise TracedValueError("the number of results of torch.bincount(x), where nothing tells how large x is,")
     bound = max(most + 1, minlength)

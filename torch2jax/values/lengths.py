@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..branches.programs import is_same_value
+from ..errors import asking_place, user_place
 from ..rules import registry
 from ..tensors.tensor import wrap
 from ..tracing.sums import terms_of
@@ -21,7 +22,16 @@ from .call import this_call
 from .item import Item
 from .traced_numbers import number_of
 
-__all__ = ["LENGTHS", "bound_of", "heed", "is_same_number", "is_traced_number", "rule_by_length", "tensor_of"]
+__all__ = [
+    "LENGTHS",
+    "bound_of",
+    "heed",
+    "is_same_number",
+    "is_traced_number",
+    "rule_by_length",
+    "said_bound",
+    "tensor_of",
+]
 
 LENGTHS = "lengths"
 """What the feature is called in `Call.features`."""
@@ -124,7 +134,13 @@ def is_same_number(one: Any, other: Any) -> bool:
 def bound_of(value) -> int | None:
     """The greatest that a number can be, no less than zero; None where nothing tells."""
     high = range_of_number(value)[1]
-    return None if high >= 2**31 - 1 else _max(high, 0)
+    return said_bound() if high >= 2**31 - 1 else _max(high, 0)
+
+
+def said_bound() -> int | None:
+    """The bound that is said of what data decide at the line where code is."""
+    policy = this_call().attempt.path.policy
+    return policy.bound(user_place(), asking_place()) if policy.bounds else None
 
 
 def tensor_of(value) -> Any:

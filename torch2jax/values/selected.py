@@ -23,9 +23,9 @@ from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
-from .call import current
+from .call import current, this_call
 from .item import Item
-from .lengths import heed, is_same_number
+from .lengths import heed, is_same_number, said_bound
 
 __all__ = [
     "Selected",
@@ -206,8 +206,24 @@ def is_same_mask(one: Torchish, other: Torchish) -> bool:
 
 def begin(chosen: Selected, words: str = "what a boolean mask chose") -> Selected:
     """A selection that the user's line, where code is now, chooses."""
+    bound = said_bound()
+    if bound is not None and bound < chosen.mask.numel():
+        chosen = _within(chosen, bound)
     chosen.origin = Origin(words, user_place())
     return chosen
+
+
+def _within(chosen: Selected, bound: int) -> Selected:
+    """A selection that is said to have no more rows; where one has, results of the call are nan, if they can be."""
+    call = this_call()
+    if call.transformations:
+        raise TracedValueError("a bound that is said, within a transformation that the code has begun,")
+    length: Any = chosen.length
+    fits: Any = (length <= bound).read()
+    call.attempt.path.policy.check(fits, f"got more than the {bound} rows that bounds= says there are")
+    call.attempt.fits.append(fits)
+    found = compacted(chosen, bound)
+    return first(found.rows, length.clamp(max=bound), found.is_safe)
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
