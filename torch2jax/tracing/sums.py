@@ -36,7 +36,7 @@ def _is_same(one, other) -> bool:
 
 
 def _taken_apart(value: Any, times: int, depth: int):
-    if isinstance(value, BatchTracer) and np.ndim(value.val) == 0:
+    if isinstance(value, BatchTracer):  # of whose examples each is such a sum
         value = value.val
     if not isinstance(value, Tracer):
         yield (int(value) if np.ndim(value) == 0 else value), times
@@ -55,7 +55,9 @@ def _taken_apart(value: Any, times: int, depth: int):
             yield from _taken_apart(one, times, depth - 1)
             yield from _taken_apart(other, times if name == "add" else -times, depth - 1)
             return
-        if name in ("convert_element_type", "copy", "neg"):
+        if name in ("convert_element_type", "copy", "neg") or (
+            name in ("broadcast_in_dim", "reshape", "squeeze") and np.ndim(step.in_tracers[0]) == 0
+        ):
             yield from _taken_apart(step.in_tracers[0], -times if name == "neg" else times, depth - 1)
             return
         if name == "mul":
