@@ -124,8 +124,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.pickles, self.kernels, self.registered = session.pickles, session.kernels, session.registered
         self.transformations, self.passes, self.stand_ins = session.transformations, session.passes, session.stand_ins
-        self.paths, self.numpy_views = session.paths, session.numpy_views
-        self.until_end: Callable[[contextlib.AbstractContextManager[None]], None] = session.until_end.enter_context
+        self.paths, self.numpy_views, self.ends = session.paths, session.numpy_views, session.ends
         self._is_outermost = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -204,7 +203,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
-            self._session.until_end.close()
+            for end in self._session.ends:
+                end()
             self.settings.restore()
         del self._aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
         remove_patches()

@@ -1,6 +1,6 @@
 """What an outermost call and the calls that its code makes have in common."""
 
-import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from ..autograd.tape import Attempt
@@ -25,8 +25,8 @@ class Session:
         self.attempt = attempt
         self.constants, self.settings, self.pickles, self.kernels = Constants(), ChangedSettings(), Pickles(), Kernels()
         self.numpy_views = NumpyViews()
-        self.until_end = contextlib.ExitStack()
-        """What code has begun that lasts as long."""
+        self.ends: list[Callable[[], None]] = []
+        """What is to be called at the end."""
         self.stand_ins = StandIns()
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         self.transformations: list = []

@@ -62,8 +62,9 @@ class ValuesCall(BranchesCall, Protocol):
         """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
         ...
 
-    def until_end(self, context: AbstractContextManager[None], /) -> None:
-        """Enters a context that lasts as long as the outermost call."""
+    @property
+    def ends(self) -> "list[Callable[[], None]]":
+        """What is to be called at the end of the outermost call."""
         ...
 
     def at(self, tape: Any) -> AbstractContextManager[None]:

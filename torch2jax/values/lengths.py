@@ -5,7 +5,6 @@ has one for a length. All threads see that.
 """
 
 import builtins
-import contextlib
 import functools
 import threading
 from typing import Any
@@ -46,22 +45,17 @@ def heed() -> None:
     call = this_call()
     if LENGTHS not in call.features:
         call.features.add(LENGTHS)
-        call.until_end(_counting())
+        _put(1)
+        call.ends.append(lambda: _put(-1))
 
 
-@contextlib.contextmanager
-def _counting():
+def _put(calls: int) -> None:
+    """Lets so many calls more use what stands in for Python's functions."""
     global _calls
     with _lock:
-        _calls += 1
-        builtins.len, builtins.min, builtins.max = length, smallest, largest  # pyright: ignore
-    try:
-        yield
-    finally:
-        with _lock:
-            _calls -= 1
-            if not _calls:
-                builtins.len, builtins.min, builtins.max = _len, _min, _max
+        _calls += calls
+        found = (length, smallest, largest) if _calls else (_len, _min, _max)
+        builtins.len, builtins.min, builtins.max = found  # pyright: ignore
 
 
 def is_traced_number(value) -> bool:

@@ -106,6 +106,7 @@ class Selected(torch.Tensor):
     @property
     def number(self) -> Item:
         """The same, as a number of Python's."""
+        heed()
         length: Any = self.length
         return Item.of(length)
 
@@ -138,7 +139,6 @@ class Selected(torch.Tensor):
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
-    heed()
     shape = (0, *rows.shape[mask.ndim :])
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
     chosen.rows, chosen.mask, chosen.is_safe, chosen.origin = rows, mask, is_safe, origin
