@@ -35,12 +35,10 @@ class Head(NamedTuple):
     """Of a ``for``, what it assigns to and what its turns may read."""
     body: int | None = None
     """Of a ``for``, where these have been assigned."""
-    out: int | None = None
-    """Of a ``for``, where it goes when it is over."""
 
     @property
     def is_for(self) -> bool:
-        return self.out is not None
+        return self.body is not None
 
     def is_come_back(self, before: int | None) -> bool:
         """Whether a turn has ended, if the head was reached by its first offset from another one."""
@@ -149,8 +147,7 @@ class _Code:
             behind += 1
         offset = self._steps[at].offset
         read = tuple(name for name in names if name in self._live[behind])
-        line, body, out = self._line(at), self._steps[behind].offset, self._at(self._steps[at].argval)
-        return Head(offset, None, offset, stop, self._live[at], line, read, body, out)
+        return Head(offset, None, offset, stop, self._live[at], self._line(at), read, self._steps[behind].offset)
 
     def _liveness(self) -> list[frozenset[str]]:
         """For each instruction, the local variables that are read from there on before they are assigned."""

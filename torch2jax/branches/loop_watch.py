@@ -273,7 +273,7 @@ class Watch:
                 instance.values.append(tuple([shown.get(name) for name in head.variables]))
             elif at == head.body and instance.carried is not None and not instance.is_skipping:
                 self._place(instance)
-            elif at == head.out and before == head.entry and not instance.facts.is_ready:
+            elif before == head.entry and not head.start <= at <= head.stop and not instance.facts.is_ready:
                 self._end_probe(instance)
 
     def _place(self, instance: _Instance) -> None:
@@ -418,7 +418,7 @@ class Watch:
         if facts.turns is not None:
             goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
             if not goes_on:
-                instance.is_skipping = True
+                instance.is_skipping, instance.state = True, state
                 self._path.begin_script(deque(facts.script))
                 skip_p.bind()
                 return
@@ -431,7 +431,11 @@ class Watch:
         instance.state = self._state(instance)
 
     def _end_skip(self, instance: _Instance) -> None:
-        state = self._state(instance)
+        facts, state, begun = instance.facts, self._state(instance), instance.state
+        assert begun is not None
+        if facts.add(begun.changes_until(state)):
+            self._loops.note(facts)
+            self._path.abandon()
         skip_p.bind()
         self._path.end_script()
         instance.is_skipping = False
