@@ -19,6 +19,7 @@ import torch
 from .abandoning import refused
 
 __all__ = [
+    "REFUSALS",
     "BatchedValueError",
     "BranchError",
     "EndedCallError",
@@ -38,6 +39,10 @@ __all__ = [
     "user_location",
     "user_place",
 ]
+
+
+REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What functions of PyTorch and rules refuse operands with."""
 
 
 def _folders(*paths: Any) -> tuple[str, ...]:

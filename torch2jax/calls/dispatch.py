@@ -27,7 +27,7 @@ from ..autograd.retrace import NeedsHooks
 from ..autograd.tape import Attempt
 from ..branches.paths import Fork
 from ..compiled.host_tensors import NOT_RUN
-from ..errors import NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
+from ..errors import REFUSALS, NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..functional import func as func, vmap as vmap
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import (
@@ -75,7 +75,7 @@ from .call import current, this_call
 from .library_kernels import has_kernel
 from .narrowed import in_one_dtype
 from .nesting import Nesting
-from .plans import NOT_PLANNED, REFUSALS, run_planned
+from .plans import NOT_PLANNED, run_planned
 from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .session import Session

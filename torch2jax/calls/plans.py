@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from ..errors import REFUSALS
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import DisableTorchFunction
 from ..internals.jax_traces import eval_trace, trace_ctx
@@ -44,9 +45,8 @@ from .pytorch_errors import name_rule, refuse_rule_as_pytorch
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["NOT_PLANNED", "REFUSALS", "bypassed", "clear", "run_planned"]
+__all__ = ["NOT_PLANNED", "bypassed", "clear", "run_planned"]
 
-REFUSALS = (LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError)
 bypassed: collections.Counter[str] = collections.Counter()
 """How often the long way served, by reason."""
 

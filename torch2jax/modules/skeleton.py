@@ -61,12 +61,14 @@ class Skeleton:
             with DisableTorchFunction():
                 value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
             memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
+        with DisableTorchFunction():
+            on_meta = {name for name, tensor in names.tensors.items() if tensor.is_meta}
         for name, tensor in names.tensors.items():
             if id(tensor) in memo:
                 continue
             if names.first(name) in bound and names.is_whole(name):
                 memo[id(tensor)] = call.bind_alias(tensor, bound[names.first(name)])
-            elif tensor.is_meta:
+            elif name in on_meta:
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
             else:

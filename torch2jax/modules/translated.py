@@ -102,7 +102,7 @@ class TranslatedFunction(Generic[P, R]):
     def __call__(self, *args, rng=None, **kwargs) -> Any:
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
-            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad():
+            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 return finished(attempt, run_on_arrays(call, self._function, args, kwargs, self._stands_for))
 
         return self._runs.run(run, (args, kwargs, rng))
@@ -171,7 +171,7 @@ class TranslatedModule(Generic[P, R]):
             args, kwargs, whole, rng = given
             # Within the run, so that the graph tells which array the layers are of.
             state = names.given(unstack_layers(whole)) if is_stacked else whole
-            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad():
+            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 if self._parts is not None:
                     call.constants.host = HostTensors(call)
                     call.features.add("host tensors")

@@ -192,7 +192,7 @@ class StatefulFunction:
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
             apart = state = _with_layers_apart(whole) if is_stacked else whole
-            with Call(rng, self._last_resort, attempt) as call, torch.enable_grad(), ExitStack() as recordings:
+            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
                 before = {key: place.get() for key, place in copies.places()}

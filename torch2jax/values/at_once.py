@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..errors import REFUSALS
 from ..internals.guards import DisableTorchFunction
 from ..internals.modes import len_torch_function_stack
 from ..rules import registry
@@ -72,7 +73,7 @@ def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) ->
             if writes:
                 return _written(function, tensors[0], reals) if tensors[0] is args[0] else None
             made = function(*reals)
-    except Exception:  # with the words of the rule
+    except REFUSALS:  # with the words of the rule
         return None
     if type(made) is not _Tensor:
         return None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..errors import REFUSALS
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import DisableAutocast, DisableTorchFunction
 from ..rules.keywords import run_named
@@ -133,7 +134,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     if may_wait and operands.is_small(rule.elementwise):
         try:
             made = in_pytorch(function, *operands.args, **operands.kwargs)
-        except Exception as refused:
+        except REFUSALS as refused:
             error = refused
         else:
             return results_of(made, function, rule, operands.tensors, operands.knowns, args, kwargs)
@@ -141,7 +142,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     if error is not None:
         try:
             result = run_named(function, rule, args, kwargs)
-        except Exception:
+        except REFUSALS:
             raise error from None
         return _with_known(result, defer_body(_by_rule, function, rule, operands.args, operands.kwargs))
     if rule.concrete:
@@ -167,7 +168,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
             return False
         made = in_pytorch(operands.args[0].clone)
         in_pytorch(function, made, *operands.args[1:], **operands.kwargs)
-    except Exception:  # with the words of the rule
+    except (_DependsOnTraced, *REFUSALS):  # the latter with the words of the rule
         return False
     target.write(LazyConstant(made), made)
     return True
@@ -194,7 +195,7 @@ def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
     try:
         with DisableAutocast():
             return in_pytorch(function, *args, **kwargs)
-    except Exception:
+    except REFUSALS:
         return _by_rule(function, rule, args, kwargs)
 
 
