@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class SourceLine(NamedTuple):
         return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
 
 
-def _innermost(is_skipped) -> SourceLine:
+def _innermost(is_skipped: Callable[[str], bool]) -> SourceLine:
     frame = sys._getframe(2)
     while frame is not None:
         if not is_skipped(frame.f_code.co_filename):

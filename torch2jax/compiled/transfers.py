@@ -39,7 +39,7 @@ def copied_values(tensor: Torchish) -> torch.Tensor:
             place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
             if waits or (isinstance(known, jax.Array) and known.is_fully_addressable):
                 return _in_order_of(tensor, in_pytorch(_read, place, known, root.frame).to(dtype))
-        elif node is root and waits:
+        elif node is root and known is not None and waits:
             return _in_order_of(tensor, real(known).clone())
         return _in_order_of(tensor, _copied(tensor.read(), dtype))
 

@@ -21,7 +21,7 @@ _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.argtypes, _pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
 
 
-def tensor_of(capsule) -> Torchish | None:
+def tensor_of(capsule: object) -> Torchish | None:
     """The tensor of a translated call that PyTorch has made `capsule` of, whatever name it was called by."""
     name = _name_of(capsule)
     address = _owner(capsule, name) if name in _PLACES else None
@@ -31,7 +31,7 @@ def tensor_of(capsule) -> Torchish | None:
     return next((x for x in tensors if x._cdata == address), None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _owner(capsule, name: bytes) -> int | None:
+def _owner(capsule: object, name: bytes) -> int | None:
     """The address of the tensor that PyTorch keeps for a capsule of its own."""
     owner, free = (_word(_pointer_of(capsule, name) + place) for place in _PLACES[name])
     return _word(owner) if owner and free == _free(name) else None

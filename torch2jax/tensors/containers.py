@@ -35,7 +35,7 @@ class ContainerCodec(NamedTuple):
     """What leads to each of the children, given the rest and them."""
 
 
-def codec_of(node) -> ContainerCodec | None:
+def codec_of(node: Any) -> ContainerCodec | None:
     """How to take objects of the class of `node` apart; None if it is no container."""
     cls = type(node)
     if isinstance(node, (*_TENSORS, torch.nn.Module, torch.Size, type)):
@@ -47,13 +47,13 @@ def codec_of(node) -> ContainerCodec | None:
     return _object_codec(cls) if isinstance(node, dict) or _holds_tensors(node, set()) else None
 
 
-def open_up(node) -> None:
+def open_up(node: Any) -> None:
     """Lets an object be a container although it holds no tensors, and those of its module that it is made of."""
     if _is_plain(node):
         _OPEN.add(type(node).__module__)
 
 
-def _is_plain(node) -> bool:
+def _is_plain(node: Any) -> bool:
     """Whether an object is but what it holds: neither code, nor a value, nor what has an end of its own."""
     cls = type(node)
     if callable(node) or isinstance(node, (torch.nn.Module, types.ModuleType)) or hasattr(cls, "__del__"):
@@ -61,7 +61,7 @@ def _is_plain(node) -> bool:
     return hasattr(node, "__dict__") and cls.__hash__ in (None, object.__hash__)
 
 
-def _flatten_for_jax(node):
+def _flatten_for_jax(node: Any):
     children, treedef = jax.tree_util.tree_flatten(node, is_leaf=lambda x: x is not node)
     return tuple(children), treedef
 
@@ -74,7 +74,7 @@ def _object_codec(cls: Any) -> ContainerCodec:
     kind: Any = next((base for base in (OrderedDict, dict) if issubclass(cls, base)), object)
     of_slots: set[str] = set()  # what objects that have no room for it remember together
 
-    def flatten(node):
+    def flatten(node: Any):
         items: dict = dict(kind.items(node)) if kind is not object else {}
         attributes = {name: value for name, value in attributes_of(node).items() if name not in items}
         remembered = attributes.pop(_NAMES, of_slots)
@@ -82,7 +82,7 @@ def _object_codec(cls: Any) -> ContainerCodec:
         static = {name: _copied(value) for name, value in attributes.items() if name not in children_by_name}
         return (*items.values(), *children_by_name.values()), _Rest(tuple(items), tuple(children_by_name), static)
 
-    def unflatten(rest, children):
+    def unflatten(rest: "_Rest", children: Iterable):
         node, children = kind.__new__(cls), tuple(children)
         items = dict(zip(rest.items, children, strict=False))
         for name, child in items.items():
@@ -100,7 +100,7 @@ def _object_codec(cls: Any) -> ContainerCodec:
     return ContainerCodec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
 
 
-def attributes_of(node) -> dict[str, Any]:
+def attributes_of(node: Any) -> dict[str, Any]:
     """The attributes of an object, in its slots and in its dictionary."""
     children_by_name = {name: getattr(node, name) for name in slots_of(type(node)) if hasattr(node, name)}
     return {**children_by_name, **getattr(node, "__dict__", {})}
@@ -119,7 +119,7 @@ def _own_slots(base: type) -> tuple[str, ...]:
     return tuple(prefix + name if name.startswith("__") else name for name in names if not name.endswith("__"))
 
 
-def _copied(value):
+def _copied(value: Any):
     """What an object keeps beside its children, so that no two objects share what code may change."""
     if type(value) in (list, set):
         return type(value)(_copied(item) for item in value)
@@ -134,7 +134,7 @@ class _Rest:
     names: tuple[str, ...]
     static: dict[str, Any]
 
-    def __eq__(self, other):
+    def __eq__(self, other: Any):
         if not isinstance(other, _Rest) or (self.items, self.names) != (other.items, other.names):
             return False
         return _are_equal(self.static, other.static)
@@ -143,7 +143,7 @@ class _Rest:
         return hash((self.items, self.names, tuple(self.static)))
 
 
-def _are_equal(one, other) -> bool:
+def _are_equal(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
@@ -155,7 +155,7 @@ def _are_equal(one, other) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-def _holds_tensors(node, seen: set[int]) -> bool:
+def _holds_tensors(node: Any, seen: set[int]) -> bool:
     """Whether something is or holds a tensor, or is a container all the same."""
     if isinstance(node, _TENSORS):
         return True

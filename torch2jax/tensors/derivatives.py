@@ -9,7 +9,7 @@ from .call import current, this_call
 __all__ = ["values_only", "with_derivatives_of", "with_tangents_of", "without_gradient"]
 
 
-def with_derivatives_of(before, values):
+def with_derivatives_of(before: jax.Array, values: jax.Array):
     """`values` with the derivatives of `before`: a write that autograd does not see. Known values have none."""
     call = current()
     tape = None if call is None else call.tape
@@ -19,24 +19,24 @@ def with_derivatives_of(before, values):
 
 
 @jax.custom_jvp
-def values_only(before, after):
+def values_only(before: jax.Array, after: jax.Array):
     """The values of `after` with the derivatives of `before`, on JAX's side."""
     del before
     return after
 
 
 @values_only.defjvp
-def _(primals, tangents):
+def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]):
     return values_only(*primals), tangents[0]
 
 
-def without_gradient(array):
+def without_gradient(array: jax.Array):
     """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
     call = current()
     return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
 
 
-def with_tangents_of(before, after):
+def with_tangents_of(before: jax.Array, after: jax.Array):
     """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
     fixed = this_call().without_tangents(before)
     if fixed is before:

@@ -2,7 +2,7 @@
 
 import functools
 import types as python_types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from ..internals.guards import (
     disabled_torch_function_impl,
 )
 from ..internals.memory import convert, make_wrapper_subclass
+from .call import TensorsCall
 from .tensor import Torchish, make_view
 
 __all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
@@ -40,7 +41,13 @@ class Derived(Torchish):
     """What code's own class has of PyTorch: functions give tensors of this class, unless it says otherwise."""
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         if not all(issubclass(cls, kind) for kind in types):
             return NotImplemented
         with DisableTorchFunctionSubclass():
@@ -88,7 +95,7 @@ def _joined(cls: type) -> type:
     return python_types.new_class(cls.__name__, (cls, *(above or [Derived])), exec_body=lambda body: body.update(named))
 
 
-def in_call(call, tensor: torch.Tensor) -> torch.Tensor:
+def in_call(call: TensorsCall, tensor: torch.Tensor) -> torch.Tensor:
     """What stands within a call for a tensor from outside that is of a class with a say; any other as it is."""
     if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
         return tensor

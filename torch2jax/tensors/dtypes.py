@@ -1,6 +1,7 @@
 """PyTorch's dtypes and JAX's, and which one holds which."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -169,7 +170,7 @@ def dtype_t2j(dtype: torch.dtype) -> np.dtype:
         raise TypeError(f"JAX has no counterpart of {dtype}; convert the tensor to another dtype first") from None
 
 
-def dtype_j2t(dtype) -> torch.dtype:
+def dtype_j2t(dtype: Any) -> torch.dtype:
     """The PyTorch dtype of the same name.
 
     Raises:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
+import torch
 from torch import autograd
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
@@ -83,7 +84,7 @@ def saves(operation: str, other: int, places: Iterable[int]) -> bool:
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
     """What is made when it is first asked for: each parameter has a node, and hardly one has hooks."""
 
-    def found(node):
+    def found(node: Any) -> Any:
         value = getattr(node, slot)
         if value is None:
             value = make()
@@ -171,10 +172,10 @@ class Node(graph.Node):
     def _input_metadata(self) -> list[Any]:
         return [] if self.end is None else [self.end]
 
-    def _register_hook_dict(self, tensor) -> None:
+    def _register_hook_dict(self, tensor: torch.Tensor) -> None:
         del tensor  # hooks of tensors are told of by the tape
 
-    def __call__(self, *gradients):
+    def __call__(self, *gradients: torch.Tensor | None):
         """The gradients of its operands, for that of its result.
 
         Raises:
@@ -246,7 +247,7 @@ class Source(Node):
 
     __slots__ = ("_accumulated", "_variable", "is_given", "variables")
 
-    def __init__(self, variable, is_given: bool = False):
+    def __init__(self, variable: torch.Tensor, is_given: bool = False):
         super().__init__("AccumulateGrad")
         self._variable = weakref.ref(variable)  # which has this
         self.is_given = is_given
@@ -267,7 +268,7 @@ class Source(Node):
         return self._variable()
 
     @variable.setter
-    def variable(self, variable) -> None:
+    def variable(self, variable: torch.Tensor) -> None:
         self._variable = weakref.ref(variable)
 
     def name(self) -> str:
@@ -290,7 +291,7 @@ class _Unrecorded(Node):
 
     __slots__ = ()
 
-    def __call__(self, *gradients):
+    def __call__(self, *gradients: torch.Tensor | None):
         raise NeedsTape(1)
 
     @property

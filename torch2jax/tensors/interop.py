@@ -1,5 +1,8 @@
 """Tensors and arrays as each other, in memory of their own or in the same."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -107,7 +110,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
         return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
 
 
-def array_to_tensor(array, *, copy: bool = False, gathers: bool = False) -> torch.Tensor:
+def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) -> torch.Tensor:
     """The tensor of a jax array's values.
 
     Args:
@@ -155,7 +158,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return None if tensor.is_contiguous() or not is_dense(tensor) else tensor.stride()
 
 
-def fills_memory(shape, strides) -> bool:
+def fills_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """As `is_dense`, of a shape and strides."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):

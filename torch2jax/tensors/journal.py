@@ -95,7 +95,7 @@ class Journal:
         self.outer, _active.journal = _active.journal, self
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         _active.journal = self.outer
         for node, values in self._before.values():
             for name, value in zip(node.changing, values, strict=True):
@@ -123,7 +123,7 @@ class Journal:
         self.undo.append(undo)
         self.changes_older = self.changes_older or node._journal is not self
 
-    def note_write(self, storage) -> None:
+    def note_write(self, storage: Journaled) -> None:
         self.writes += 1
         self.written.pop(id(storage), None)
         self.written[id(storage)] = storage
@@ -140,7 +140,7 @@ class suspended:
     def __enter__(self):
         self._before, _active.journal = _active.journal, None
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         _active.journal = self._before
 
 

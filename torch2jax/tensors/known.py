@@ -6,9 +6,9 @@ gives one when it is asked; or a jax array that is no tracer, perhaps narrower t
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -91,17 +91,21 @@ class Deferred:
         return self._value
 
 
-def defer(function: Callable, *args, **kwargs) -> Deferred:
+Known: TypeAlias = torch.Tensor | jax.Array | np.ndarray | Deferred
+"""What is known of values that no traced input decides."""
+
+
+def defer(function: Callable, *args: object, **kwargs: object) -> Deferred:
     """What `function` gives, in PyTorch itself, for arguments that hold known values in place of tensors."""
     return Deferred(_later, (function, *args), kwargs, _depth(args, kwargs))
 
 
-def _later(function: Callable, *args, **kwargs) -> Any:
+def _later(function: Callable, *args: object, **kwargs: object) -> Any:
     with DisableAutocast():
         return in_pytorch(function, *args, **kwargs)
 
 
-def defer_body(function: Callable, *args, **kwargs) -> Deferred:
+def defer_body(function: Callable, *args: object, **kwargs: object) -> Deferred:
     """What a function that gives tensors by other means than PyTorch's gives for such arguments."""
     return Deferred(function, args, kwargs, _depth(args, kwargs))
 
@@ -110,7 +114,7 @@ def _depth(args: tuple, kwargs: dict) -> int:
     return 1 + max(_depths((*args, *kwargs.values())), default=0)
 
 
-def _depths(values):
+def _depths(values: Iterable[object]):
     for value in values:
         if isinstance(value, Deferred):
             yield value.depth
@@ -118,7 +122,7 @@ def _depths(values):
             yield from _depths(value)
 
 
-def _forced(value) -> Any:
+def _forced(value: object) -> Any:
     if isinstance(value, Deferred):
         return value.force()
     if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -126,7 +130,7 @@ def _forced(value) -> Any:
     return value
 
 
-def map_values(function: Callable, value) -> Any:
+def map_values(function: Callable, value: Any) -> Any:
     """What `function` gives for each value among arguments, which hold them in lists, tuples and dictionaries."""
     if type(value) in (list, tuple):
         return type(value)([map_values(function, item) for item in value])
@@ -135,13 +139,13 @@ def map_values(function: Callable, value) -> Any:
     return function(value)
 
 
-def in_pytorch(function: Callable, *args, **kwargs) -> Any:
+def in_pytorch(function: Callable, *args: object, **kwargs: object) -> Any:
     """What PyTorch itself gives, whatever code around it intercepts."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return function(*args, **kwargs)
 
 
-def real(known) -> torch.Tensor:
+def real(known: Known) -> torch.Tensor:
     """The tensor of PyTorch's own with a known value; nobody may write to it."""
     if isinstance(known, torch.Tensor):
         return known
@@ -154,7 +158,7 @@ def real(known) -> torch.Tensor:
         return array_to_tensor(known, gathers=True)
 
 
-def evaluate(known) -> jax.Array:
+def evaluate(known: Known) -> jax.Array:
     """The jax array of a known value, narrower than its dtype while ``jax_enable_x64`` is off."""
     if isinstance(known, jax.Array):
         return known
@@ -202,7 +206,7 @@ class LazyConstant(LazyArray):
         return PhysicalArray(evaluate(self._made), None)
 
 
-def value_of_body(body: Callable, *args, **kwargs) -> Any:
+def value_of_body(body: Callable, *args: object, **kwargs: object) -> Any:
     """What a function of arrays gives for known values, as tensors: for `defer_body`."""
     args, kwargs = map_values(_as_array, args), map_values(_as_array, kwargs)
     with evaluating():
@@ -210,7 +214,7 @@ def value_of_body(body: Callable, *args, **kwargs) -> Any:
     return jax.tree.map(real, result)
 
 
-def _as_array(value) -> Any:
+def _as_array(value: object) -> Any:
     return evaluate(value) if isinstance(value, torch.Tensor) else value
 
 

@@ -2,9 +2,13 @@
 
 import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from .arrays import reshape
@@ -14,7 +18,7 @@ from .view_kind import ViewKind, places
 __all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
 
 
-def _pointwise(function, bit: str) -> ViewKind:
+def _pointwise(function: Callable[..., Any], bit: str) -> ViewKind:
     """A view through a function that is its own inverse."""
     return ViewKind(function, lambda _, value: function(value), covers=True, bit=bit)
 
@@ -23,7 +27,9 @@ CONJUGATE = _pointwise(lax.conj, "conj")
 NEGATIVE = _pointwise(lax.neg, "neg")
 
 
-def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> View:
+def region(
+    node: Storage | View, shape: Sequence[int], strides: Sequence[int], offset: int | torch.SymInt, dtype: np.dtype
+) -> View:
     """A region of the memory that `node` is on, with its bits.
 
     Args:
@@ -34,7 +40,7 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
     Raises:
         RuntimeError: the region is not within the memory.
     """
-    storage = node.storage
+    storage, offset = node.storage, int(offset)
     physical, flat = storage.dtype, storage.flat
     size = storage.memory.size * physical.itemsize // dtype.itemsize
     _check_bounds(shape, strides, offset, size, dtype.itemsize)
@@ -50,7 +56,7 @@ def region(node: Storage | View, shape, strides, offset, dtype: np.dtype) -> Vie
     return found
 
 
-def _check_bounds(shape, strides, offset: int, size: int, itemsize: int) -> None:
+def _check_bounds(shape: Sequence[int], strides: Sequence[int], offset: int, size: int, itemsize: int) -> None:
     last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + offset
     if math.prod(shape) and last >= size:
         raise RuntimeError(
@@ -61,7 +67,7 @@ def _check_bounds(shape, strides, offset: int, size: int, itemsize: int) -> None
 
 
 @functools.lru_cache(maxsize=1024)
-def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
+def _region(shape: Sequence[int], strides: Sequence[int], offset: int, memory_size: int) -> ViewKind:
     if _is_contiguous(shape, strides) or 0 in shape:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
     indices, overlaps = places(shape, strides, offset), overlaps_itself(shape, strides)
@@ -72,24 +78,24 @@ def _region(shape, strides, offset: int, memory_size: int) -> ViewKind:
 def gathered(index: tuple, *, unique: bool) -> ViewKind:
     """A view of the elements at an index of slices and arrays of numbers that are all within bounds."""
 
-    def read(array):
+    def read(array: jax.Array):
         return array.at[index].get(mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False)
 
-    def write(array, value):
+    def write(array: jax.Array, value: jax.Array):
         return array.at[index].set(value, mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False)
 
     return ViewKind(read, write, overlaps=not unique)
 
 
 @functools.lru_cache(maxsize=1024)
-def overlaps_itself(shape, strides) -> bool:
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two elements of a strided tensor are at one place in memory."""
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         return 0 not in shape
     return np.unique(places(shape, strides, 0)).size < math.prod(shape)
 
 
-def _is_contiguous(shape, strides) -> bool:
+def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     expected = 1
     for size, stride in reversed(list(zip(shape, strides, strict=True))):
         if size != 1 and stride != expected:
@@ -98,27 +104,27 @@ def _is_contiguous(shape, strides) -> bool:
     return True
 
 
-def _block(shape, offset: int, memory_size: int) -> ViewKind:
+def _block(shape: Sequence[int], offset: int, memory_size: int) -> ViewKind:
     size = math.prod(shape)
     if size == memory_size:
         return ViewKind(lambda flat: reshape(flat, shape), lambda _, value: reshape(value, (size,)), covers=True)
 
-    def read(flat):
+    def read(flat: jax.Array):
         return reshape(lax.slice(flat, (offset,), (offset + size,)), shape)
 
-    def write(flat, value):
+    def write(flat: jax.Array, value: jax.Array):
         return lax.dynamic_update_slice(flat, reshape(value, (size,)), (np.int32(offset),))
 
     return ViewKind(read, write)
 
 
-def _bitcasting(before: np.dtype, shape, after: np.dtype, new_shape) -> ViewKind:
+def _bitcasting(before: np.dtype, shape: Sequence[int], after: np.dtype, new_shape: Sequence[int]) -> ViewKind:
     return ViewKind(
         lambda array: bitcast(array, after, new_shape), lambda _, value: bitcast(value, before, shape), covers=True
     )
 
 
-def bitcast(array, dtype: np.dtype, shape):
+def bitcast(array: jax.Array, dtype: np.dtype, shape: Sequence[int]):
     """The same bytes as another dtype, in `shape`."""
     if array.dtype == dtype:
         return reshape(array, shape)

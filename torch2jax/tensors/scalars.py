@@ -1,6 +1,7 @@
 """Python numbers among tensors: what PyTorch refuses, and what becomes of those that a dtype does not hold."""
 
 import cmath
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +22,7 @@ def expect_integer(value: int) -> None:
         raise OverflowError(f"got an integer of {value.bit_length()} bits; wanted one of at most 64")
 
 
-def expect_fits(value, dtype: torch.dtype) -> None:
+def expect_fits(value: Any, dtype: torch.dtype) -> None:
     """Refuses a Python number that a tensor is to be filled or scaled with, but that its dtype does not hold.
 
     Negative integers wrap around in unsigned dtypes, and infinities are held by all that have them. What is no Python
@@ -39,7 +40,7 @@ def expect_fits(value, dtype: torch.dtype) -> None:
         raise RuntimeError(f"value cannot be converted to type {cpp_name(dtype)} without overflow, got {value}")
 
 
-def _fits(value, dtype: torch.dtype) -> bool:
+def _fits(value: Any, dtype: torch.dtype) -> bool:
     if dtype is torch.bool:
         return True
     if isinstance(value, complex):
@@ -58,21 +59,21 @@ def _meant(dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if dtype is torch.int32 and not x64 else dtype
 
 
-def wrapped(value, dtype: torch.dtype):
+def wrapped(value: Any, dtype: torch.dtype):
     """A Python number as an operand of a dtype: an integer of 32 bits wraps around, as others do when they are cast."""
     if type(value) is int and not -(2**31) <= value < 2**31 and _meant(dtype) is torch.int32:
         return (value + 2**31) % 2**32 - 2**31
     return value
 
 
-def values_in_dtype(array: np.ndarray, array_dtype) -> np.ndarray:
+def values_in_dtype(array: np.ndarray, array_dtype: np.dtype) -> np.ndarray:
     """An array as one of a dtype holds it, of integers as `number_in_dtype` does."""
     if array.dtype == np.int64 and array_dtype == np.int32:
         array = np.minimum(np.maximum(array, -(2**31)), 2**31 - 1)  # as np.clip, in half the time
     return array.astype(array_dtype, copy=False)
 
 
-def number_in_dtype(value, array_dtype) -> np.ndarray:
+def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
     """A Python number as an array of a dtype holds it.
 
     With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .call import current
+from .call import Recorder, current
 from .derivatives import with_derivatives_of
 from .dtypes import canonical
 from .history import Node
@@ -23,6 +23,7 @@ from .known import (
     Deferred,
     DenseLayout,
     Geometry,
+    Known,
     LazyConstant,
     defer,
     defer_body,
@@ -77,7 +78,7 @@ class Storage(Journaled):
     def __init__(
         self,
         physical: PhysicalArray | LazyArray,
-        known=None,
+        known: Known | None = None,
         order: tuple[int, ...] | None = None,
         memory: Memory | None = None,
         gaps: Gaps | None = None,
@@ -99,7 +100,7 @@ class Storage(Journaled):
         self.differentiable = self._may_differ()  # whether the values may have a derivative
 
     @classmethod
-    def waiting(cls, physical: LazyArray, known, order: tuple[int, ...] | None = None) -> "Storage":
+    def waiting(cls, physical: LazyArray, known: Known | None, order: tuple[int, ...] | None = None) -> "Storage":
         """New memory of a known value that the graph may never ask for, made in a third of the time."""
         storage = cls.__new__(cls)
         storage._begin()
@@ -131,7 +132,9 @@ class Storage(Journaled):
         return storage
 
     @classmethod
-    def evaluated(cls, array, layout: tuple[int, ...] | None, size: int, order: tuple[int, ...] | None) -> "Storage":
+    def evaluated(
+        cls, array: jax.Array, layout: tuple[int, ...] | None, size: int, order: tuple[int, ...] | None
+    ) -> "Storage":
         """As `computed`, of an array that JAX does not trace."""
         storage = cls.__new__(cls)
         storage._begin()
@@ -161,7 +164,7 @@ class Storage(Journaled):
                 self._array = physical.array
         return physical
 
-    def lazy(self, shape, dtype) -> PhysicalArray | LazyArray:
+    def lazy(self, shape: Any, dtype: Any) -> PhysicalArray | LazyArray:
         """The values as they are, though the graph may not have them yet."""
         del shape, dtype
         self._settle()
@@ -198,7 +201,9 @@ class Storage(Journaled):
             self._array = physical.arranged(None)
         return self._array
 
-    def write(self, physical: PhysicalArray | LazyArray, known, *, in_place_of_itself: bool = False) -> None:
+    def write(
+        self, physical: PhysicalArray | LazyArray, known: Known | None, *, in_place_of_itself: bool = False
+    ) -> None:
         """Replaces the values.
 
         Args:
@@ -231,7 +236,7 @@ class Storage(Journaled):
         """Whether the memory is larger than it was."""
         return self._larger is not None or self.memory.size > self._reach
 
-    def known_after(self, written, place: "Geometry"):
+    def known_after(self, written: Known, place: "Geometry") -> Known | None:
         """What is known of all memory after these values, the storage's own, are replaced by known ones."""
         del place
         self._settle()
@@ -240,7 +245,7 @@ class Storage(Journaled):
             return written
         return None if larger.place is None else larger.known_after(written, larger.place)
 
-    def replace(self, physical: PhysicalArray, known, *, is_written: bool) -> None:
+    def replace(self, physical: PhysicalArray, known: Known | None, *, is_written: bool) -> None:
         """Holds the same values as they are outside the trace that has ended.
 
         Args:
@@ -250,7 +255,7 @@ class Storage(Journaled):
         if is_written:
             self._publish()
 
-    def note_known(self, known) -> None:
+    def note_known(self, known: Known | None) -> None:
         """Notes what is known of the values that it has been made with."""
         self._known = known
         self.differentiable = self.differentiable and self._may_differ()
@@ -305,7 +310,7 @@ class Storage(Journaled):
             return self._larger.grafted(physical)
         return Storage(physical, self._known, self.order, self.memory, self.gaps)
 
-    def track(self, origins: Sequence = ()) -> None:
+    def track(self, origins: Sequence[jax.Array] = ()) -> None:
         """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
 
         Args:
@@ -380,7 +385,7 @@ class Storage(Journaled):
         return larger
 
     def _set_physical(
-        self, physical: PhysicalArray | LazyArray, known, is_new: bool = True, touches: bool = True
+        self, physical: PhysicalArray | LazyArray, known: Known | None, is_new: bool = True, touches: bool = True
     ) -> None:
         if touches:
             self._touch()
@@ -466,7 +471,7 @@ def _tape():
     return None if call is None else call.tape
 
 
-def _strides(shape, order) -> tuple[int, ...]:
+def _strides(shape: Sequence[int], order: tuple[int, ...] | None) -> tuple[int, ...]:
     """PyTorch's, of a tensor whose elements are in memory without gaps."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(order or range(len(shape))):
@@ -548,7 +553,7 @@ class View(Journaled):
             self._version = self.storage.memory.version
         return self._array
 
-    def _is_as_it_was(self, tape) -> bool:
+    def _is_as_it_was(self, tape: Recorder) -> bool:
         """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now.
 
         A leaf is written to unseen alone, perhaps as another one on the same memory.
@@ -566,13 +571,14 @@ class View(Journaled):
     def _number(self):
         """The array; where it is one known number, that number is a constant in the graph, and not a part of others."""
         is_number = self.place is not None and not self.place.shape and not self.is_chosen
-        if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)):
-            return evaluate(self.known)
+        known = self.known if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)) else None
+        if known is not None:
+            return evaluate(known)
         if self._lazy is not None and self._lazy[0] == self.storage.memory.version:
             return self._lazy[1].physical.array
         return self._read()
 
-    def lazy(self, shape, dtype) -> PhysicalArray | LazyArray:
+    def lazy(self, shape: Any, dtype: Any) -> PhysicalArray | LazyArray:
         """The values as they are, though the graph may not have them yet."""
         if self._version == self.storage.memory.version:
             return self.physical
@@ -608,7 +614,7 @@ class View(Journaled):
             self._part = known, in_pytorch(place.read, known, root.frame)
         return self._part[1]
 
-    def known_after(self, written, place: Geometry):
+    def known_after(self, written: Known, place: Geometry) -> Known | None:
         """What is known of all memory after the values of a tensor there are replaced by known ones."""
         storage, place = self.storage.root, place._replace(bits=self.bits)
         covers = self.covers and storage is self.storage  # memory may have grown since
@@ -622,7 +628,9 @@ class View(Journaled):
             return in_pytorch(place.write, before, storage.frame, written)
         return defer(place.write, before, storage.frame, written)
 
-    def write(self, physical: PhysicalArray | LazyArray, known, *, in_place_of_itself: bool = False) -> None:
+    def write(
+        self, physical: PhysicalArray | LazyArray, known: Known | None, *, in_place_of_itself: bool = False
+    ) -> None:
         """Replaces the values.
 
         Args:
@@ -648,7 +656,7 @@ class View(Journaled):
         else:
             self._array, self._version = array, self.storage.memory.version
 
-    def _write_values(self, tape, physical: PhysicalArray, known) -> None:
+    def _write_values(self, tape: Recorder, physical: PhysicalArray, known: Known | None) -> None:
         """Writes values alone, below derivatives that stay as they are."""
         whole, physical = self.parent.physical, PhysicalArray(tape.primal(physical.array), physical.layout)
         mine = self._with_values(tape, physical)
@@ -663,7 +671,7 @@ class View(Journaled):
             self._take(mine)
             self._is_as_it_was(tape)
 
-    def _with_values(self, tape, values: PhysicalArray) -> PhysicalArray | None:
+    def _with_values(self, tape: Recorder, values: PhysicalArray) -> PhysicalArray | None:
         """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None
@@ -676,7 +684,7 @@ class View(Journaled):
         self._root = None if self.kind.permutation is None else physical
         self._array, self._version = physical.arranged(None), self.storage.memory.version
 
-    def _write_lazily(self, physical: LazyArray, known) -> None:
+    def _write_lazily(self, physical: LazyArray, known: Any) -> None:
         storage, kind = self.storage, self.kind
         if kind.permutation is not None:
             changed = physical.then(self._permuted, storage.frame.shape, storage.dtype)

@@ -1,10 +1,11 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from jax import Array
 
 from ..errors import EndedCallError, OnMetaError
 from ..internals.gradients import is_fwd_grad_enabled
@@ -15,7 +16,7 @@ from .derivatives import without_gradient
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source, saves
 from .journal import expect_contained, journal
-from .known import Geometry, evaluate, in_pytorch, real
+from .known import Geometry, Known, evaluate, in_pytorch, real
 from .physical import LazyArray, PhysicalArray
 from .regions import region
 from .storage import Storage, View
@@ -92,22 +93,34 @@ class Torchish(torch.Tensor):
     stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         if is_foreign(types):
             return NotImplemented
         return _call(func).dispatch(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
             return NotImplemented  # what wraps others knows what to do
         return _call(func).dispatch_past_overrides(func, args, kwargs or {})
 
-    def as_subclass(self, cls):
+    def as_subclass(self, cls: type):
         # PyTorch asks no override about it.
         return _call(_as_subclass).dispatch(_as_subclass, (self, cls), {})
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         # Not through `__torch_function__`: PyTorch's own errors print arguments while that is switched off.
         del tensor_contents
         call = current()
@@ -123,7 +136,7 @@ class Torchish(torch.Tensor):
         """What a copy takes over: the gradient, and what code has set."""
         return {key: value for key, value in vars(self).items() if key not in _NOT_COPIED}
 
-    def change(self, name: str, value) -> None:
+    def change(self, name: str, value: object) -> None:
         """Sets an attribute, so that a journal may undo it."""
         active = journal()
         if active is not None:
@@ -214,7 +227,7 @@ class Torchish(torch.Tensor):
         else:
             self._begin_at(tape, Saved("Saved"))
 
-    def _begin_at(self, tape: Recorder, node: Node, origins: Sequence = ()) -> None:
+    def _begin_at(self, tape: Recorder, node: Node, origins: Sequence[Array] = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
         self._node.storage.track(origins)
@@ -259,7 +272,9 @@ class Torchish(torch.Tensor):
         with DisableTorchFunction():
             return region(self._node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
 
-    def write(self, physical: PhysicalArray | LazyArray, known=None, *, in_place_of_itself: bool = False) -> None:
+    def write(
+        self, physical: PhysicalArray | LazyArray, known: Known | None = None, *, in_place_of_itself: bool = False
+    ) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
 
         Raises:
@@ -305,7 +320,7 @@ def _expect_not_saved(operands: tuple[Torchish, ...], operation: str) -> None:
 Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name
 
 
-def is_foreign(types: Iterable[type]) -> bool:
+def is_foreign(types: Collection[type]) -> bool:
     """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
     for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
         if kind is not Torchish and not issubclass(kind, torch.Tensor):
@@ -313,7 +328,7 @@ def is_foreign(types: Iterable[type]) -> bool:
     return False
 
 
-def _call(func):
+def _call(func: Callable[..., Any]):
     call = current()
     if call is None:
         raise EndedCallError(getattr(func, "__name__", str(func)))
@@ -321,9 +336,9 @@ def _call(func):
 
 
 def wrap(
-    array,
+    array: Array,
     dtype: torch.dtype,
-    known: Any = None,
+    known: Known | None = None,
     *,
     layout: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
@@ -341,7 +356,7 @@ def wrap(
 
 
 def wrap_new(
-    physical: PhysicalArray, shape, size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
+    physical: PhysicalArray, shape: Sequence[int], size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
 ) -> Torchish:
     """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
     if not _takes_tangents():
@@ -353,7 +368,7 @@ def wrap_new(
 def wrap_physical(
     physical: PhysicalArray | LazyArray,
     dtype: torch.dtype,
-    known: Any,
+    known: Known | None,
     strides: tuple[int, ...] | None,
     device: torch.device = CPU,
 ) -> Torchish:
@@ -377,7 +392,7 @@ def wrap_spread(
     return make_tensor(storage, physical.shape, dtype, strides, offset, device)
 
 
-def _has_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
+def _has_strides(values: Any, strides: tuple[int, ...] | None) -> bool:
     return values.is_contiguous() if strides is None else values.stride() == strides
 
 
@@ -404,7 +419,14 @@ def memory_order(strides: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(strides))) else order
 
 
-def make_tensor(node, shape, dtype: torch.dtype, strides, offset, device: torch.device) -> Torchish:
+def make_tensor(
+    node: Storage | View,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    strides: Sequence[int] | None,
+    offset: int | torch.SymInt | None,
+    device: torch.device,
+) -> Torchish:
     """The tensor that reads `node`, with this geometry."""
     tensor = make_wrapper_subclass(Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype)
     tensor._node = node
@@ -413,7 +435,7 @@ def make_tensor(node, shape, dtype: torch.dtype, strides, offset, device: torch.
     return tensor
 
 
-def geometry(view, base: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+def geometry(view: Callable[..., Any], base: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """What PyTorch says of ``view(base, ...)``: a tensor without data, to ask for shape, strides and offset.
 
     PyTorch's view kernels compute nothing but these, and check the arguments. `view` must be one of them.
@@ -429,7 +451,13 @@ def make_view(base: Torchish, node: Storage | View, like: torch.Tensor) -> Torch
     return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
-def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | None = None) -> Torchish:
+def make_region(
+    base: Torchish,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int | torch.SymInt,
+    dtype: torch.dtype | None = None,
+) -> Torchish:
     """The view of a strided region of the memory of `base`, in elements of `dtype` (that of `base`).
 
     Raises:
@@ -442,7 +470,14 @@ def make_region(base: Torchish, shape, strides, offset, dtype: torch.dtype | Non
     return make_view_of_shape(base, node, shape, dtype, strides, offset)
 
 
-def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch.dtype, strides, offset) -> Torchish:
+def make_view_of_shape(
+    base: Torchish,
+    node: Storage | View,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    strides: Sequence[int],
+    offset: int | torch.SymInt,
+) -> Torchish:
     """The tensor that reads `node`, as a view of `base`, with this geometry."""
     if node is base._node and this_call().tape is not None:  # to a tape, what shows all of another is another
         node = View(node, all_of(len(shape)))
@@ -459,7 +494,7 @@ def make_view_of_shape(base: Torchish, node: Storage | View, shape, dtype: torch
     elif restriction is not None and restriction.kind in ("no_grad", "inference"):
         restriction = restriction._replace(is_inherited=True)
     if isinstance(node, View) and node.place is None:
-        node.place = Geometry(tuple(shape), tuple(strides), offset, dtype)
+        node.place = Geometry(tuple(shape), tuple(strides), int(offset), dtype)
     tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     if is_view:
         tensor._viewed = base if base._viewed is None else base._viewed
@@ -557,7 +592,7 @@ def set_geometry(tensor: Torchish, other: Torchish) -> None:
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def resize(tensor: Torchish, shape, strides) -> None:
+def resize(tensor: Torchish, shape: Sequence[int], strides: Sequence[int]) -> None:
     """Gives `tensor` itself another shape, at the same place in its memory, which grows as needed."""
     storage, offset = tensor._node.storage, tensor.storage_offset()
     storage.memory.expect_all()
@@ -570,13 +605,17 @@ def resize(tensor: Torchish, shape, strides) -> None:
         become(tensor, make_region(tensor, shape, strides, offset))
 
 
-def strides_of_shape(shape, memory_format=torch.contiguous_format) -> tuple[int, ...]:
+def strides_of_shape(
+    shape: Sequence[int], memory_format: torch.memory_format = torch.contiguous_format
+) -> tuple[int, ...]:
     """The strides of a new tensor."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
-def strides_of_copy(tensor: torch.Tensor, memory_format=torch.preserve_format) -> tuple[int, ...]:
+def strides_of_copy(
+    tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format
+) -> tuple[int, ...]:
     """The strides that ``clone`` or ``empty_like`` gives a copy of `tensor`."""
     with DisableTorchFunction():
         if memory_format is torch.preserve_format and tensor.is_contiguous():

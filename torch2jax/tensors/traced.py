@@ -16,7 +16,7 @@ __all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questio
 _questions = threading.local()
 
 
-def is_traced(array) -> bool:
+def is_traced(array: object) -> bool:
     """Whether JAX is tracing `array`, so that it may have no value yet."""
     if isinstance(array, jax.core.Tracer):
         _questions.asked = True
@@ -24,12 +24,12 @@ def is_traced(array) -> bool:
     return False
 
 
-def is_staged(array) -> bool:
+def is_staged(array: object) -> bool:
     """Whether an array is a result in the program that JAX is tracing, of which it takes no derivative and no batch."""
     return isinstance(array, DynamicJaxprTracer)
 
 
-def noting_steps(function: Callable, *arrays) -> tuple[Any, list | None]:
+def noting_steps(function: Callable, *arrays: Any) -> tuple[Any, list | None]:
     """What `function` gives for arrays that are staged, and the steps that it added to the program JAX is tracing.
 
     These are None where there are none in the program of the arrays, where JAX does not tell, or where a constant came
@@ -47,7 +47,7 @@ def noting_steps(function: Callable, *arrays) -> tuple[Any, list | None]:
     return result, [step for step in added if step is not None] or None
 
 
-def is_at_once(*arrays) -> bool:
+def is_at_once(*arrays: object) -> bool:
     """Whether what is computed of arrays is a value at once, and no part of a graph: one compiled call costs the least.
 
     What a call of `jax.jit` would leave in a graph is a nested call.
@@ -56,7 +56,7 @@ def is_at_once(*arrays) -> bool:
     return not (call is None or call.stages or any(map(is_traced, arrays)))
 
 
-def noting_questions(function: Callable, *args) -> tuple[Any, bool]:
+def noting_questions(function: Callable, *args: object) -> tuple[Any, bool]:
     """What `function` gives for traced arguments, and whether it asked if something is traced."""
     before = getattr(_questions, "asked", False)
     _questions.asked = False

@@ -1,9 +1,10 @@
 """The kinds of views: how each reads an array, and how a write to it changes the array."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -37,7 +38,7 @@ def all_of(ndim: int) -> ViewKind:
     return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
 
 
-def flattening(shape, order) -> ViewKind:
+def flattening(shape: Sequence[int], order: tuple[int, ...] | None) -> ViewKind:
     """A storage's array as its memory: one dimension, in the order that PyTorch keeps the elements in."""
     if order is None:
         return ViewKind(lambda array: reshape(array, (array.size,)), lambda _, flat: reshape(flat, shape), covers=True)
@@ -56,13 +57,13 @@ class Gaps(NamedTuple):
     strides: tuple[int, ...]
     offset: int
 
-    def reach(self, shape) -> int:
+    def reach(self, shape: Sequence[int]) -> int:
         """How much memory it takes to hold them."""
         last = sum((size - 1) * stride for size, stride in zip(shape, self.strides, strict=True))
         return 0 if 0 in shape else self.offset + last + 1
 
 
-def places(shape, strides, offset: int) -> np.ndarray:
+def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
     """Where the elements of a strided tensor lie in memory."""
     found = np.full((), offset, np.int32)
     for size, stride in zip(shape, strides, strict=True):
@@ -70,7 +71,7 @@ def places(shape, strides, offset: int) -> np.ndarray:
     return found
 
 
-def spreading(shape, gaps: Gaps) -> ViewKind:
+def spreading(shape: Sequence[int], gaps: Gaps) -> ViewKind:
     """As `flattening`, of a storage whose elements have gaps between them."""
     index, size = places(shape, *gaps), gaps.reach(shape)
     return ViewKind(
@@ -94,11 +95,11 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
 
 
 @functools.lru_cache(maxsize=4096)
-def element(shape, place) -> ViewKind:
+def element(shape: Sequence[int], place: Sequence[int]) -> ViewKind:
     """One element, at a place along each dimension."""
     limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
 
-    def write(array, value):
+    def write(array: jax.Array, value: jax.Array):
         return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in place])
 
     return ViewKind(lambda array: lax.squeeze(lax.slice(array, place, limits), dims), write)
