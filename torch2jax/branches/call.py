@@ -8,7 +8,7 @@ import torch
 
 from .. import translation
 from ..rules.call import RulesCall
-from ..tensors.call import Run
+from ..tensors.call import TensorsRun
 from ..tensors.tensor import Torchish
 from ..tracing.call import RandomStream, TracingCall
 
@@ -24,7 +24,7 @@ class _Stream(RandomStream, Protocol):
         ...
 
 
-class BranchesRun(Run, Protocol):
+class BranchesRun(TensorsRun, Protocol):
     """A run of a function whose questions have answers."""
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .storage import Storage
     from .tensor import Torchish
 
-__all__ = ["Dual", "Level", "Recorder", "Run", "TensorsCall", "current", "this_call"]
+__all__ = ["Dual", "Level", "Recorder", "TensorsCall", "TensorsRun", "current", "this_call"]
 
 
 class Recorder(Protocol):
@@ -120,7 +120,7 @@ class Level(Protocol):
         ...
 
 
-class Run(Protocol):
+class TensorsRun(Protocol):
     """One run of a function, as tensors see it."""
 
     @property
@@ -159,7 +159,7 @@ class TensorsCall(translation.CallInProgress, Protocol):
         ...
 
     @property
-    def attempt(self) -> Run:
+    def attempt(self) -> TensorsRun:
         """Which run of the function it is."""
         ...
 
