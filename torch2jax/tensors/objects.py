@@ -4,6 +4,9 @@ A compiled part of a program is a function of tensors that lie anywhere in its a
 others there. So objects are taken apart into what they hold, and put together again from it.
 """
 
+# What it takes apart is of any type.
+# pyright: reportMissingParameterType=false
+
 import functools
 import types
 from collections import OrderedDict, defaultdict, deque
