@@ -19,34 +19,34 @@ _REGISTERING = threading.Lock()
 _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None))
 
 
-def map_arguments(fn: Callable, tree) -> Any:
+def map_arguments(fn: Callable, tree: Any) -> Any:
     """Maps the leaves of a tree; containers are rebuilt, and the caller's are left as they are."""
     return optree.tree_map(fn, tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
 
 
-def map_given(fn: Callable, tree) -> Any:
+def map_given(fn: Callable, tree: Any) -> Any:
     """As `map_arguments`, where a padded array is one leaf: the tensor that it stands for."""
 
-    def is_leaf(node) -> bool:
+    def is_leaf(node: Any) -> bool:
         return type(node) is Padded or _opens(node)
 
     return optree.tree_map(fn, tree, is_leaf=is_leaf, none_is_leaf=True, namespace=_NAMESPACE)
 
 
-def flatten(tree) -> tuple[list, Any]:
+def flatten(tree: Any) -> tuple[list, Any]:
     """The leaves of a tree, and its structure: hashable, with a method ``unflatten(leaves)``."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 
-def map_results(fn: Callable, tree) -> Any:
+def map_results(fn: Callable, tree: Any) -> Any:
     """As `map_arguments`, and containers that JAX does not know become pytrees, so that results can leave ``jit``.
 
     JAX sorts the keys of a dictionary. One whose keys have no order, as members of an `Enum`, becomes an `OrderedDict`.
     """
     unordered = False
 
-    def opens(node) -> bool:
+    def opens(node: Any) -> bool:
         nonlocal unordered
         unordered = unordered or (type(node) is dict and not _is_sortable(node))
         return _opens_for_jax(node)
@@ -55,7 +55,7 @@ def map_results(fn: Callable, tree) -> Any:
     return ordered(found) if unordered else found
 
 
-def ordered(tree) -> Any:
+def ordered(tree: Any) -> Any:
     """A tree of dictionaries, lists and tuples with an `OrderedDict` for each dictionary that JAX cannot sort."""
     if type(tree) is dict:
         children = {key: ordered(value) for key, value in tree.items()}
@@ -73,19 +73,19 @@ def _is_sortable(keys: dict) -> bool:
     return True
 
 
-def _opens(node) -> bool:
+def _opens(node: Any) -> bool:
     """Registers the type of `node` with optree if it is a container; never makes it a leaf."""
 
-    def register(cls, codec: ContainerCodec):
+    def register(cls: type, codec: ContainerCodec):
         optree.register_pytree_node(cls, codec.flatten, codec.unflatten, namespace=_NAMESPACE)
 
     _register(node, _is_leaf, register)
     return False
 
 
-def _opens_for_jax(node) -> bool:
-    def register(cls, codec: ContainerCodec):
-        def flatten_with_keys(node):
+def _opens_for_jax(node: Any) -> bool:
+    def register(cls: type, codec: ContainerCodec):
+        def flatten_with_keys(node: Any):
             children, rest = codec.flatten(node)
             return tuple(zip(codec.keys(rest, children), children, strict=True)), rest
 
@@ -96,7 +96,7 @@ def _opens_for_jax(node) -> bool:
     return False
 
 
-def _register(node, is_leaf: Callable, register: Callable) -> None:
+def _register(node: Any, is_leaf: Callable, register: Callable) -> None:
     """Registers the type of `node` if it is a container that is not known yet."""
     if type(node) in _BUILTIN or isinstance(node, (torch.Tensor, jax.Array)) or not is_leaf(node):
         return
@@ -107,5 +107,5 @@ def _register(node, is_leaf: Callable, register: Callable) -> None:
                 register(type(node), codec)
 
 
-def _is_leaf(node) -> bool:
+def _is_leaf(node: Any) -> bool:
     return optree.tree_is_leaf(node, none_is_leaf=True, namespace=_NAMESPACE)
