@@ -104,8 +104,10 @@ class Noise(nn.Module):
         return x + torch.randn_like(x)
 
 
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+def run(*arguments, columns: int | None = None):
+    """What the command prints to a file, or to one that is said to have so many columns, wherever tests run."""
+    width = {"COLUMNS": columns and str(columns), "FORCE_COLOR": None, "TTY_COMPATIBLE": None}
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=width)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -380,9 +382,8 @@ class TestOptions:
         assert not run("check", "torch:sin", "--shape", "3", "--quiet").stderr
 
     @pytest.mark.parametrize("columns", [60, 80, 200])
-    def test_width(self, monkeypatch, columns):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        result = run("check", here("Net"), *SHAPE, "--grad", "--quiet")
+    def test_width(self, columns):
+        result = run("check", here("Net"), *SHAPE, "--grad", "--quiet", columns=columns)
         lines = result.stdout.splitlines()
         assert max(map(len, lines)) == columns
         for text in ("abs error", "rel error", "PyTorch", "tensors", "agrees", "gradients", "nn.functional.linear"):
