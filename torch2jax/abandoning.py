@@ -111,12 +111,12 @@ class _Watch:
         self._left, self._before = lines, sys.gettrace()
         self._met: set[FrameType] = set()
         self._is_handled = False
-        self._frames: list[tuple[FrameType, Any]] = []
+        self._frames: list[tuple[FrameType, Any, bool]] = []
         frame = sys._getframe(1)
         while frame is not None:
             if not _is_library(frame):
-                self._frames.append((frame, frame.f_trace))
-                frame.f_trace = self._meet
+                self._frames.append((frame, frame.f_trace, frame.f_trace_lines))
+                frame.f_trace, frame.f_trace_lines = self._meet, True  # loops are watched without
             frame = frame.f_back
         sys.settrace(_ignore)
 
@@ -136,8 +136,8 @@ class _Watch:
     def close(self) -> None:
         self.is_open = False
         sys.settrace(self._before)
-        for frame, before in self._frames:
-            frame.f_trace = before
+        for frame, before, had_lines in self._frames:
+            frame.f_trace, frame.f_trace_lines = before, had_lines
         self._frames.clear()
         self._met.clear()
 

@@ -209,10 +209,7 @@ class Watch:
     @property
     def is_probing(self) -> bool:
         """Whether a `for` goes on to its end for its turns to be counted."""
-        return any(
-            instance.head.is_for and not instance.facts.is_ready and instance.found is not None
-            for instance in self._running.values()
-        )
+        return any(_is_probed(instance) and instance.found is not None for instance in self._running.values())
 
     def note_failure(self, error: Exception) -> None:
         """Takes back the loops whose turns cannot be translated: what is one number in all turns has to be known."""

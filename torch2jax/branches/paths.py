@@ -246,8 +246,8 @@ class Path:
         if self.is_abandoned:
             raise Fork(self)
         place, asking = user_place(), asking_place()
-        self._count += 1
-        if self._count > _ANSWERED and not self._is_probing:
+        self._count += not self._is_probing
+        if self._count > _ANSWERED:
             self._refuse(place)
         settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"

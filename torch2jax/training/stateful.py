@@ -78,6 +78,8 @@ class StatefulFunction:
         self._stands_for = stands_for
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
+        named = zip(self._names, self._objects, strict=True)
+        self._modules = {name for name, thing in named if isinstance(thing, torch.nn.Module)}
         self._runs = Runs(policy, Inputs(), rolling)
         self._numbers: set[Key] = set()  # those that the function changes
         self._dtypes: dict[Key, torch.dtype] = {}
@@ -164,7 +166,7 @@ class StatefulFunction:
         """
         for thing in self._objects:
             start(thing)
-        given, things = self._parted(_with_layers_apart(state)), dict(zip(self._names, self._objects, strict=True))
+        given, things = self._parted(self._with_layers_apart(state)), dict(zip(self._names, self._objects, strict=True))
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
                 if key not in given:
@@ -187,11 +189,11 @@ class StatefulFunction:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
-        is_stacked = isinstance(state, Mapping) and any(map(has_layers, state.values()))
+        is_stacked = isinstance(state, Mapping) and any(has_layers(state.get(name)) for name in self._modules)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart = state = _with_layers_apart(whole) if is_stacked else whole
+            apart = state = self._with_layers_apart(whole)
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
@@ -213,10 +215,16 @@ class StatefulFunction:
                     )
                 outgoing = self._outgoing(state, after, call)
                 if is_stacked:
-                    outgoing = {name: restacked(part, whole[name], apart[name]) for name, part in outgoing.items()}
+                    for name in self._modules:
+                        outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
                 return finished(attempt, (result, outgoing))
 
         return self._runs.run(run, (state, args, kwargs, rng), is_stacked)
+
+    def _with_layers_apart(self, state: Any) -> Any:
+        """A state with the layers of modules one by one; in the part of an optimizer, ``*`` is all parameters."""
+        stacked = [name for name in self._modules if isinstance(state, Mapping) and has_layers(state.get(name))]
+        return {**state, **{name: unstack_layers(state[name]) for name in stacked}} if stacked else state
 
     def _has_changed(self, key: Key, before, after) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
@@ -356,12 +364,6 @@ def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
 def _names_of(function: Callable, count: int) -> list[str]:
     parameters = [p.name for p in inspect.signature(function).parameters.values() if p.kind < p.VAR_POSITIONAL]
     return [parameters[i] if i < len(parameters) else str(i) for i in range(count)]
-
-
-def _with_layers_apart(state: Any) -> Any:
-    if not isinstance(state, Mapping):
-        return state
-    return {name: unstack_layers(part) if has_layers(part) else part for name, part in state.items()}
 
 
 def _flat(state: State) -> dict[Key, Any]:
