@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.declaring import declaring_for_a_while
 from torch2jax import implements, t2j
 from torch2jax.compiled.kinds import FunctionKind, kind_of
-from torch2jax.rules.tables import PROVIDED
 
 
 class Module(torch.nn.Module):
@@ -111,14 +111,11 @@ def test_views_without_a_word_in_the_schema_stay_views():
 
 
 def test_rules_of_users_are_not_for_pytorch():
-    before = PROVIDED.functions[torch.erfinv]
     assert kind_of(torch.erfinv) is FunctionKind.PURE
-    try:
+    with declaring_for_a_while():
         implements(torch.erfinv)(lambda input: input)
-        assert kind_of(torch.erfinv) is FunctionKind.NONE
-    finally:
-        PROVIDED.functions[torch.erfinv] = before
-        PROVIDED._forget()
+        assert kind_of(torch.erfinv) is kind_of(torch.Tensor.erfinv) is FunctionKind.NONE
+    assert kind_of(torch.erfinv) is kind_of(torch.Tensor.erfinv) is FunctionKind.PURE
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.declaring import declaring_for_a_while
 from torch2jax import Rules, implements, implements_tensors, j2t, t2j
-from torch2jax.rules.tables import PROVIDED
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
@@ -214,17 +214,15 @@ def test_a_second_rule_for_a_function(name):
         np.testing.assert_array_equal(t2j(torch.sinh)(X), X * 3)
 
 
-def test_a_rule_for_good_is_that_of_the_whole_family(monkeypatch):
-    for table in ("functions", "_by_name", "_found"):
-        monkeypatch.setattr(PROVIDED, table, dict(getattr(PROVIDED, table)))
-
-    @implements(torch.sinh)
-    def _(input):
-        return input * 2
-
+def test_a_rule_for_good_is_that_of_the_whole_family():
     forms = (torch.sinh, torch.Tensor.sinh, lambda x: (x * 1).sinh_(), torch.ops.aten.sinh)
-    for function in (*forms, lambda x: torch.sinh(x, out=torch.empty(x.shape))):
-        np.testing.assert_array_equal(t2j(function)(X), 2 * X)
+    forms = (*forms, lambda x: torch.sinh(x, out=torch.empty(x.shape)))
+    with declaring_for_a_while():
+        implements(torch.sinh)(lambda input: input * 2)
+        for function in forms:
+            np.testing.assert_array_equal(t2j(function)(X), 2 * X)
+    for function in forms:
+        np.testing.assert_allclose(t2j(function)(X), np.sinh(X), rtol=1e-6)
 
 
 def test_refusals():

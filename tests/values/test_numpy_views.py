@@ -123,3 +123,20 @@ def test_a_lent_array_is_where_its_tensor_is():
         return array.__array_interface__["data"][0] - x.data_ptr()
 
     assert t2j(offset)() == offset() == 0
+
+
+def test_a_capsule_is_taken_whatever_else_there_is():
+    kept = []
+
+    def keep(x):
+        kept.append(x.sum().item())  # a number without a value, once the call has ended
+        return x
+
+    def write(x):
+        part = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+        part[0] = 5
+        return part
+
+    jax.make_jaxpr(t2j(keep))(jnp.ones(2))
+    assert kept
+    assert t2j(lambda: write(torch.zeros(2)))().tolist() == [5, 0]

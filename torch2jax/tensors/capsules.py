@@ -28,7 +28,8 @@ def tensor_of(capsule: object) -> Torchish | None:
     if address is None:
         return None
     tensors = [x for x in gc.get_objects() if issubclass(type(x), Torchish)]
-    return next((x for x in tensors if x._cdata == address), None)  # pyright: ignore[reportAttributeAccessIssue]
+    with DisableTorchFunction():  # among them are those of other calls, which may stand for no value
+        return next((x for x in tensors if x._cdata == address), None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _owner(capsule: object, name: bytes) -> int | None:
