@@ -1,5 +1,6 @@
 """The command line: what it builds, what it prints, and its exit codes."""
 
+import io
 import json
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
@@ -16,6 +18,7 @@ from torch2jax.tools.check import check
 from torch2jax.tools.specs import build
 from torch2jax.tools.subject import Subject
 from torch2jax_cli.app import app
+from torch2jax_cli.reports.tables import fitted, plain_table
 
 SHAPE = ("--shape", "4,8")
 
@@ -73,9 +76,9 @@ def product(x, y):
     return x @ y, (x * x).sum()
 
 
-class Places(nn.Module):
+class Scaled(nn.Module):
     def forward(self, x):
-        return x[torch.nonzero(x > 9)] if (x > 9).any() else x * 2
+        return x * float(x.numpy().max()) if (x > 9).any() else x * 2
 
 
 def tied():
@@ -168,7 +171,7 @@ class TestCheck:
         assert report.passed
 
     def test_an_answer_is_told(self):
-        model = (here("Places"), "--shape", "4")
+        model = (here("Scaled"), "--shape", "4")
         assert "is never True, say so" in run("check", *model).output
         result = run("check", *model, "--grad", "--branch", "test_cli.py:forward=False")
         assert result.exit_code == 0, result.output
@@ -389,6 +392,16 @@ class TestOptions:
         for text in ("abs error", "rel error", "PyTorch", "tensors", "agrees", "gradients", "nn.functional.linear"):
             assert text in result.stdout
         assert "…" not in result.stdout
+
+    def test_cells_stay_whole(self):
+        for width in range(20, 40):
+            table = plain_table("trace", "compile", "run", "PyTorch")
+            table.add_row("12.3 ms", "111.5 ms", "14 µs", "114.5 µs")
+            console = Console(width=width, file=io.StringIO(), legacy_windows=False)
+            with console.capture() as shown:
+                console.print(fitted(table, console))
+            assert all(text in shown.get() for text in ("12.3 ms", "114.5 µs", "PyTorch")), shown.get()
+            assert "…" not in shown.get()
 
 
 class TestOps:

@@ -43,6 +43,10 @@ def fitted(table: Table, console: Console, margin: int = 0) -> RenderableType:
         margin: columns that what is around the table takes.
     """
     options = console.options.update(width=max(console.width - margin, 1))
+    for column in table.columns:
+        if column.no_wrap:  # or the least that it needs is its longest word
+            texts = [column.header, *column.cells]
+            column.min_width = max(Measurement.get(console, console.options, text).maximum for text in texts)
     if Measurement.get(console, options.update(max_width=10_000), table).minimum <= options.max_width:
         return table
     first, *others = table.columns
