@@ -159,6 +159,15 @@ def test_a_wrong_result_is_found():
             Trial(column, case)()
 
 
+def test_a_wrong_result_is_found_whose_length_data_decide():
+    (case,) = cases(entry("masked_select"), torch.float32, 1)
+    right = case.function
+    case.function = lambda *tensors: right(*tensors) + hasattr(tensors[0], "_node")
+    for column in ("jit", "vmap"):
+        with pytest.raises(AssertionError, match="Mismatched"):
+            Trial(column, case)()
+
+
 def test_a_wrong_gradient_is_found():
     (case,) = cases(entry("sin"), torch.float32, 1, requires_grad=True)
     case.differentiable = lambda x: [(x * x.detach() if hasattr(x, "_node") else x * x)]

@@ -70,6 +70,13 @@ PARTS = {
     "counted": lambda x, m: (torch.bincount(m.long() * 3), torch.bincount((x[:, 0] * 2).long().clamp(0, 5)[m])),
     "written at places": lambda x, m: changed(x[m], write(torch.where(x[m][:, 0] > 0)[0], 2.0)),
     "a part written": lambda x, m: changed(x[m], write(slice(0, 2), 2.0)),
+    "numbers written": lambda x, m: changed(
+        x.clone(), lambda x: (write(0, m.sum().item())(x), write(slice(1, m.sum().item()), m.sum().item())(x))
+    ),
+    "filled with numbers": lambda x, m: (
+        *(x.new_full((2,), m.sum().item()), x.new_full((m.sum().item(), 2), x.max().item())),
+        *(torch.full((2,), fill_value=len(x[m])), torch.full((len(x[m]),), len(x[m]))),
+    ),
     "written to the front": lambda x, m: changed(x.clone(), write(slice(None, m.sum().item()), x[m] * 2)),
     "the front in place": lambda x, m: changed(x.clone(), lambda x: x[: m.sum().item()].add_(1)),
     "a column in place": lambda x, m: changed(x[m], lambda x: x[:, 0].add_(1)),

@@ -331,7 +331,20 @@ def test_refusals_are_of_the_type_that_pytorch_raises(function):
     [lambda x, i: x[i : i + 1], lambda x, i: x[x[:, 0, 0] > i]],
     ids=["slice", "mask"],
 )
-def test_shapes_that_depend_on_traced_values_are_refused(function):
+def test_lengths_that_depend_on_traced_values(function):
+    expected = function(base(), torch.tensor(1))
+    padded = jax.jit(t2j(function))(t2j(base()), jnp.int32(1))
+    compare(padded.compact(), expected)
+    assert not padded.values[len(expected) :].any()
+    compare(t2j(function)(t2j(base()), jnp.int32(1)), expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, i: x[:, i : i + 1], lambda x, i: x[:, x[0, :, 0] > i]],
+    ids=["slice", "mask"],
+)
+def test_later_sizes_that_depend_on_traced_values_are_refused(function):
     with pytest.raises(TracedValueError, match="test_setitem"):
         jax.jit(t2j(function))(t2j(base()), jnp.int32(1))
     compare(t2j(function)(t2j(base()), jnp.int32(1)), function(base(), torch.tensor(1)))

@@ -145,7 +145,7 @@ def from_written_input(x):
 
 
 def from_mask(x):
-    return torch.unique(x[x > 1])
+    return x[x > 1].tolist()
 
 
 def from_number(x):

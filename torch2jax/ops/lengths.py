@@ -63,9 +63,9 @@ def _filled(function, leads: int):
 
 
 for _function in (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn):
-    implements_by_length(_function)(_filled(_function, 0))
+    implements_by_length(_function, value=1 if _function is torch.full else None)(_filled(_function, 0))
 for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full):
-    implements_by_length(_function)(_filled(_function, 1))
+    implements_by_length(_function, value=2 if _function is Tensor.new_full else None)(_filled(_function, 1))
     implements_selected(_function)(
         lambda self, *args, _function=_function, **kwargs: _function(torch.zeros((), dtype=self.dtype), *args, **kwargs)
     )

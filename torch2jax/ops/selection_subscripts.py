@@ -12,6 +12,7 @@ from ..tensors.dtypes import is_integral
 from ..values.item import Item
 from ..values.lengths import is_traced_number, range_of_number, tensor_of
 from ..values.selected import Selected, aligned, compacted, first, like, select
+from ..values.traced_numbers import Number
 from .bounds import known_values
 from .selection_places import getitem as getitem_of_places, setitem as setitem_of_places
 
@@ -261,12 +262,13 @@ def getitem_by_length(self, index):
     return found
 
 
-@implements_by_length(Tensor.__setitem__)
+@implements_by_length(Tensor.__setitem__, value=2)
 def setitem_by_length(self, index, value):
     items = _items(index, self.ndim)
     if len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
         return
+    value = Number.of(value) if is_traced_number(value) else value
     current().dispatch(Tensor.__setitem__, (self, index, value), {})
 
 

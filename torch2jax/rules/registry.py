@@ -34,7 +34,7 @@ implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
-_rules_by_length: dict[Any, Callable] = {}
+_rules_by_length: dict[Any, tuple[Callable, int | None]] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
@@ -68,14 +68,17 @@ def implements_selected(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
-def implements_by_length(*functions) -> Callable[[Callable], Callable]:
+def implements_by_length(*functions, value: int | None = None) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where a number that data decide is among the arguments.
 
     A size is meant, a place to begin or end at, or how many of something there are.
+
+    Args:
+        value: the place of an argument that is none of these, but what is written.
     """
 
     def register(body: Callable) -> Callable:
-        _rules_by_length.update(dict.fromkeys(functions, body))
+        _rules_by_length.update(dict.fromkeys(functions, (body, value)))
         return body
 
     return register
@@ -114,8 +117,8 @@ def lookup_selected(function) -> Callable | None:
     return found
 
 
-def lookup_by_length(function) -> Callable | None:
-    """What a function does with numbers that data decide, where that is declared."""
+def lookup_by_length(function) -> tuple[Callable, int | None] | None:
+    """What a function does with numbers that data decide, where that is declared, and the place of what it writes."""
     return _rules_by_length.get(function)
 
 

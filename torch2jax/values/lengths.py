@@ -146,8 +146,14 @@ def tensor_of(value) -> Any:
 
 def rule_by_length(func, args: tuple, kwargs: dict):
     """What a function does with numbers that data decide, where some of the arguments are such; None for none."""
-    rule = registry.lookup_by_length(func)
-    return rule if rule is not None and any(map(_holds_number, (*args, *kwargs.values()))) else None
+    found = registry.lookup_by_length(func)
+    if found is None:
+        return None
+    rule, value = found
+    if value is not None:
+        args = (*args[:value], *args[value + 1 :])
+        kwargs = {name: x for name, x in kwargs.items() if name != "fill_value"}
+    return rule if any(map(_holds_number, (*args, *kwargs.values()))) else None
 
 
 def _holds_number(value) -> bool:

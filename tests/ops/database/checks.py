@@ -10,7 +10,7 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
-from torch2jax import NoRuleError, TracedValueError, t2j
+from torch2jax import NoRuleError, Padded, TracedValueError, t2j
 from torch2jax.tensors.dtypes import canonical
 
 from . import exceptions
@@ -85,12 +85,16 @@ def vmap(case: Case) -> Steps:
     stacked = [t2j(torch.stack(column)) for column in zip(*rows, strict=True)]
     arrays = yield from static.run(case, jax.vmap, stacked)
     for i in range(2) if arrays is not None else ():
-        actual = static.join([np.asarray(array)[i, ...] for array in arrays])
+        actual = static.join(_row(arrays, i))
         compare_results(case, "vmap", actual, expected[i], f"{case.name}, row {i}", **witnesses(case, rows[i]))
 
 
+def _row(arrays: list, i: int) -> list:
+    return jax.tree.map(lambda array: np.asarray(array)[i, ...], arrays)
+
+
 class _Static:
-    """Leaves of a result that are no arrays (Python numbers, dtypes) pass by what jit can return."""
+    """Leaves of a result that are no arrays and no `Padded` (numbers, dtypes) pass by what jit can return."""
 
     def run(
         self, case: Case, transform: Callable, arrays: list, code: Callable | None = None
@@ -113,15 +117,16 @@ class _Static:
 
     def split(self, result) -> list:
         self._leaves, self._spec = pytree.tree_flatten(result)
-        self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, jax.Array)]
+        self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, (jax.Array, Padded))]
         arrays = [self._leaves[i] for i in self._at]
-        self._leaves = [None if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
+        for i in self._at:
+            self._leaves[i] = None
         return arrays
 
     def join(self, arrays: list):
         leaves = list(self._leaves)
         for i, array in zip(self._at, arrays, strict=True):
-            leaves[i] = array
+            leaves[i] = array.compact() if isinstance(array, Padded) else array
         return pytree.tree_unflatten(leaves, self._spec)
 
 

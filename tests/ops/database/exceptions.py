@@ -354,22 +354,18 @@ RANDOM_SAMPLES: dict[str, Callable[[Any], bool]] = {
 # Their values are whatever was in memory.
 UNINITIALISED = ("empty*", "new_empty*", "resize_*")
 
-# Their results' shapes, or Python values, depend on data: jit refuses them.
+# Their results' shapes, or Python values, depend on data, and no bound is seen: jit refuses them.
 DATA_DEPENDENT = (
-    "argwhere",
     "bincount",
     "item",
-    "masked_select",
-    "nn.functional.one_hot",
-    "nonzero",
-    "tensor_split",
-    "unique",
-    "unique_consecutive",
 )
 # Those samples of which that is true, of entries of which it is not always.
 DATA_DEPENDENT_SAMPLES: dict[str, Callable[[Any], bool]] = {
-    "__getitem__": lambda sample: any(x.dtype == torch.bool for x in _tensors_in(sample.args)),
+    "argwhere": lambda sample: sample.input.ndim == 0,
+    "nn.functional.one_hot": lambda sample: sample.kwargs["num_classes"] == -1,
+    "nonzero": lambda sample: sample.input.ndim == 0,
     "repeat_interleave": lambda sample: _tensors_in(sample.kwargs) != [] and "output_size" not in sample.kwargs,
+    "tensor_split": lambda sample: _tensors_in(sample.args) != [],
 }
 
 
