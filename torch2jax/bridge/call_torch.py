@@ -90,10 +90,11 @@ def torch2jax(
     Example:
         >>> import jax, torch
         >>> from torch2jax import torch2jax
-        >>> def halved(x):  # a loop on data
-        ...     while x.norm() > 1:
-        ...         x = x / 2
-        ...     return x
+        >>> def halved(x):  # a list that grows until the data say stop
+        ...     found = [x]
+        ...     while found[-1].norm() > 1:
+        ...         found.append(found[-1] / 2)
+        ...     return found[-1]
         >>> f = torch2jax(halved, jax.ShapeDtypeStruct((2,), "float32"))
         >>> jax.jit(f)(jax.numpy.array([3.0, 4.0]))
         Array([0.375, 0.5  ], dtype=float32)
