@@ -15,7 +15,6 @@ extensions = [
     "myst_nb",  # Markdown, and notebooks in it that run while the site is made
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -35,7 +34,6 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 default_role = "code"
-intersphinx_mapping: dict = {}  # making the site fetches nothing
 suppress_warnings = ["config.cache"]
 
 # Kernels of notebooks start with this: transformers imports torchvision, which need not load beside this PyTorch.
