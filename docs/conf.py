@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import sys
 import tempfile
 from importlib.metadata import version as _version_of
 from pathlib import Path
@@ -11,14 +12,16 @@ author = "The torch2jax authors"
 copyright = f"{datetime.date.today().year}, {author}"
 version = release = _version_of("torch2jax")
 
+sys.path.append(str(Path(__file__).parent / "_extensions"))
 extensions = [
     "myst_nb",  # Markdown, and notebooks in it that run while the site is made
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "results",  # one list of all that was measured
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_extensions"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "force"

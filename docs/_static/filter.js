@@ -1,6 +1,6 @@
 // Puts a filter above each long table: rows stay that have all the words that are typed.
 document.addEventListener("DOMContentLoaded", () => {
-  for (const table of document.querySelectorAll("article table")) {
+  for (const table of document.querySelectorAll("article table:not(form *)")) {
     const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
     if (rows.length < 20) continue;
     const input = document.createElement("input");
