@@ -39,11 +39,17 @@ napoleon_use_rtype = False
 default_role = "code"
 suppress_warnings = ["config.cache"]
 
-# Kernels of notebooks start with this: transformers imports torchvision, which need not load beside this PyTorch.
+# Kernels of notebooks start with this: transformers imports torchvision, which need not load beside this PyTorch, and
+# pages draw with benchmarks/.
 _ipython = Path(tempfile.mkdtemp())
 _startup = _ipython / "profile_default/startup/vision_operators.py"
 _startup.parent.mkdir(parents=True)
-_startup.write_text("from torch2jax.tools.vision import define_vision_operators\n\ndefine_vision_operators()\n")
+_startup.write_text(
+    "import sys\n"
+    "from torch2jax.tools.vision import define_vision_operators\n\n"
+    f"sys.path.append({str(Path(__file__).parents[1])!r})\n"
+    "define_vision_operators()\n"
+)
 os.environ["IPYTHONDIR"] = str(_ipython)
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["JAX_PLATFORMS"] = "cpu"
