@@ -1,6 +1,5 @@
 """The errors a user of torch2jax meets, and how they name the user's own line."""
 
-import contextlib
 import dis
 import functools
 import itertools
@@ -8,7 +7,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ __all__ = [
     "WithoutValuesError",
     "WrapsOthersError",
     "asking_place",
-    "hinting_at_axes",
+    "hint_at_axes",
     "is_library",
     "is_raised_by_code",
     "is_translator",
@@ -342,12 +341,7 @@ _AXES_HINT = (
 )
 
 
-@contextlib.contextmanager
-def hinting_at_axes() -> Iterator[None]:
-    """Tells what to do about what JAX says of types that have shardings."""
-    try:
-        yield
-    except Exception as error:
-        if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
-            error.add_note(_AXES_HINT)
-        raise
+def hint_at_axes(error: Exception) -> None:
+    """Tells what to do about what JAX says of types that have shardings, if an error says it."""
+    if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
+        error.add_note(_AXES_HINT)

@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from .translation import current
@@ -189,53 +189,63 @@ def awaited() -> list[tuple[str, Callable]]:
 class _Exchanges:
     """All that has been declared, as it is exchanged: each call does so, and nothing may take long.
 
-    What is in a module is exchanged in its dictionary, which costs a sixth of what `setattr` does.
+    What is in a module is exchanged in its dictionary, which costs less than `setattr` does.
     """
 
     def __init__(self):
-        self._patches: list[tuple[Any, str, Any]] = []
+        self._count = 0
         self._in_modules: list[tuple[dict[str, Any], str, Any]] = []
-        self._in_classes: list[tuple[Mapping[str, Any], type, str, Any]] = []
         self._others: list[tuple[Any, str, Any]] = []
-        self._before: list[Any] = []
+        self._reads: list[tuple[Callable[[str, Any], Any], str]] = []
+        self._in_modules_before: list[Any] = []
+        self._others_before: list[Any] = []
         self.is_put = False
 
     def put(self) -> None:
         self.is_put = True
-        if self._patches != _patches:
+        if self._count != len(_patches):  # which only grow
             self._sort()
-        before = self._before
-        for namespace, name, stand_in in self._in_modules:
-            before.append(namespace.get(name, _ABSENT))
-            namespace[name] = stand_in
-        originals = _originals
-        for attributes, owner, name, stand_in in self._in_classes:
-            originals.append((owner, name, attributes.get(name, _ABSENT)))
+        self._in_modules_before = [names.get(name, _ABSENT) for names, name, _ in self._in_modules]
+        for names, name, stand_in in self._in_modules:
+            names[name] = stand_in
+        self._others_before = [read(name, _ABSENT) for read, name in self._reads]
+        for owner, name, stand_in in self._others:
             setattr(owner, name, stand_in)
-        for patch in self._others:
-            _put(*patch)
 
     def put_back(self) -> None:
         self.is_put = False
-        before = self._before
         while _originals:
-            owner, name, original = _originals.pop()
+            _put_back(*_originals.pop())
+        for (owner, name, _), original in zip(self._others, self._others_before, strict=True):
             if original is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
-        for namespace, name, _ in reversed(self._in_modules):
-            original = before.pop()
+        for (names, name, _), original in zip(self._in_modules, self._in_modules_before, strict=True):
             if original is _ABSENT:
-                del namespace[name]
+                del names[name]
             else:
-                namespace[name] = original
+                names[name] = original
 
     def _sort(self) -> None:
-        self._patches = list(_patches)
-        self._in_modules = [(vars(x), name, to) for x, name, to in _patches if type(x) is types.ModuleType]
-        self._in_classes = [(vars(x), x, name, to) for x, name, to in _patches if isinstance(x, type)]
-        self._others = [x for x in _patches if not (isinstance(x[0], type) or type(x[0]) is types.ModuleType)]
+        """Takes over what has been declared, the last for each name."""
+        self._count = len(_patches)
+        patches = {(id(owner), name): (owner, name, stand_in) for owner, name, stand_in in _patches}.values()
+        self._in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
+        self._others = [patch for patch in patches if type(patch[0]) is not types.ModuleType]
+        self._reads = [(_reader(owner), name) for owner, name, _ in self._others]
+
+
+def _reader(owner: Any) -> Callable[[str, Any], Any]:
+    """What gives an attribute that an object has itself, or another value."""
+    return functools.partial(getattr, owner) if isinstance(owner, types.FunctionType) else vars(owner).get
+
+
+def _put_back(owner: Any, name: str, original: Any) -> None:
+    if original is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
 
 
 _exchanges = _Exchanges()
@@ -248,13 +258,13 @@ def apply_patches() -> None:
         if not _exchanges.is_put:
             _meet_awaited()
             _exchanges.put()
-            if not _NOTING.issubset(sys.modules):
+            if not all(map(sys.modules.__contains__, _NOTING)):
                 sys.meta_path.insert(0, _finder)
         _calls += 1
 
 
 def _put(owner: Any, name: str, stand_in: Any) -> None:
-    _originals.append((owner, name, _present(owner, name)))
+    _originals.append((owner, name, _reader(owner)(name, _ABSENT)))
     setattr(owner, name, stand_in)
 
 
@@ -328,9 +338,3 @@ class _Loader(importlib.abc.Loader):
 
 
 _finder = _Finder()
-
-
-def _present(owner, name: str) -> Any:
-    if isinstance(owner, types.FunctionType):
-        return getattr(owner, name, _ABSENT)
-    return vars(owner).get(name, _ABSENT)

@@ -71,12 +71,15 @@ class Attempt:
         self.fits: list[Any] = []
         """Whether what data decide is as short as was said, each time that it was: bools."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
-        self.begun: weakref.WeakSet[Source] = weakref.WeakSet()
-        """Where histories began."""
         self.given: list[tuple[Any, Torchish, Source]] = []
         """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
         self.ends: list[tuple[Any, Node | None]] = []
         """What it goes back from then: arrays that leave the call, and their histories."""
+
+    @functools.cached_property
+    def begun(self) -> "weakref.WeakSet[Source]":
+        """Where histories began."""
+        return weakref.WeakSet()
 
     @property
     def passes(self) -> "tuple[Pass, ...]":

@@ -1,5 +1,6 @@
 """Operators of ``torch.library`` by their own kernels, where these are written in Python."""
 
+import functools
 import re
 import sys
 import weakref
@@ -68,7 +69,10 @@ class Kernels:
     def __init__(self):
         self._running: list[tuple[OpOverload, str]] = []
         self._higher: list[tuple] = []
-        self.libraries: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()  # they end with their last user
+
+    @functools.cached_property
+    def libraries(self) -> "weakref.WeakSet[torch.library.Library]":
+        return weakref.WeakSet()  # they end with their last user
 
     def undo(self) -> None:
         """Forgets the operators that the code has defined, since it is to run again and define them again."""

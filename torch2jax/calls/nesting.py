@@ -37,6 +37,21 @@ class Feature:
             call.features.add(self._name)
 
 
+class _Unrecorded(contextlib.AbstractContextManager):
+    """The context of `Nesting.nested` where there is no tape; a class, since each call enters one."""
+
+    __slots__ = ("_opened",)
+
+    def __init__(self, opened: list[Tape | None]):
+        self._opened = opened
+
+    def __enter__(self) -> None:
+        self._opened.append(None)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._opened.pop()
+
+
 class Nesting:
     """What a call knows of that.
 
@@ -81,16 +96,18 @@ class Nesting:
         self._opened: list[Tape | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
-    @contextlib.contextmanager
-    def nested(self):
+    def nested(self) -> contextlib.AbstractContextManager[None]:
+        """A context for code that is recorded on a tape of its own, where it needs one."""
         outer = self.tape
-        is_recorded = self._depth == 0 or (outer is not None and outer.is_current)
-        tape = None if is_recorded else Tape(self._depth, outer, self._below if outer is None else 0)
+        if self._depth == 0 or (outer is not None and outer.is_current):
+            return _Unrecorded(self._opened)
+        return self._recorded(Tape(self._depth, outer, self._below if outer is None else 0))
+
+    @contextlib.contextmanager
+    def _recorded(self, tape: Tape):
+        outer = self.tape
         self._opened.append(tape)
         try:
-            if tape is None:
-                yield
-                return
             with tape as self.tape:
                 try:
                     yield

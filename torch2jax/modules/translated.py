@@ -23,7 +23,7 @@ from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
-from ..errors import hinting_at_axes
+from ..errors import hint_at_axes
 from ..tensors.padded import Padded
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -41,6 +41,7 @@ __all__ = ["TranslatedFunction", "TranslatedModule", "entered_around_code", "run
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NOTHING = contextlib.nullcontext()
 _around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = ContextVar("around", default=None)
 
 
@@ -275,14 +276,18 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     if stands_for is None:
-        args, kwargs = map_given(enter, args), map_given(enter, kwargs)
+        args, kwargs = map_given(enter, args), map_given(enter, kwargs) if kwargs else kwargs
     else:
         named = zip(args, stands_for.parameters(args), strict=True)
         args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
         kwargs = {name: map_given(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()}
     make = _around.get()
-    with hinting_at_axes(), contextlib.nullcontext() if make is None or is_inner else make():
-        result = function(*args, **kwargs)
+    try:
+        with _NOTHING if make is None or is_inner else make():
+            result = function(*args, **kwargs)
+    except Exception as error:
+        hint_at_axes(error)
+        raise
     return map_results(leave, result)
 
 

@@ -16,7 +16,8 @@ __all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
-_BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None))
+_decided: set[type] = {tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None)}
+"""Types that need not be registered: Python's own, and those of arrays that have been met."""
 
 
 def map_arguments(fn: Callable, tree: Any) -> Any:
@@ -27,10 +28,7 @@ def map_arguments(fn: Callable, tree: Any) -> Any:
 def map_given(fn: Callable, tree: Any) -> Any:
     """As `map_arguments`, where a padded array is one leaf: the tensor that it stands for."""
 
-    def is_leaf(node: Any) -> bool:
-        return type(node) is Padded or _opens(node)
-
-    return optree.tree_map(fn, tree, is_leaf=is_leaf, none_is_leaf=True, namespace=_NAMESPACE)
+    return optree.tree_map(fn, tree, is_leaf=_is_padded, none_is_leaf=True, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any) -> tuple[list, Any]:
@@ -44,6 +42,8 @@ def map_results(fn: Callable, tree: Any) -> Any:
 
     JAX sorts the keys of a dictionary. One whose keys have no order, as members of an `Enum`, becomes an `OrderedDict`.
     """
+    if isinstance(tree, torch.Tensor):
+        return fn(tree)
     unordered = False
 
     def opens(node: Any) -> bool:
@@ -65,6 +65,10 @@ def ordered(tree: Any) -> Any:
     return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
 
 
+def _is_padded(node: Any) -> bool:
+    return type(node) is Padded or _opens(node)
+
+
 def _is_sortable(keys: dict) -> bool:
     try:
         sorted(keys)
@@ -76,35 +80,46 @@ def _is_sortable(keys: dict) -> bool:
 def _opens(node: Any) -> bool:
     """Registers the type of `node` with optree if it is a container; never makes it a leaf."""
 
-    def register(cls: type, codec: ContainerCodec):
-        optree.register_pytree_node(cls, codec.flatten, codec.unflatten, namespace=_NAMESPACE)
-
-    _register(node, _is_leaf, register)
+    if type(node) not in _decided:
+        _register(node, _is_leaf, _with_optree)
     return False
+
+
+def _with_optree(cls: type, codec: ContainerCodec) -> None:
+    optree.register_pytree_node(cls, codec.flatten, codec.unflatten, namespace=_NAMESPACE)
 
 
 def _opens_for_jax(node: Any) -> bool:
-    def register(cls: type, codec: ContainerCodec):
-        def flatten_with_keys(node: Any):
-            children, rest = codec.flatten(node)
-            return tuple(zip(codec.keys(rest, children), children, strict=True)), rest
-
-        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, codec.unflatten, codec.flatten)
-
-    _opens(node)
-    _register(node, lambda node: jax.tree_util.all_leaves([node]), register)
+    if type(node) not in _decided:
+        _register(node, _is_leaf, _with_optree)
+        _register(node, _is_leaf_to_jax, _with_jax)
     return False
+
+
+def _with_jax(cls: type, codec: ContainerCodec) -> None:
+    def flatten_with_keys(node: Any):
+        children, rest = codec.flatten(node)
+        return tuple(zip(codec.keys(rest, children), children, strict=True)), rest
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, codec.unflatten, codec.flatten)
 
 
 def _register(node: Any, is_leaf: Callable, register: Callable) -> None:
     """Registers the type of `node` if it is a container that is not known yet."""
-    if type(node) in _BUILTIN or isinstance(node, (torch.Tensor, jax.Array)) or not is_leaf(node):
+    if isinstance(node, jax.Array):
+        _decided.add(type(node))
+        return
+    if isinstance(node, torch.Tensor) or not is_leaf(node):
         return
     codec = codec_of(node)
     if codec is not None:
         with _REGISTERING:
             if is_leaf(node):  # another thread may have been faster
                 register(type(node), codec)
+
+
+def _is_leaf_to_jax(node: Any) -> bool:
+    return jax.tree_util.all_leaves([node])
 
 
 def _is_leaf(node: Any) -> bool:

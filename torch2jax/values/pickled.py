@@ -5,6 +5,7 @@ no values yet: the call keeps its memory, and the file has only where that is. W
 memory with what was in the same file, as in PyTorch, and with nothing else.
 """
 
+import functools
 import secrets
 from typing import Any
 
@@ -27,11 +28,14 @@ class Pickles:
     """The tensors of a call that pickles refer to: a traced value has no bytes of its own."""
 
     def __init__(self):
-        self._mark = secrets.token_hex(8)
         self._things: list[Any] = []
         self._memories: dict[int, _Memory] = {}
         self.saves = False
         """Whether ``torch.save`` is writing, which keeps what shares memory together; ``pickle`` by itself does not."""
+
+    @functools.cached_property
+    def _mark(self) -> str:
+        return secrets.token_hex(8)
 
     def put(self, thing) -> tuple[str, int]:
         """Keeps a thing for a file, which has the token of it that is given."""
