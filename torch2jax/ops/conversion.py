@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from jax import lax
 from ..calls.call import current
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import parse_to
+from ..rules.float8 import FLOAT8, to_float8
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -19,6 +21,7 @@ from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, is_traced
+from ..tracing.linear_call import linear_call
 from ..values.known import lazily
 
 aten = torch.ops.aten
@@ -33,6 +36,10 @@ def convert(array, dtype: np.dtype):
         if jnp.issubdtype(dtype, jnp.bool_):
             return lax.ne(array, array.dtype.type(0))
         array = lax.real(array)
+    if dtype in FLOAT8:
+        return to_float8(array, dtype)
+    if array.dtype in FLOAT8 and jnp.issubdtype(dtype, jnp.floating):
+        return _from_float8(array, dtype)
     if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
         if dtype.itemsize < 4:
             array = lax.convert_element_type(array, np.int32)  # wraps around, where XLA's own cast saturates
@@ -41,6 +48,25 @@ def convert(array, dtype: np.dtype):
             positive = lax.convert_element_type(array, dtype)
             return lax.select(lax.lt(array, array.dtype.type(0)), negative, positive)
     return lax.convert_element_type(array, dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _from_float8(array, dtype: np.dtype):
+    """`array`, in 8 bits, in a dtype of more, in which its gradient comes back: it saturates as values do."""
+    return lax.convert_element_type(array, dtype)
+
+
+@_from_float8.defjvp
+def _from_float8_jvp(dtype: np.dtype, primals, tangents):
+    result = _from_float8(*primals, dtype)
+
+    def push(residuals: list, arrays: list) -> list:
+        return [lax.convert_element_type(arrays[0], dtype)]
+
+    def pull(residuals: list, cotangents: list) -> list:
+        return [None if cotangents[0] is None else to_float8(cotangents[0], primals[0].dtype)]
+
+    return result, linear_call(push, pull, [], list(tangents), [result])[0]
 
 
 def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):

@@ -19,6 +19,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish, resize
 from .call import this_call
+from .float8 import FLOAT8, to_float8
 from .keywords import BodyParameters
 from .operands import lift
 from .pointwise import cast
@@ -229,7 +230,10 @@ def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray,
     physical = value.physical
     if value.dtype != target.dtype and known is not None:
         known = defer(torch.Tensor.to, known, target.dtype)
-    return (physical if physical.dtype == dtype else PhysicalArray(cast(physical.array, dtype), physical.layout)), known
+    if physical.dtype != dtype:
+        array = to_float8(physical.array, dtype) if dtype in FLOAT8 else cast(physical.array, dtype)
+        physical = PhysicalArray(array, physical.layout)
+    return physical, known
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:
