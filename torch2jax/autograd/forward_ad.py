@@ -13,6 +13,7 @@ from ..internals.functorch import forward_mode_module
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchFunction
 from ..patches import stands_in
+from ..rules.features import Feature
 from ..rules.inplace import write_in_place
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
@@ -24,7 +25,7 @@ from .call import AutogradCall, this_call
 __all__ = ["DualLevel"]
 
 
-class DualLevel:
+class DualLevel(Feature):
     """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""
 
     def __init__(self):

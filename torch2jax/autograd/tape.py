@@ -22,6 +22,7 @@ import torch
 
 from ..abandoning import NeedsLengths
 from ..branches.paths import BranchPolicy, Fork, Path, followed
+from ..rules.features import Feature
 from ..tensors.derived import NeedsClasses
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
@@ -71,15 +72,18 @@ class Attempt:
         self.fits: list[Any] = []
         """Whether what data decide is as short as was said, each time that it was: bools."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self._begun: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
         """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
         self.ends: list[tuple[Any, Node | None]] = []
         """What it goes back from then: arrays that leave the call, and their histories."""
 
-    @functools.cached_property
+    @property
     def begun(self) -> "weakref.WeakSet[Source]":
         """Where histories began."""
-        return weakref.WeakSet()
+        if self._begun is None:
+            self._begun = weakref.WeakSet()
+        return self._begun
 
     @property
     def passes(self) -> "tuple[Pass, ...]":
@@ -262,7 +266,7 @@ class Hooked:
     """The operations that gave the tensor, whose hooks come after its own."""
 
 
-class Tape:
+class Tape(Feature):
     """What has been computed from the tensors that require grad, while it is entered.
 
     Args:

@@ -14,6 +14,7 @@ from ..hints import nearest
 from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
+from ..rules.features import NEXT, Feature
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
@@ -115,7 +116,7 @@ def _named(name: str) -> list[Callable]:
     return [function for function in every if getattr(function, "__name__", None) == name]
 
 
-class LastResort:
+class LastResort(Feature):
     """What one translated function runs in PyTorch, and how.
 
     Args:
@@ -123,6 +124,8 @@ class LastResort:
         chosen: what is even with one: names of operators, functions, modules and classes of these.
         vmap_method: how JAX batches these calls.
     """
+
+    rank = 41
 
     def __init__(self, calls_missing: bool, chosen: tuple, vmap_method: str):
         self._options = (calls_missing, chosen, vmap_method)
@@ -137,6 +140,13 @@ class LastResort:
 
     def __reduce__(self):
         return LastResort, self._options
+
+    def concerns(self, function: Any) -> bool:
+        return function in self.functions
+
+    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        del call
+        return self.run(function, args, kwargs) if function in self.functions else NEXT
 
     def missing(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         """Runs an operator that no rule serves.

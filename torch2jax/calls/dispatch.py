@@ -13,7 +13,6 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +25,6 @@ from ..autograd.inputs import NeedsArray, NeedsInputs
 from ..autograd.retrace import NeedsHooks
 from ..autograd.tape import Attempt
 from ..branches.paths import Fork
-from ..compiled.host_tensors import NOT_RUN
 from ..errors import REFUSALS, NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
 from ..functional import func as func, vmap as vmap
 from ..internals.autocast import is_any_autocast_enabled
@@ -48,6 +46,7 @@ from ..internals.modes import (
 from ..internals.operators import HigherOrderOperator, OpOverload
 from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
+from ..rules.features import NEXT
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
 from ..rules.legacy_signatures import is_in_old_order
@@ -63,9 +62,8 @@ from ..translation import CallMode, enter, leave
 from ..values.at_once import run_at_once
 from ..values.item import Item, taken
 from ..values.known import run_known, write_known
-from ..values.lengths import LENGTHS, heed, rule_by_length
+from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
-from ..values.numpy_views import LENT
 from ..values.selected import Selected, apply_elementwise, pass_on_origin
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.uninitialized import Uninitialized, as_empty
@@ -75,28 +73,16 @@ from .call import current, this_call
 from .library_kernels import has_kernel
 from .narrowed import in_one_dtype
 from .nesting import Nesting
+from .observers import observer
 from .plans import NOT_PLANNED, run_planned
 from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 from .session import Session
 
-__all__ = ["AtenMode", "Call", "decomposition_of", "functional_of", "observing"]
+__all__ = ["AtenMode", "Call", "decomposition_of", "functional_of"]
 
 _PLAIN = (Torchish,)
-_TENSOR = (torch.Tensor,)
 _ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, NeedsLengths, Fork, HasLoops)
-_observer: ContextVar[Callable | None] = ContextVar("observer", default=None)
-
-
-@contextlib.contextmanager
-def observing(observer: Callable):
-    """Calls `observer` with every function that translated calls begun within dispatch, at either level."""
-    token = _observer.set(observer)
-    try:
-        yield
-    finally:
-        _observer.reset(token)
-
 
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
 _PROMOTION = (
@@ -132,7 +118,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.casts, self.contexts = {}, []
         self._reports = last_resort is not None
         self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
-        self._called_in_torch: frozenset = frozenset() if self.last_resort is None else self.last_resort.functions
         self._aten_mode = AtenMode(self)
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
@@ -144,12 +129,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """Whether an optimizer's step is under way, where tensors stand for numbers that are traced."""
         self.compiles = False
         """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
-        self._observer = _observer.get()
-        if self._observer is not None:
-            self.features.add("observer")
-        if self._called_in_torch:
-            self.features.add("last resort")
-        self.on_result = None if outer is None else outer.on_result
+        seen_by = observer()
+        if seen_by is not None:
+            self.features.push(seen_by)
+        if self.last_resort is not None and self.last_resort.functions:
+            self.features.push(self.last_resort)
         self._recording = contextlib.ExitStack()
         self.heeds_classes = True
         """Whether tensors of code's own classes are asked what becomes of a function; see `classes`."""
@@ -196,10 +180,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def _leave(self, *exc_info):
         self._recording.close()
         leave()
-        if self.numpy_views.views and not self._is_outermost:
-            this_call().features.add(LENT)  # of the call around this one as well
-        if LENGTHS in self.features and not self._is_outermost:
-            this_call().features.add(LENGTHS)
+        if self.features and not self._is_outermost:
+            for feature in self.features.shared():
+                this_call().features.push(feature)
         if self._owns_stream:
             self.stream.close()
         if self._is_outermost:
@@ -218,17 +201,12 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             result = self.run_planned(self, func, types, args, kwargs)
             if result is not NOT_PLANNED:
                 return result
-        if self.constants.host is not None and (not types or types == _TENSOR) and not self.numpy_views.views:
-            result = self.constants.host.run_at_once(func, args, kwargs)
-            if result is not NOT_RUN:
+        for feature in self.features.first:
+            result = feature.run_first(self, func, types, args, kwargs or {})
+            if result is not NEXT:
                 return result
         if func in DROPPED:
             kwargs = with_dropped(func, kwargs or {})
-        if LENGTHS in self.features and Selected not in types:
-            rule = rule_by_length(func, args, kwargs or {})
-            if rule is not None:
-                with self.inside():
-                    return rule(*args, **(kwargs or {}))
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented
@@ -244,11 +222,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return run_past_classes(self, func, args, kwargs or {})
             if have_a_say(types):
                 return run_by_classes(self, func, args, kwargs or {})
-        if LENT in self.features:
-            self.numpy_views.settle()
-        host = self.constants.host
-        if host is not None and host.is_active:
-            return host.dispatch(self, func, args, kwargs or {})
+        for feature in self.features.instead:
+            result = feature.run_instead(self, func, args, kwargs or {})
+            if result is not NEXT:
+                return result
         if not kwargs:
             rule = registry.lookup(func)
             if type(rule) is MetadataRule:
@@ -289,16 +266,16 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return self.dispatch_aten(func, args, kwargs)
             rule = registry.lookup(func)
             device = autocast.region()
-            if device is not None and (rule is not None or func in self._called_in_torch):
+            if device is not None and (rule is not None or any(x.concerns(func) for x in self.features.operators)):
                 treatment = autocast.of_function(func, rule, device)
                 if treatment.is_operator:
                     with DisableAutocast():
                         return self.dispatch(func, *treatment.cast(args, kwargs))
                 rule = None if treatment.is_divided else rule
-            if self._observer is not None:
-                self._observer(func)
-            if func in self._called_in_torch:
-                return self.last_resort.run(func, args, kwargs)
+            for feature in self.features.operators:
+                result = feature.run_operator(self, func, args, kwargs)
+                if result is not NEXT:
+                    return result
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if kwargs and kwargs.get("out") is not None and not isinstance(func, types.FunctionType):
@@ -325,9 +302,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
         if func in MAKERS:
             expect_classes()
-        host = self.constants.host
-        if host is not None and host.is_active and func.overloadpacket is torch.ops.aten.set_:
-            host.memories.give_up_all(args)
+        for feature in self.features.past_overrides:
+            feature.run_past_overrides(self, func, args)
         return self.dispatch_aten(func, args, kwargs)
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
@@ -339,10 +315,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                     with DisableAutocast():
                         return self.dispatch_aten(func, *treatment.cast(args, kwargs))
                 is_divided = treatment.is_divided
-            if self._observer is not None:
-                self._observer(func)
-            if func in self._called_in_torch:
-                return self.last_resort.run(func, args, kwargs)
+            for feature in self.features.operators:
+                result = feature.run_operator(self, func, args, kwargs)
+                if result is not NEXT:
+                    return result
             if kwargs:
                 args, kwargs = by_schema(func, args, kwargs)
             args = tuple(self._lift_argument(x) for x in args)
@@ -381,8 +357,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return run_by_wrappers(func, args, kwargs)
 
     def run_rule(self, func, rule, args: tuple, kwargs: dict):
-        if self.on_result is not None:
-            return self._run_seen(func, rule, args, kwargs)
+        for feature in self.features.rules:
+            result = feature.run_rule(self, func, rule, args, kwargs)
+            if result is not NEXT:
+                return result
         try:
             if rule.is_pure:
                 if self.stages or (self.tape is not None and rule.concrete):
@@ -410,26 +388,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     @property
     def is_plain(self) -> bool:
         """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
-        return (
-            self._observer is None
-            and self.on_result is None
-            and not self._called_in_torch
-            and not is_any_autocast_enabled()
-            and not len_torch_dispatch_stack()
-        )
+        features = self.features
+        return not (features.operators or features.rules or is_any_autocast_enabled() or len_torch_dispatch_stack())
 
     def _has_kernel(self, func) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
-
-    def _run_seen(self, func, rule, args: tuple, kwargs: dict) -> Any:
-        observer, self.on_result = self.on_result, None  # the rule is one step, whatever it calls
-        try:
-            result = self.run_rule(func, rule, args, kwargs)
-            with DisableTorchFunction():
-                observer(func, args, kwargs, result)  # pyright: ignore[reportOptionalCall]
-        finally:
-            self.on_result = observer
-        return result
 
     def run_below_modes(self, func, args: tuple, kwargs: dict) -> Any:
         """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
@@ -461,7 +424,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def runs_body(self, func, args) -> bool:
         """Whether a function without a rule is served by its own body, wherever the call is."""
-        is_plain = autocast.region() is None and self._observer is None and func not in self._called_in_torch
+        is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
     def run_body(self, func, args, kwargs):

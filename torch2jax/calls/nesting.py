@@ -1,27 +1,26 @@
 """Where the code of a call is: within transformations that it has begun, on a tape, in a trace of JAX's."""
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.forward_ad import DualLevel
 from ..autograd.tape import Attempt, Tape
 from ..functional.transformation import Transformation
+from ..rules.features import Feature, Features
+from ..rules.inline import Scalars
 from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
-from ..values.lengths import LENGTHS
-from ..values.numpy_views import LENT, NumpyViews
+from ..values.numpy_views import NumpyViews
 from .constants import Constants
 
 __all__ = ["Nesting"]
 
 _NO_TRACE: Any = object()
-_SHARED = frozenset(("host tensors", LENGTHS, LENT))  # what calls within calls have in common
 
 
-class Feature:
-    """An attribute of a call that is None as long as code does not use what it is for: `Nesting.features` has its name.
+class Slot:
+    """An attribute of a call for a feature of which there is one at a time: None as long as code does not use it.
 
     It only takes what is assigned. What has no `__get__` costs a reader nothing.
     """
@@ -29,12 +28,15 @@ class Feature:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __set__(self, call: "Nesting", value: object) -> None:
+    def __set__(self, call: "Nesting", value: Feature | None) -> None:
+        before = vars(call).get(self._name)
+        if value is before:
+            return
         vars(call)[self._name] = value
-        if value is None:
-            call.features.discard(self._name)
-        else:
-            call.features.add(self._name)
+        if before is not None:
+            call.features.pop(before)
+        if value is not None:
+            call.features.push(value)
 
 
 class _Unrecorded(contextlib.AbstractContextManager):
@@ -61,8 +63,8 @@ class Nesting:
         below: how many derivatives it takes in the place of JAX, on levels of the outermost tape below those.
     """
 
-    features: set[str]
-    """What code uses that acts on each operator, by name: where it is empty, an operator is what its plan says."""
+    features: Features
+    """What code uses that acts on each operator: where there is nothing, an operator is what its plan says."""
     attempt: Attempt
     """Which run of the function it is."""
     constants: Constants
@@ -80,17 +82,18 @@ class Nesting:
         """What its own derivatives are taken from; None as long as the code asks for none."""
         dual: DualLevel | None
         """The tangents of forward mode, while a level of them is open."""
-        scalars: dict[Any, Any] | None
-        """What `rules.inline` has computed of scalars, while that serves again."""
-        on_result: Callable[..., None] | None
+        scalars: Scalars | None
+        """What has been computed of scalars, while that serves again."""
+        on_result: Feature | None
         """What sees the results of all rules; see `ops.selective`."""
     else:
-        tape, dual, scalars, on_result = Feature(), Feature(), Feature(), Feature()
+        tape, dual, scalars, on_result = Slot(), Slot(), Slot(), Slot()
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
-        self.features = set() if outer is None else outer.features & _SHARED
-        self.tape = None if outer is None else outer.tape
-        self.dual = self.scalars = None
+        self.features = outer.features.shared() if outer is not None and outer.features else Features()
+        vars(self).update(tape=None, dual=None, scalars=None, on_result=None)
+        if outer is not None:
+            self.tape, self.on_result = outer.tape, outer.on_result
         self._below = below if outer is None else 0
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
         self._opened: list[Tape | None] = []

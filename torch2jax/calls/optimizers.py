@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..internals.modules import adafactor
 from ..patches import exchange, stands_in
+from ..rules.inline import Scalars
 from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
 from .call import current, this_call
@@ -59,7 +60,7 @@ def _abstract_where_traced(optimizer: Optimizer):
     before = [group["capturable"] for group in groups]
     was, was_compiling, scalars = call.steps_abstractly, call.compiles, call.scalars
     call.steps_abstractly, call.compiles = True, any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
-    call.scalars = {} if call.compiles else None  # every parameter has a counter, and most are one
+    call.scalars = Scalars() if call.compiles else None  # every parameter has a counter, and most are one
     for group in groups:
         group["capturable"] = group["capturable"] or call.compiles
     try:

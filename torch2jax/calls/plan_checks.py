@@ -12,6 +12,7 @@ import torch
 
 from ..internals.guards import DisableTorchFunction
 from ..internals.jax_traces import eval_trace, trace_ctx
+from ..rules.features import Feature
 from ..rules.inplace import InPlace, WithFlag
 from ..rules.plan import NOT_PLANNED
 from ..rules.tables import PROVIDED
@@ -23,7 +24,7 @@ from .plans import run_planned
 
 __all__ = ["PlanError", "checking_plans"]
 
-_CHECK = "a check of plans"
+_CHECK = Feature()  # by which the long way serves
 
 
 class PlanError(AssertionError):
@@ -81,11 +82,11 @@ def _run_checked(most: int | None, call: Call, function: Any, types: Any, args: 
     if result is NOT_PLANNED or not any(type(x) is Torchish for x in (result, *args)):
         return result
     planned, end = start.added(), Bookmark()
-    call.features.add(_CHECK)
+    call.features.push(_CHECK)
     try:
         expected = call.dispatch(function, copied, kwargs or {})
     finally:
-        call.features.discard(_CHECK)
+        call.features.pop(_CHECK)
     long = end.added()
     end.return_to()
     found = args[0] if writes and result is None else result

@@ -1,6 +1,6 @@
 """What compiled parts, and the tensors around them, ask of the call that runs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -8,6 +8,7 @@ import torch
 
 from .. import translation
 from ..rules.call import RulesCall
+from ..rules.features import Feature
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.call import TracingCall
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from .host_tensors import HostTensors
 
 __all__ = ["CompiledCall", "CompiledConstants", "current", "this_call"]
+
+
+class _Views(Protocol):
+    @property
+    def views(self) -> Sequence[object]:
+        """They, as long as somebody has them."""
+        ...
 
 
 class CompiledConstants(Protocol):
@@ -51,12 +59,17 @@ class CompiledCall(RulesCall, TracingCall, Protocol):
         ...
 
     @property
+    def numpy_views(self) -> "_Views":
+        """The NumPy arrays that share memory with tensors."""
+        ...
+
+    @property
     def compiles(self) -> bool:
         """What ``torch.compiler.is_compiling()`` is to answer."""
         ...
 
     @property
-    def on_result(self) -> Callable[..., None] | None:
+    def on_result(self) -> Feature | None:
         """What sees the results of all rules."""
         ...
 

@@ -9,7 +9,7 @@ require grad, and code that wants gradients runs again with a tape, where nothin
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ import torch
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
+from ..rules.features import NEXT, Feature
 from ..rules.plan import NOT_PLANNED
 from ..rules.tables import entered
 from ..tensors.dtypes import canonical, is_integral
@@ -48,7 +49,8 @@ from .transfers import copied_values, in_place_of
 
 __all__ = ["NOT_RUN", "HostTensors"]
 
-NOT_RUN: Any = object()
+NOT_RUN = NEXT
+_TENSOR = (torch.Tensor,)
 _MOST = 2**18  # elements that are worth a copy
 _FEW, _MANY = 64, 256  # elements of what may recur, and how many tensors of that kind are kept
 _DEVICES = (torch.device, str)
@@ -59,12 +61,14 @@ _DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIs
 _DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__))  # pyright: ignore
 
 
-class HostTensors:
+class HostTensors(Feature):
     """The tensors around compiled parts that are PyTorch's own, on the host, and what PyTorch computes of them.
 
     Args:
         call: the call.
     """
+
+    rank, is_shared = 10, True
 
     def __init__(self, call: CompiledCall):
         self._call = call
@@ -81,6 +85,20 @@ class HostTensors:
     def owns(self, value) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
         return state_of(value) != NO
+
+    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        del call
+        if (types and tuple(types) != _TENSOR) or self._call.numpy_views.views:
+            return NEXT
+        return self.run_at_once(function, args, kwargs)
+
+    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        return self.dispatch(call, function, args, kwargs) if self.is_active else NEXT
+
+    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+        del call
+        if function.overloadpacket is torch.ops.aten.set_ and self.is_active:
+            self.memories.give_up_all(args)
 
     def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
         """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""

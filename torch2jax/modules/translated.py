@@ -175,7 +175,7 @@ class TranslatedModule(Generic[P, R]):
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 if self._parts is not None:
                     call.constants.host = HostTensors(call)
-                    call.features.add("host tensors")
+                    call.features.push(call.constants.host)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)

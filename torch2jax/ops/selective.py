@@ -17,6 +17,7 @@ from ..calls.call import current
 from ..calls.dispatch import AtenMode
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.operators import OpOverload
+from ..rules.features import Feature
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
@@ -131,6 +132,27 @@ def _memory(value) -> set[int]:
     return {x.untyped_storage()._cdata for x in flatten(value)[0] if isinstance(x, torch.Tensor)}
 
 
+class Watching(Feature):
+    """Lets somebody see what each rule gives. A rule is one step, whatever it calls.
+
+    Args:
+        observer: is called with a function, its arguments and keywords, and what it gives.
+    """
+
+    def __init__(self, observer: Callable[..., None]):
+        self._observer = observer
+
+    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        call.on_result = None
+        try:
+            result = call.run_rule(function, rule, args, kwargs)
+            with DisableTorchFunction():
+                self._observer(function, args, kwargs, result)
+        finally:
+            call.on_result = self
+        return result
+
+
 def keeping(selection: Selection | None, function: Callable) -> Callable:
     """`function`, whose results of rules `selection` sees."""
     if selection is None:
@@ -138,7 +160,7 @@ def keeping(selection: Selection | None, function: Callable) -> Callable:
 
     def run(*args, **kwargs):
         call = current()
-        before, call.on_result = call.on_result, selection
+        before, call.on_result = call.on_result, Watching(selection)
         try:
             return function(*args, **kwargs)
         finally:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import jax
 import torch
 
 from .. import translation
 from ..tensors.call import TensorsCall
+
+if TYPE_CHECKING:
+    from .inline import Scalars
 
 __all__ = ["RulesCall", "current", "this_call"]
 
@@ -22,7 +25,7 @@ class RulesCall(TensorsCall, Protocol):
     """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
 
     @property
-    def scalars(self) -> dict[Any, Any] | None:
+    def scalars(self) -> "Scalars | None":
         """What `inline` has computed of scalars, while that serves again."""
         ...
 

@@ -19,6 +19,7 @@ import torch
 from ..tensors.dtypes import default_dtype
 from ..tensors.traced import is_staged, is_traced, noting_questions, noting_steps
 from .call import current
+from .features import Feature
 
 __all__ = ["INLINED", "AsksForValues", "Inlined", "call_inlined", "run_inlined", "template"]
 
@@ -97,13 +98,13 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     if inlined is None:
         with jax.named_scope(name):
             return call.run(arrays)
-    known = _scalars()
-    if known is None or any(array.ndim for array in arrays):
+    scalars = _scalars()
+    if scalars is None or any(array.ndim for array in arrays):
         return run_inlined(inlined, arrays, name)
     key = (call, *map(id, arrays))
-    if key not in known:
-        known[key] = run_inlined(inlined, arrays, name), arrays  # which keep their ids
-    return known[key][0]
+    if key not in scalars.computed:
+        scalars.computed[key] = run_inlined(inlined, arrays, name), arrays  # which keep their ids
+    return scalars.computed[key][0]
 
 
 def template(body: Callable, args, kwargs: dict, arrays: list) -> "_BodyCall":
@@ -125,7 +126,14 @@ def run_inlined(inlined: "Inlined", arrays: list, name: str):
         return inlined.traced(*arrays) if traced == len(arrays) else inlined.run(*arrays)
 
 
-def _scalars() -> dict | None:
+class Scalars(Feature):
+    """What has been computed of scalars alone while it is on a call's stack, which then serves again."""
+
+    def __init__(self):
+        self.computed: dict[Any, tuple[Any, list]] = {}
+
+
+def _scalars() -> Scalars | None:
     """What has been computed of scalars alone, where the same is computed for every parameter."""
     call = current()
     return None if call is None else call.scalars

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import torch
 from torch.overrides import resolve_name
 
-from ..calls.dispatch import observing
+from ..calls.observers import observing
 from ..convert import t2j
 from ..internals.operators import OpOverload
 from ..loops.report import noting_loops

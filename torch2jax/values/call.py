@@ -8,6 +8,7 @@ import torch
 
 from .. import translation
 from ..branches.call import BranchesCall, BranchesRun
+from ..rules.features import Features
 from ..tensors.tensor import Torchish
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class _Attempt(BranchesRun, Protocol):
 class ValuesCall(BranchesCall, Protocol):
     """A call as known values, selections, and tensors without values see it."""
 
-    features: set[str]
-    """What code uses that acts on each operator, by name."""
+    features: Features
+    """What code uses that acts on each operator."""
     answers: "Answers | None"
     """What is answered to questions about traced values, where both answers are followed."""
     memo: dict[Any, tuple[Any, list[Any]]] | None

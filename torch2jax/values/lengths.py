@@ -7,6 +7,7 @@ has one for a length. All threads see that.
 import builtins
 import functools
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from ..branches.programs import is_same_value
 from ..errors import asking_place, user_place
 from ..rules import registry
+from ..rules.features import NEXT, Feature
 from ..tensors.tensor import wrap
 from ..tracing.sums import terms_of
 from ..tracing.value_ranges import range_of
@@ -22,18 +24,32 @@ from .item import Item
 from .traced_numbers import number_of
 
 __all__ = [
-    "LENGTHS",
+    "Lengths",
     "bound_of",
     "heed",
     "is_same_number",
     "is_traced_number",
-    "rule_by_length",
     "said_bound",
     "tensor_of",
 ]
 
-LENGTHS = "lengths"
-"""What the feature is called in `Call.features`."""
+
+class Lengths(Feature):
+    """Lets functions take lengths that data decide wherever numbers are taken."""
+
+    rank, is_shared = 20, True
+
+    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        if any(getattr(kind, "length_depends_on_values", False) for kind in types):
+            return NEXT
+        rule = _rule_by_length(function, args, kwargs)
+        if rule is None:
+            return NEXT
+        with call.inside():
+            return rule(*args, **kwargs)
+
+
+_LENGTHS = Lengths()
 
 _lock = threading.Lock()
 _calls = 0
@@ -43,8 +59,8 @@ _len, _min, _max = builtins.len, builtins.min, builtins.max
 def heed() -> None:
     """Lets the call in progress take lengths that data decide wherever numbers are taken, to its end."""
     call = this_call()
-    if LENGTHS not in call.features:
-        call.features.add(LENGTHS)
+    if _LENGTHS not in call.features:
+        call.features.push(_LENGTHS)
         _put(1)
         call.ends.append(lambda: _put(-1))
 
@@ -144,7 +160,7 @@ def tensor_of(value) -> Any:
     return wrap(value.read(), torch.int64, value.known)
 
 
-def rule_by_length(func, args: tuple, kwargs: dict):
+def _rule_by_length(func, args: tuple, kwargs: dict):
     """What a function does with numbers that data decide, where some of the arguments are such; None for none."""
     found = registry.lookup_by_length(func)
     if found is None:

@@ -1,7 +1,7 @@
 """NumPy arrays on the memory of tensors, as `Tensor.numpy` gives them: what is written to the one, the other shows."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -9,18 +9,21 @@ import torch
 
 from ..errors import TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish, make_region
 from .call import this_call
 
-__all__ = ["LENT", "NumpyViews"]
-
-LENT = "lent arrays"
-"""What the feature is called in `Call.features`."""
+__all__ = ["NumpyViews"]
 
 
-class NumpyViews:
-    """The NumPy arrays that share memory with tensors of a call, as long as somebody has them."""
+class NumpyViews(Feature):
+    """The NumPy arrays that share memory with tensors of a call, as long as somebody has them.
+
+    Before a function runs, the tensors have what has been written to the arrays.
+    """
+
+    rank, is_shared = 30, True
 
     def __init__(self):
         self.views: list[_NumpyView] = []
@@ -37,7 +40,7 @@ class NumpyViews:
         loan = _NumpyView(tensor, read)
         array = loan.array()
         self.views.append(loan)
-        this_call().features.add(LENT)
+        this_call().features.push(self)
         return array
 
     def on_its_memory(self, real: torch.Tensor) -> Torchish | None:
@@ -51,6 +54,11 @@ class NumpyViews:
         """The address of the array that stands for a tensor's memory, and what to keep for it to stay that."""
         return next((loan.place for loan in self.views if loan.is_of(memory)), None)
 
+    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        del call, function, types, args, kwargs
+        self.settle()
+        return NEXT
+
     def settle(self) -> None:
         """Writes to the tensors what has been written to arrays, and forgets the arrays that nobody has any more."""
         loans, self.views = self.views, []  # to settle is to call PyTorch
@@ -59,9 +67,9 @@ class NumpyViews:
             loan.settle()
         self.views += [loan for loan in loans if loan not in ended]
         if not self.views:
-            this_call().features.discard(LENT)
+            this_call().features.pop(self)
         else:
-            this_call().features.add(LENT)
+            this_call().features.push(self)
 
 
 class _NumpyView:

@@ -1,0 +1,108 @@
+"""Features: what acts on the functions that code calls, each an object on its call's stack while code uses it.
+
+A call without any takes each function by its plan, and asks nobody. With some it asks those that have something to do
+there, in the order of their ranks, the outermost first. The call knows none of them: what a feature does stands in its
+own file, as a class that goes on from `Feature`.
+
+Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
+in one call of C, and what is decided by the types of arguments (`kinds`).
+"""
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["NEXT", "Feature", "Features"]
+
+NEXT: Any = object()
+"""What a feature gives that has nothing to say: the next one is asked, then the rule."""
+
+
+class Feature:
+    """Acts on what code calls, by the methods that it overrides; by being there alone, on whether plans serve.
+
+    The first argument of each is the call whose code calls the function: the feature's own, or one within that.
+    """
+
+    rank = 50
+    """Where it is on the stack: the lowest is asked first."""
+    is_shared = False
+    """Whether calls within its call have it too, and hand it to the call around."""
+    overridden: frozenset[str] = frozenset()
+    """The names of its methods that do something."""
+
+    def __init_subclass__(cls) -> None:
+        cls.overridden = frozenset(
+            name for name in _METHODS.values() if getattr(cls, name) is not getattr(Feature, name)
+        )
+
+    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        """What a function gives, before anything else is asked; or `NEXT`."""
+        del call, function, types, args, kwargs
+        return NEXT
+
+    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        """What a function gives in place of its rule, where no class of its arguments has a say; or `NEXT`."""
+        del call, function, args, kwargs
+        return NEXT
+
+    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        """What a function or an ATen operator gives, where no region casts its operands any more; or `NEXT`."""
+        del call, function, args, kwargs
+        return NEXT
+
+    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+        """Sees an operator that PyTorch's C++ calls without asking whether an argument overrides it."""
+        del call, function, args
+
+    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        """What a rule gives; or `NEXT`."""
+        del call, function, rule, args, kwargs
+        return NEXT
+
+    def concerns(self, function: Any) -> bool:
+        """Whether `run_operator` may do something for a function."""
+        del function
+        return True
+
+
+class Features(list[Feature]):
+    """The stack of a call: empty as long as its code uses no feature."""
+
+    first: tuple[Feature, ...] = ()
+    """Those that override `Feature.run_first`; the others are of the other methods."""
+    instead: tuple[Feature, ...] = ()
+    operators: tuple[Feature, ...] = ()
+    past_overrides: tuple[Feature, ...] = ()
+    rules: tuple[Feature, ...] = ()
+
+    def push(self, feature: Feature) -> None:
+        """Lets a feature act from now on, if it does not."""
+        if not any(feature is other for other in self):
+            self.append(feature)
+            self._sort()
+
+    def pop(self, feature: Feature) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Ends a feature, if it acts."""
+        self[:] = [other for other in self if other is not feature]
+        self._sort()
+
+    def shared(self) -> "Features":
+        """Those that a call within has from the beginning."""
+        found = Features([feature for feature in self if feature.is_shared])
+        found._sort()
+        return found
+
+    def _sort(self) -> None:
+        self.sort(key=operator.attrgetter("rank"))
+        for name, method in _METHODS.items():
+            setattr(self, name, tuple([feature for feature in self if method in feature.overridden]))
+
+
+_METHODS = {
+    "first": "run_first",
+    "instead": "run_instead",
+    "operators": "run_operator",
+    "past_overrides": "run_past_overrides",
+    "rules": "run_rule",
+}
