@@ -4,6 +4,7 @@ PyTorch's own callers are gone through wherever there are any: a target that is 
 more, is what a new release may leave of a patch.
 """
 
+import contextlib
 import copy
 import importlib
 import io
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -865,4 +867,36 @@ def switches(x):
         for owner in (torch, torch._C):
             if hasattr(owner, name):
                 getattr(owner, name)(*value if isinstance(value, tuple) else (value,))
+    return x
+
+
+# Process groups. There is no mesh around these programs, which is an error that comes by what stands in.
+
+
+@comes_by(
+    "torch.distributed.distributed_c10d._world",
+    "torch.distributed.distributed_c10d._get_default_group",
+    "torch.distributed.distributed_c10d._new_group_with_tag",
+)
+def process_groups(x):
+    for ask in (dist.get_rank, lambda: dist.new_group([0])):
+        with contextlib.suppress(ValueError):
+            ask()
+    return x
+
+
+@comes_by(
+    "torch.distributed.barrier",
+    "torch.distributed.distributed_c10d.barrier",
+    "torch.distributed.destroy_process_group",
+    "torch.distributed.distributed_c10d.destroy_process_group",
+    "torch.distributed.distributed_c10d._resolve_process_group",
+)
+def ends_of_process_groups(x):
+    c10d = dist.distributed_c10d
+    for function in (dist.barrier, c10d.barrier, dist.destroy_process_group, c10d.destroy_process_group):
+        with contextlib.suppress(ValueError):
+            function()
+    with contextlib.suppress(ValueError):
+        c10d._get_group_size_by_name("nobody")
     return x

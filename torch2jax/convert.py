@@ -18,6 +18,7 @@ from .calls.logical_dtypes import StandsFor
 from .compiled.part import parts_of
 from .modules.originals import original
 from .modules.translated import TranslatedFunction, TranslatedModule
+from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
@@ -65,6 +66,7 @@ class _Options(TypedDict, total=False):
     bounds: Mapping[str, int] | None
     loops: str
     dtypes: Mapping[Any, torch.dtype] | None
+    groups: Mapping[Any, str | tuple[str, ...]] | str | tuple[str, ...] | None
 
 
 @overload
@@ -112,6 +114,7 @@ def t2j(
     bounds: Mapping[str, int] | None = None,
     loops: str = "auto",
     dtypes: Mapping[Any, torch.dtype] | None = None,
+    groups: Mapping[Any, str | tuple[str, ...]] | str | tuple[str, ...] | None = None,
 ) -> Any:
     """Translates PyTorch code, tensors and weights to JAX.
 
@@ -167,6 +170,9 @@ def t2j(
             arguments stand for there, ``{torch.int32: torch.int64}``, or those in one argument,
             ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as
             `state_dict` or `state` has the dtypes of the module without it.
+        groups: which axes of the mesh the process groups of `torch.distributed` stand for, within `jax.shard_map`:
+            ``{group: "model", "name": ("data", "model")}``, with None for the default group; or the axes of that alone.
+            Without, they are all axes of `jax.shard_map`. See docs/distributed.md.
         compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
             Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
             themselves, and classes of modules. A function that calls modules becomes the method of a module that holds
@@ -176,8 +182,9 @@ def t2j(
     only by code that draws random numbers; what runs in PyTorch may draw none.
 
     Raises:
-        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch` or `compile` has
-            something of another kind; `compile` is given for a function, or with `state`; or ``copy=False`` for code.
+        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch`, `compile` or
+            `groups` has something of another kind; `compile` is given for a function, or with `state`; or
+            ``copy=False`` for code.
         ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths` or `max_steps` no
             positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
             dtype that arrays cannot stand for.
@@ -221,6 +228,7 @@ def t2j(
         bounds=bounds,
         loops=loops,
         compile=compile,
+        groups=groups,
     )
 
 
@@ -240,12 +248,14 @@ def _to_jax(
     bounds,
     loops,
     compile,
+    groups,
     state=None,
 ) -> Any:
     """As `t2j`; `expect` refuses what is of neither side, and no tree."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
+    policy = policy if groups is None else policy._replace(groups=axes_told(groups))
 
     def standing(function: Callable, first: int = 0) -> StandsFor | None:
         return None if dtypes is None else StandsFor(dtypes, function, first)
@@ -305,6 +315,7 @@ def _to_jax(
         "loops": loops,
         "compile": compile,
         "dtypes": dtypes,
+        "groups": groups,
     }
     convert = functools.partial(_to_jax, expect=_stays, copy=copy, **options, **others)
     return _mapped(map_results, convert, expect, thing)

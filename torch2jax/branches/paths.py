@@ -68,6 +68,8 @@ class BranchPolicy(NamedTuple):
 
     bounds: tuple[tuple[str, str, int], ...] = ()
     """Files, lines or functions in them, and how long at most what data decide there is."""
+    groups: tuple[tuple[Any, tuple[str, ...]], ...] = ()
+    """Process groups, None for the default one, and the axes of a mesh that they stand for: it goes where this goes."""
 
     @classmethod
     def of(

@@ -14,6 +14,7 @@ from . import (
     conversion as conversion,
     creation as creation,
     dirichlet as dirichlet,
+    distributed as distributed,
     distributions as distributions,
     dlpack as dlpack,
     elementwise as elementwise,

@@ -1,0 +1,215 @@
+"""Process groups as axes of JAX's mesh: which stands for which, within `jax.shard_map`.
+
+No process group of PyTorch's has to exist, and none is asked. A group is the devices along some axes that differ in
+nothing else; of these there are as many as there are other devices, and each is in one.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch.distributed as dist
+from jax import lax
+
+from ...calls.call import current
+from ...internals.distributed import world
+
+__all__ = [
+    "MeshGroup",
+    "axes_told",
+    "default_group",
+    "expect_group",
+    "group_of_axes",
+    "group_of_ranks",
+    "number_in",
+    "ranks_of",
+]
+
+Axes = tuple[str, ...]
+HOW = (
+    "collectives of a translated function run within jax.shard_map, over its axes: "
+    'jax.shard_map(t2j(fn, groups="axis"), mesh=..., in_specs=..., out_specs=...). A process group stands for one axis '
+    "or several, as groups= says; the default group for all of them"
+)
+
+
+def axes_told(groups: Any) -> tuple[tuple[Any, Axes], ...]:
+    """What `t2j` is told of groups, as pairs of a group, or None for the default one, and axes.
+
+    Raises:
+        TypeError: it is nothing that `t2j` takes.
+    """
+    if groups is None:
+        return ()
+    if not isinstance(groups, Mapping):
+        groups = {None: groups}
+    found = []
+    for group, axes in groups.items():
+        named = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, (tuple, list)) else ()
+        if not named or not all(isinstance(axis, str) for axis in named) or len(set(named)) < len(named):
+            raise TypeError(
+                f"groups got {axes!r} for {group!r}; wanted the name of an axis of the mesh, or a tuple of such names"
+            )
+        if not (group is None or isinstance(group, (str, dist.ProcessGroup))):
+            raise TypeError(
+                f"groups got a {type(group).__name__}; wanted None for the default group, the name of a group, or a "
+                "ProcessGroup"
+            )
+        found.append((group, named))
+    return tuple(found)
+
+
+class MeshGroup(dist.ProcessGroup):
+    """The devices along some axes, as a process group.
+
+    Args:
+        axes: their names, the slowest first: that is how devices are numbered.
+        sizes: how many devices there are along each.
+    """
+
+    def __init__(self, axes: Axes, sizes: tuple[int, ...]):
+        super().__init__(0, math.prod(sizes))
+        self.axes, self.sizes = axes, sizes
+
+    def __repr__(self) -> str:
+        return f"MeshGroup({', '.join(map(repr, self.axes))})"
+
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+    def rank(self) -> Any:
+        """The number of the device among those of its group: traced."""
+        from .ranks import rank_along
+
+        return rank_along(self.axes)
+
+    def name(self) -> str:
+        return "jax"
+
+    @property
+    def group_name(self) -> Any:
+        return ",".join(self.axes)
+
+    @property
+    def group_desc(self) -> str:
+        return f"the axes {', '.join(self.axes)} of a mesh"
+
+
+@functools.lru_cache(maxsize=256)
+def _made(axes: Axes, sizes: tuple[int, ...]) -> MeshGroup:
+    return MeshGroup(axes, sizes)
+
+
+def group_of_axes(axes: Axes) -> MeshGroup:
+    """The group of some axes that the code is within.
+
+    Raises:
+        ValueError: it is within no axis of such a name.
+    """
+    try:
+        sizes = tuple(lax.axis_size(axis) for axis in axes)
+    except NameError as error:
+        here = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes)) or "none"
+        raise ValueError(
+            f"a process group stands for the axes {', '.join(map(repr, axes))}; the code runs within {here}. {HOW}"
+        ) from error
+    return _made(axes, sizes)
+
+
+def default_group() -> MeshGroup | None:
+    """What the default group stands for where the code is: as it was told, or all axes of `jax.shard_map`."""
+    call = current()
+    if call is None:
+        return None
+    told = next((axes for group, axes in call.attempt.path.policy.groups if group is None), None)
+    axes = told or tuple(jax.sharding.get_abstract_mesh().manual_axes)
+    return group_of_axes(axes) if axes else None
+
+
+def expect_group(group: Any = None) -> MeshGroup:
+    """What a group stands for, that is None for the default one, itself, or its name.
+
+    Raises:
+        ValueError: it stands for nothing.
+    """
+    if isinstance(group, MeshGroup):
+        return group
+    for told, axes in current().attempt.path.policy.groups:
+        if told is group or (isinstance(told, str) and told == group):
+            return group_of_axes(axes)
+    if group is None or group is world.default_pg:
+        found = default_group()
+        if found is None:
+            raise ValueError(
+                "Default process group has not been initialized, please make sure to call init_process_group. In JAX, "
+                + HOW
+            )
+        return found
+    if isinstance(group, str):
+        return group_of_axes(tuple(group.split(",")))
+    raise ValueError(f"got the process group {group!r}, for which groups= tells no axes: {HOW}")
+
+
+def ranks_of(group: MeshGroup) -> np.ndarray:
+    """The numbers that devices have in the default group, for each group of these axes a row.
+
+    Raises:
+        ValueError: the default group lacks an axis.
+    """
+    whole = expect_group()
+    missing = [axis for axis in group.axes if axis not in whole.axes]
+    if missing:
+        raise ValueError(f"the group has the axis {missing[0]!r}, which the default group lacks: {whole!r}")
+    numbers = np.arange(whole.size()).reshape(whole.sizes)
+    others = [i for i, axis in enumerate(whole.axes) if axis not in group.axes]
+    return numbers.transpose(*others, *(whole.axes.index(axis) for axis in group.axes)).reshape(-1, group.size())
+
+
+def group_of_ranks(ranks: Any) -> MeshGroup:
+    """The group of axes, one of which are the devices of these numbers in the default group.
+
+    Raises:
+        ValueError: there is none.
+    """
+    whole = expect_group()
+    if ranks is None:
+        return whole
+    ranks = [int(rank) for rank in ranks]
+    for count in range(1, len(whole.axes) + 1):
+        for axes in itertools.combinations(whole.axes, count):
+            group = group_of_axes(axes)
+            if group.size() == len(ranks) and any(ranks == list(row) for row in ranks_of(group)):
+                return group
+    raise ValueError(
+        f"new_group got the ranks {ranks}; wanted those of devices along whole axes of the mesh, of which the default "
+        f"group has {dict(zip(whole.axes, whole.sizes, strict=True))}: give the mesh an axis for each kind of group"
+    )
+
+
+def number_in(group: MeshGroup, rank: int | None, group_rank: int | None) -> int:
+    """The number of a device in a group, by that in the default one or by this itself.
+
+    Raises:
+        ValueError: both are given or none, or there is no such device.
+        TypeError: it is a number that is traced.
+    """
+    if (rank is None) == (group_rank is None):
+        both = "Can't specify both group_rank and global_rank"
+        raise ValueError("Must specify global_rank or group_rank" if rank is None else both)
+    given = rank if group_rank is None else group_rank
+    if type(given) is not int:
+        raise TypeError(
+            f"got a {type(given).__name__} for the rank of a device; wanted a number that is the same on all of them"
+        )
+    if group_rank is None:
+        found = next((list(row).index(rank) for row in ranks_of(group) if rank in row), None)
+        if found is None:
+            raise ValueError(f"Global rank {rank} is not part of group {group}")
+        return found
+    if not 0 <= group_rank < group.size():
+        raise ValueError(f"Group rank {group_rank} is not part of group {group}")
+    return group_rank
