@@ -879,6 +879,7 @@ def switches(x):
     "torch.distributed.distributed_c10d._new_group_with_tag",
 )
 def process_groups(x):
+    assert not dist.is_initialized()
     for ask in (dist.get_rank, lambda: dist.new_group([0])):
         with contextlib.suppress(ValueError):
             ask()
