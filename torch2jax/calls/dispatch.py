@@ -19,13 +19,10 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..abandoning import NeedsLengths
+from ..abandoning import Abandoned
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function
-from ..autograd.inputs import NeedsArray, NeedsInputs
-from ..autograd.retrace import NeedsHooks
 from ..autograd.tape import Attempt
-from ..branches.paths import Fork
-from ..errors import REFUSALS, NoRuleError, OnMetaError, TracedValueError, WrapsOthersError
+from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..functional import func as func, vmap as vmap
 from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import (
@@ -49,26 +46,22 @@ from ..rules import autocast, registry
 from ..rules.features import NEXT
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, run_named
+from ..rules.kinds import Changed, run_without_values, servers_of
 from ..rules.legacy_signatures import is_in_old_order
 from ..rules.numpy_arguments import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
-from ..tensors.derived import NeedsClasses, have_a_say
+from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
-from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
-from ..tracing.trial import HasLoops
 from ..translation import CallMode, enter, leave
+from ..values import selected as selected, uninitialized as uninitialized, wrapper_subclasses as wrapper_subclasses
 from ..values.at_once import run_at_once
-from ..values.item import Item, taken
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
-from ..values.selected import Selected, apply_elementwise, pass_on_origin
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
-from ..values.uninitialized import Uninitialized, as_empty
 from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_natively
-from ..values.wrapper_subclasses import run_by_wrappers
 from .call import current, this_call
 from .library_kernels import has_kernel
 from .narrowed import in_one_dtype
@@ -82,7 +75,6 @@ from .session import Session
 __all__ = ["AtenMode", "Call", "decomposition_of", "functional_of"]
 
 _PLAIN = (Torchish,)
-_ABANDONING = (NeedsTape, NeedsClasses, NeedsInputs, NeedsArray, NeedsHooks, NeedsLengths, Fork, HasLoops)
 
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
 _PROMOTION = (
@@ -118,7 +110,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.casts, self.contexts = {}, []
         self._reports = last_resort is not None
         self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
-        self._aten_mode = AtenMode(self)
+        self.aten_mode = AtenMode(self)
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self.answers: Any = None
@@ -165,7 +157,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self._is_outermost and (exc_info[0] in _ABANDONING or self.attempt.path.is_one_of_several):
+            is_abandoned = isinstance(exc_info[1], Abandoned) and exc_info[1].ends_call
+            if self._is_outermost and (is_abandoned or self.attempt.path.is_one_of_several):
                 self._session.abandon()
             elif self._is_outermost and self.attempt.inputs is not None and self.attempt.inputs.is_repeated:
                 self.settings.abandon()
@@ -189,7 +182,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             for end in self._session.ends:
                 end()
             self.settings.restore()
-        del self._aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
+        del self.aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
         remove_patches()
 
     def inside(self) -> "_Inside":
@@ -210,13 +203,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if types and types != _PLAIN:
             if is_foreign(types):
                 return NotImplemented
-            if Selected in types:
-                return self.dispatch_selected(func, args, kwargs or {})
-            if Item in types:
-                args, kwargs = taken(func, args, kwargs or {})
-            if any(issubclass(kind, Uninitialized) for kind in types):
-                with as_empty(func, args):
-                    return self.dispatch(func, args, kwargs or {})
+            for server in servers_of(tuple(types)):
+                result = server(self, func, args, kwargs or {})
+                if type(result) is not Changed:
+                    return result
+                args, kwargs = result
         if types != _PLAIN and self.heeds_classes:
             if not is_torch_function_enabled():
                 return run_past_classes(self, func, args, kwargs or {})
@@ -236,27 +227,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 if result is not None:
                     return result
         return self.dispatch(func, args, kwargs or {})
-
-    def dispatch_selected(self, func, args: tuple, kwargs: dict):
-        """As `dispatch`, where an argument is what a mask of unknown values chose."""
-        rule = registry.lookup(func)
-        device = autocast.region()
-        if device is not None and rule is not None:
-            treatment = autocast.of_function(func, rule, device)
-            if treatment.is_operator:
-                with DisableAutocast():
-                    return self.dispatch_selected(func, *treatment.cast(args, kwargs))
-        selected = registry.lookup_selected(func)
-        if selected is not None:
-            with self.inside():
-                return pass_on_origin(selected(*args, **kwargs), args, kwargs)
-        if rule is not None and rule.elementwise:
-            with self.inside():
-                return apply_elementwise(rule, *rule.names.placed(func, args, kwargs))
-        if rule is None and isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
-            return self.run_body(func, args, kwargs)
-        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-        raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
     def dispatch(self, func, args: tuple, kwargs: dict):
         try:
@@ -290,13 +260,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if isinstance(func, HigherOrderOperator) and has_kernel(func):
                 return self.kernels.run_higher(func, args, kwargs)
             return self.run_compiled(func, args, kwargs)
-        except OnMetaError as error:
-            return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
-        except WrapsOthersError:
+        except WithoutValuesError as error:
             if isinstance(func, OpOverload):
                 raise
-            with DisableTorchFunction(), self._aten_mode:
-                return func(*args, **kwargs)
+            return run_without_values(error, self, func, args, kwargs)
 
     def dispatch_past_overrides(self, func, args: tuple, kwargs: dict) -> Any:
         """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
@@ -344,17 +311,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if decomposition is not None:
                 return self.run_decomposition(func, decomposition, args, kwargs)
             if func._can_decompose():
-                with DisableTorchFunction(), self._aten_mode:
+                with DisableTorchFunction(), self.aten_mode:
                     return func.decompose(*args, **kwargs)
             functional = functional_of(func)
             if functional is not None:
                 return write_in_place(args[0], self.dispatch_aten(functional, args, kwargs), args[1:])
             return self.run_missing(func, args, kwargs)
-        except OnMetaError as error:
-            return run_natively(self, func, args, kwargs, values="shapes", made=error.made)
-        except WrapsOthersError:
-            with self.inside():
-                return run_by_wrappers(func, args, kwargs)
+        except WithoutValuesError as error:
+            return run_without_values(error, self, func, args, kwargs)
 
     def run_rule(self, func, rule, args: tuple, kwargs: dict):
         for feature in self.features.rules:
@@ -441,7 +405,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         args = [self._lift_argument(x) for x in args]
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
         try:
-            with DisableTorchFunction(), self._aten_mode:
+            with DisableTorchFunction(), self.aten_mode:
                 result = func(*args, **kwargs)
         except RuntimeError as error:
             again = in_one_dtype(func, tuple(args), kwargs, error)
@@ -449,7 +413,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 with contextlib.suppress(*REFUSALS):
                     return self.run_compiled(func, *again)
             raise
-        if isinstance(result, torch.Tensor) and not isinstance(result, (Torchish, Selected)):
+        if isinstance(result, torch.Tensor) and not (isinstance(result, Torchish) or servers_of((type(result),))):
             return self.lift_own(result)  # PyTorch made it just now
         return result
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import WithoutValuesError
 
-__all__ = ["Changed", "Served", "run_without_values", "serves", "serves_without_values", "servers_of"]
+__all__ = ["Changed", "Served", "run_without_values", "servers_of", "serves", "serves_without_values"]
 
 Served = Callable[[Any, Any, tuple, dict], Any]
 """Gives what a function gives, of the call, the function, its arguments and keywords; or `Changed`."""
 S = TypeVar("S", bound=Served)
 W = TypeVar("W", bound=Callable[..., Any])
 
-_servers: list[tuple[type, Served]] = []
+_servers: list[tuple[int, type, Served]] = []
 _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
 
 
@@ -29,11 +29,12 @@ class Changed(NamedTuple):
     kwargs: dict
 
 
-def serves(kind: type) -> Callable[[S], S]:
-    """Declares the decorated function to serve whatever has an argument of a class; those declared first come first."""
+def serves(kind: type, rank: int) -> Callable[[S], S]:
+    """Declares the decorated function to serve whatever has an argument of a class; the lowest rank comes first."""
 
     def register(server: S) -> S:
-        _servers.append((kind, server))
+        _servers.append((rank, kind, server))
+        _servers.sort(key=lambda entry: entry[0])
         servers_of.cache_clear()
         return server
 
@@ -43,7 +44,7 @@ def serves(kind: type) -> Callable[[S], S]:
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
     """What serves functions of arguments of these classes, one after the other."""
-    return tuple(server for kind, server in _servers if any(issubclass(x, kind) for x in types))
+    return tuple(server for _, kind, server in _servers if any(issubclass(x, kind) for x in types))
 
 
 def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:

@@ -59,6 +59,11 @@ class ValuesCall(BranchesCall, Protocol):
         ...
 
     @property
+    def aten_mode(self) -> AbstractContextManager[Any]:
+        """A context in which ATen operators come to the call."""
+        ...
+
+    @property
     def is_plain(self) -> bool:
         """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
         ...
@@ -76,8 +81,12 @@ class ValuesCall(BranchesCall, Protocol):
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
         ...
 
-    def dispatch_selected(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As `dispatch`, where an argument is what a mask of unknown values chose."""
+    def run_body(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""
+        ...
+
+    def is_own_body(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether the body of a function is running, and asks for it by another way."""
         ...
 
 

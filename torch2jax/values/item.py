@@ -11,6 +11,7 @@ import torch
 from ..abandoning import NeedsLengths
 from ..errors import TracedValueError
 from ..rules import registry
+from ..rules.kinds import Changed, serves
 from ..rules.rule import MetadataRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
@@ -18,7 +19,7 @@ from ..tracing.value_ranges import range_of
 from .call import this_call
 from .traced_numbers import Number
 
-__all__ = ["Item", "taken"]
+__all__ = ["Item"]
 
 
 class Item(Number):
@@ -133,23 +134,25 @@ _TAKE = frozenset(
 )
 
 
-def taken(func, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+@serves(Item, 1)
+def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     """The arguments of a function, some of which are such numbers, as its rule takes them.
 
     Raises:
         TracedValueError: the function has to know one, or takes tensors only.
     """
+    del call
     rule: Any = registry.lookup(func)
     if func in _WRITE:
-        return map_arguments(_plain, (args, kwargs))
+        return Changed(*map_arguments(_plain, (args, kwargs)))
     is_own_body = rule is None and isinstance(func, types.FunctionType)
     if func in _TAKE or isinstance(rule, MetadataRule) or is_own_body:
-        return args, kwargs
+        return Changed(args, kwargs)
     if rule is not None and rule.elementwise:
         placed, named = rule.names.placed(func, args, kwargs)
         count = len(rule.names.places)
         options = (*placed[count:], *(x for name, x in named.items() if name not in rule.names.places))
         is_among_tensors = any(isinstance(x, torch.Tensor) and type(x) is not Item for x in placed[:count])
         if is_among_tensors and not any(type(x) is Item for x in options):
-            return args, kwargs
+            return Changed(args, kwargs)
     raise TracedValueError(f"torch.{getattr(func, '__name__', func)} of what Tensor.item() gave")

@@ -8,6 +8,7 @@ room for, is the number of its elements; nothing that is not chosen is ever seen
 """
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,14 +17,17 @@ from jax import lax
 
 from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
+from ..internals.guards import DisableAutocast
 from ..internals.memory import make_wrapper_subclass
+from ..rules import autocast, registry
 from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..rules.kinds import serves
 from ..rules.rule import InnerRule, Reflected
 from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
-from .call import current, this_call
+from .call import ValuesCall, current, this_call
 from .item import Item
 from .lengths import heed, is_same_number, said_bound
 
@@ -81,7 +85,7 @@ class Selected(torch.Tensor):
         call = current()
         if call is None:
             raise RuntimeError("got what a mask chose in a translated call that has ended")
-        return call.dispatch_selected(func, args, kwargs or {})
+        return run_selected(call, func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -135,6 +139,29 @@ class Selected(torch.Tensor):
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
         harmless = first.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
+
+
+@serves(Selected, 0)
+def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives of what a mask of unknown values chose."""
+    rule = registry.lookup(function)
+    device = autocast.region()
+    if device is not None and rule is not None:
+        treatment = autocast.of_function(function, rule, device)
+        if treatment.is_operator:
+            with DisableAutocast():
+                return run_selected(call, function, *treatment.cast(args, kwargs))
+    selected = registry.lookup_selected(function)
+    if selected is not None:
+        with call.inside():
+            return pass_on_origin(selected(*args, **kwargs), args, kwargs)
+    if rule is not None and rule.elementwise:
+        with call.inside():
+            return apply_elementwise(rule, *rule.names.placed(function, args, kwargs))
+    if rule is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
+        return call.run_body(function, args, kwargs)
+    name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
+    raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:

@@ -8,9 +8,11 @@ from torch.nn import parameter as _pytorch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..patches import stands_in
+from ..rules.kinds import serves
 from ..tensors.tensor import Torchish
+from .call import ValuesCall
 
-__all__ = ["Uninitialized", "as_empty"]
+__all__ = ["Uninitialized"]
 
 _Mixin: Any = vars(_pytorch)["UninitializedTensorMixin"]
 _ALLOWED = frozenset(_Mixin._allowed_methods)
@@ -53,7 +55,7 @@ def _new_buffer(cls, requires_grad=False, device=None, dtype=None, persistent=Tr
 
 
 @contextlib.contextmanager
-def as_empty(func, args: tuple):
+def _as_empty(func: Any, args: tuple):
     """A context in which arguments without a shape are empty tensors.
 
     Raises:
@@ -72,3 +74,9 @@ def as_empty(func, args: tuple):
     finally:
         for tensor, kind in kinds:
             tensor.__class__ = kind
+
+
+@serves(Uninitialized, 2)
+def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    with _as_empty(function, args):
+        return call.dispatch(function, args, kwargs)

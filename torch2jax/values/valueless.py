@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..errors import TracedValueError
+from ..errors import OnMetaError, TracedValueError
 from ..internals.guards import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -32,6 +32,7 @@ from ..internals.modes import (
 )
 from ..internals.operators import OpOverload, dispatch_has_computed_kernel_for_dispatch_key
 from ..patches import runs_instead_of
+from ..rules.kinds import serves_without_values
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, make_region
@@ -215,6 +216,11 @@ def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Calla
             pop()
         for mode in modes:
             push(mode)
+
+
+@serves_without_values(OnMetaError)
+def _run_on_meta(error: OnMetaError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    return run_natively(call, function, args, kwargs, values="shapes", made=error.made)
 
 
 @runs_instead_of(FakeTensorMode.from_tensor, with_original=True)

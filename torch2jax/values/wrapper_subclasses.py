@@ -4,14 +4,27 @@ from typing import Any
 
 import torch
 
+from ..errors import WrapsOthersError
+from ..internals.guards import DisableTorchFunction
 from ..internals.operators import OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves
+from ..rules.kinds import serves_without_values
 from ..tensors.tensor import Torchish
+from .call import ValuesCall
 
-__all__ = ["run_by_wrappers"]
+
+@serves_without_values(WrapsOthersError)
+def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives of tensors that wrap others: PyTorch's C++ runs it, and its operators are for these."""
+    del error
+    if not isinstance(function, OpOverload):
+        with DisableTorchFunction(), call.aten_mode:
+            return function(*args, **kwargs)
+    with call.inside():
+        return _run_by_wrappers(function, args, kwargs)
 
 
-def run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
     """Runs an operator as the first class of its arguments does that knows how to.
 
     Raises:
