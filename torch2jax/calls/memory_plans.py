@@ -10,7 +10,9 @@ nothing has changed, and the long way may serve instead.
 import functools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from jax import lax
 
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
@@ -18,8 +20,10 @@ from ..internals.operators import jit_get_schemas_for_operator
 from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, Meant, plan_of
 from ..rules.tags import Tag
+from ..tensors.dtypes import canonical
 from ..tensors.journal import journal
 from ..tensors.physical import PhysicalArray
+from ..tensors.scalars import number_in_dtype
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.traced import is_traced
@@ -27,7 +31,7 @@ from ..tensors.traced import is_traced
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "view_plan_of", "write_plan_of"]
+__all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "traced_part_write_of", "view_plan_of", "write_plan_of"]
 
 _Tensor = torch.Tensor
 _BY_MEMORY = frozenset(("as_strided",))  # they depend on what else there is in memory
@@ -226,22 +230,75 @@ class _PartWrite:
         return None
 
 
+class _TracedPartWrite:
+    """As `_PartWrite`, of a number in a graph, or of a traced tensor of the part's shape and dtype.
+
+    Args:
+        view: of the part.
+        number: in the array's dtype; None for the last argument's values.
+    """
+
+    rule = None
+    __slots__ = ("_number", "_view")
+
+    def __init__(self, view: ViewPlan, number: np.ndarray | None):
+        self._view, self._number = view, number
+
+    def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """Nothing, once it has been written."""
+        del kwargs, arrays
+        target, number = args[0], self._number
+        if is_eager or target._node.known is not None or not _is_open(call, target, is_eager):
+            return NOT_PLANNED
+        if number is not None:
+            array = lax.full(tuple(self._view.shape), number, number.dtype)
+        else:
+            node = tensors[1]._node
+            if node.storage.memory is target._node.storage.memory or node.known is not None:
+                return NOT_PLANNED
+            array = node.read()
+        self._view.node_of(target, int(target.storage_offset())).write(PhysicalArray(array, None), None)
+        target._writes[0] += 1
+        return None
+
+
+def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWrite:
+    """As `part_write_of`, of a write in a graph.
+
+    Raises:
+        Bypass: there is none.
+    """
+    plan = _written_view(base, view, value)
+    if type(value) is Torchish:
+        return _TracedPartWrite(plan, None)
+    if type(value) is complex or not view.ndim:  # one element is a constant of the graph
+        raise Bypass("a complex number, or one element, that is written in a graph")
+    return _TracedPartWrite(plan, number_in_dtype(value, canonical(base.dtype)))
+
+
 def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
     """The plan of a write to a view of a tensor, after it has been done.
 
     Raises:
         Bypass: there is none.
     """
+    plan = _written_view(base, view, value)
+    with DisableTorchFunction():
+        if type(value) is Torchish:
+            return _PartWrite(plan, None)
+        if view.numel() > _FEW:
+            raise Bypass("a number that is written to many elements")
+        return _PartWrite(plan, view.read())
+
+
+def _written_view(base: Torchish, view: Any, value: Any) -> ViewPlan:
+    """The plan of a view that a value was written to as it is, or a number."""
     if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
         raise Bypass("a write with gradients")
     plan = view_plan_of(base, view)
     with DisableTorchFunction():
         if view._node.overlaps:
             raise Bypass("a write to what overlaps itself")
-        if type(value) is Torchish:
-            if value.dtype != base.dtype or value.shape != view.shape:
-                raise Bypass("a write of another dtype or shape")
-            return _PartWrite(plan, None)
-        if view.numel() > _FEW:
-            raise Bypass("a number that is written to many elements")
-        return _PartWrite(plan, view.read())
+        if type(value) is Torchish and (value.dtype != base.dtype or value.shape != view.shape):
+            raise Bypass("a write of another dtype or shape")
+    return plan

@@ -38,8 +38,9 @@ from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
+from ..tracing.traces import Bookmark
 from ..values.lost_arguments import DROPPED
-from .memory_plans import is_view, part_write_of, view_plan_of, write_plan_of
+from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
 from .pytorch_errors import name_rule, refuse_rule_as_pytorch
 
 if TYPE_CHECKING:
@@ -259,7 +260,10 @@ def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple
         elif is_eager:
             _plans[key] = part_write_of(args[0], call.dispatch(_READ, args[:2], {}), args[2])
         else:
-            _plans[key] = "a traced write to a part"
+            bookmark = Bookmark()
+            part = call.dispatch(_READ, args[:2], {})
+            bookmark.return_to()  # where it is no view
+            _plans[key] = traced_part_write_of(args[0], part, args[2])
     except Bypass as bypass:
         _plans[key] = str(bypass)
     return result

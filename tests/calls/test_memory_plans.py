@@ -1,0 +1,95 @@
+"""Plans of writes to parts: in a graph they leave the steps of the long way, under the same names."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+from torch2jax.calls import plans
+from torch2jax.rules.features import Feature
+from torch2jax.translation import this_call
+
+SUBSCRIPTS = [
+    *(0, -1, (0, 1), slice(1, 3), (slice(None), 2), (..., 0), None, (1, slice(0, 4, 2)), [0, 2], True, slice(0, 0)),
+    (slice(None, None, 2),),
+]
+VALUES = [0.0, 1, True, 2.5, float("nan"), 1e-50, "tensor"]
+
+
+def _graph(x: jax.Array, subscript, value, is_long: bool) -> list[str] | str:
+    """The steps of three writes to a tensor that another views, with their names; or the error."""
+    given = x[subscript] * 2 if value == "tensor" else x
+
+    def function(x, given):
+        if is_long:
+            this_call().features.push(Feature())
+        changed = x.clone()
+        viewed = changed.view(-1)
+        for _ in range(3):
+            changed[subscript] = given if value == "tensor" else value
+        return changed, viewed.sum(), changed.transpose(0, 1)
+
+    try:
+        program = jax.make_jaxpr(t2j(function))(x, given)
+    except (RuntimeError, TypeError) as error:
+        return str(error)
+    return [str(program), *(str(step.source_info.name_stack) for step in program.eqns)]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32, jnp.bool_, jnp.complex64])
+def test_a_traced_write_to_a_part_leaves_what_the_long_way_does(dtype):
+    x = jnp.ones((4, 6)).astype(dtype)
+    for subscript in SUBSCRIPTS:
+        if isinstance(subscript, list):
+            subscript = np.asarray(subscript)
+        for value in VALUES:
+            graphs = [_graph(x, subscript, value, is_long) for is_long in (False, True)]
+            assert graphs[0] == graphs[1], (subscript, value)
+
+
+def test_a_traced_write_to_a_part_has_a_plan():
+    def function(x):
+        for _ in range(3):
+            x[0] = 2.0
+        return x
+
+    plans.clear()
+    before = plans.bypassed.total()
+    jax.make_jaxpr(lambda x: t2j(function)(x + 1))(jnp.ones((3, 2)))
+    reasons = plans.bypassed.total() - before
+    jax.make_jaxpr(lambda x: t2j(function)(x + 1))(jnp.ones((3, 2)))
+    assert plans.bypassed.total() - before == reasons
+
+
+def test_a_write_to_what_shares_memory_is_no_plan():
+    def function(x):
+        x = x + 1
+        x[0] = x[1]
+        x[1:] = x[:-1].clone()
+        return x
+
+    x = torch.arange(12.0).reshape(4, 3)
+    expected = function(x)
+    for translated in (t2j(function), jax.jit(lambda x: t2j(function)(x))):
+        for _ in range(3):
+            assert np.array_equal(translated(jnp.asarray(x.numpy())), expected.numpy())
+
+
+def test_derivatives_go_through_writes_by_plan():
+    def function(x):
+        y = x * x
+        for k in range(3):
+            y[k] = y[k + 1]
+            y[0] = 5.0
+        return (y * y).sum()
+
+    x = torch.arange(12.0).reshape(4, 3).requires_grad_()
+    function(x).backward()
+    array = jnp.asarray(x.detach().numpy())
+    for transformed in (jax.grad(t2j(function)), jax.jit(jax.grad(t2j(function))), jax.grad(jax.jit(t2j(function)))):
+        for _ in range(2):
+            assert np.allclose(transformed(array), x.grad)
+    many = jnp.stack([array, array + 1])
+    assert np.allclose(jax.vmap(t2j(function))(many), [t2j(function)(y) for y in many])
