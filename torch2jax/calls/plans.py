@@ -31,6 +31,7 @@ from ..internals.autocast import is_any_autocast_enabled
 from ..internals.guards import DisableTorchFunction
 from ..internals.jax_traces import eval_trace, trace_ctx
 from ..internals.modes import len_torch_dispatch_stack
+from ..rules.filled import FILLED, filled_plan_of
 from ..rules.inplace import InPlace
 from ..rules.plan import NOT_PLANNED, Bypass, Meant, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
@@ -87,9 +88,9 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
     if type(rule) is MetadataRule and types == _PLAIN:
         return rule(args, kwargs or {})
     declared = PROVIDED.declared
-    if (function, declared) in _never:
-        return _passed(_never[function, declared])
     is_eager = trace_ctx.trace is eval_trace
+    if (function, declared) in _never and not (is_eager and function in FILLED):
+        return _passed(_never[function, declared])
     default = call.settings.default_dtype or _default_dtype()
     key: list = [function, declared, default, _has_gradients(), jax.config.jax_enable_x64, is_eager]  # pyright: ignore[reportAttributeAccessIssue]
     tensors: list[Torchish] = []
@@ -100,12 +101,12 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
         values = (*args, *kwargs.values())
     reads = not (function is _WRITE or is_view(function))
     if reads and (rule not in _may_have or type(rule) is OverloadedRule):
-        reason = _unplanned(function, rule, args, kwargs or {})
+        reason = None if is_eager and function in FILLED else _unplanned(function, rule, args, kwargs or {})
         if reason is not None:
             return _passed(reason)
     with DisableTorchFunction():
         reason = _describe(values, key, tensors, arrays, is_eager, reads)
-        if reason is None and not tensors:
+        if reason is None and not tensors and function not in FILLED:
             reason = "no tensors"
         if reason is None and not is_eager and (reads or function in _SUBSCRIPTS) and _are_known(call, tensors):
             reason = "known values"
@@ -239,6 +240,8 @@ def _first(
             return _first_with_memory(key, call, function, args, kwargs, is_eager)
         _plans[key] = "a subscript with tensors, or a view of what has a keyword"
         return _passed(_plans[key])
+    if function in FILLED:
+        return _first_filled(key, call, function, args, kwargs, not (tensors or kwargs.get("requires_grad")))
     try:
         with DisableTorchFunction():
             meant = Meant.of(function, rule, args, kwargs)
@@ -249,6 +252,18 @@ def _first(
     except REFUSALS:
         return _passed("operands that the rule refuses")  # in its words
     return run_planned(call, function, types, args, kwargs)
+
+
+def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, may_have: bool) -> Any:
+    if not may_have:
+        _plans[key] = "a new tensor that requires grad, or of the value of another"
+        return _passed(_plans[key])
+    result = call.dispatch(function, args, kwargs)
+    try:
+        _plans[key] = filled_plan_of(function, args, kwargs, result)
+    except Bypass as bypass:
+        _plans[key] = str(bypass)
+    return result
 
 
 def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:

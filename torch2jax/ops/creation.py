@@ -22,6 +22,7 @@ from ..errors import SparseLayoutError, user_level
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction, is_torch_function_enabled
 from ..internals.modes import DeviceContext, get_function_stack_at, len_torch_function_stack
 from ..patches import stands_in
+from ..rules.filled import FILLED, full_at_once
 from ..rules.inplace import check_cast, write_out
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -104,10 +105,7 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
 
 
 def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
-    return _full_at_once(value, shape) if is_at_once() else lax.full(shape, value, dtype)
-
-
-_full_at_once = jax.jit(lax.broadcast, static_argnums=1)
+    return full_at_once(value, shape) if is_at_once() else lax.full(shape, value, dtype)
 
 
 def label_of(device) -> torch.device:
@@ -206,6 +204,10 @@ def _real_number(value):
         return value.real
     return value
 
+
+FILLED[torch.zeros] = lambda *size, **options: 0
+FILLED[torch.ones] = lambda *size, **options: 1
+FILLED[torch.full] = lambda size, fill_value, **options: fill_value
 
 # One value everywhere. Memory that PyTorch leaves uninitialised is zero.
 
