@@ -33,6 +33,7 @@ from . import (
     mutation as mutation,
     nn as nn,
     optimizers as optimizers,
+    packed_products as packed_products,
     prims as prims,
     products as products,
     profiler as profiler,

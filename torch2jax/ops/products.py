@@ -141,19 +141,6 @@ def _products(input, mat2, dtype=None):
     return _contract(input, mat2, (2,), (1,), (0,), dtype)
 
 
-@implements(torch._int_mm, dtype=torch.int32, exact_out=True)
-def _int_mm(input, mat2):
-    for name, x, known in (("self", input, ("int8", "uint8")), ("mat2", mat2, ("int8",))):
-        if x.ndim != 2:
-            raise RuntimeError(f"_int_mm: Expected {name} to be of dimension 2 but got {x.ndim}")
-        if x.dtype.name not in known:
-            raise RuntimeError(f"_int_mm: Expected {name} dtype to be {' or '.join(known)} but got {x.dtype}")
-    _check_sizes(input, mat2)
-    if input.dtype != mat2.dtype:
-        input, mat2 = input.astype(np.int32), mat2.astype(np.int32)
-    return lax.dot_general(input, mat2, (((1,), (0,)), ((), ())), preferred_element_type=np.int32)
-
-
 @multiplied(torch.mv, tags=[Tag.PRODUCT])
 def mv(input, vec):
     _check_ndim("mv", input=(input, 2), vec=(vec, 1))

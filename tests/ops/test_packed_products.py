@@ -1,0 +1,204 @@
+"""Products with integers of 8 and 4 bits, against PyTorch's kernels for the CPU, and what they are in StableHLO."""
+
+import re
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+from torch2jax.ops import packed_products
+
+aten = torch.ops.aten
+_GENERATOR = torch.Generator().manual_seed(0)
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def _random(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=_GENERATOR).to(dtype)
+
+
+def _integers(low, high, *shape, dtype=torch.int8):
+    return torch.randint(low, high, shape, generator=_GENERATOR, dtype=dtype)
+
+
+def _compare(function, *tensors, rtol=1e-5, atol=1e-4):
+    expected = function(*tensors)
+    for run in (t2j(function), jax.jit(t2j(function))):
+        result = run(*map(t2j, tensors))
+        assert result.dtype == t2j(expected).dtype
+        np.testing.assert_allclose(np.asarray(result).astype(np.float64), expected.double(), rtol, atol)
+
+
+def _tolerance(dtype):
+    return {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}[dtype]
+
+
+def _stablehlo(function, *tensors, platform):
+    """The program for a platform, also one that is not there."""
+    exported = jax.export.export(jax.jit(t2j(function)), platforms=[platform])(*map(t2j, tensors))
+    return exported.mlir_module()
+
+
+# Integers with integers.
+
+
+def _by_column(x, w):
+    return torch._int_mm(x, w.t())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_integers_with_integers(rows):
+    x, w = _integers(-128, 128, rows, 40), _integers(-128, 128, 24, 40)
+    _compare(_by_column, x, w)
+    _compare(torch._int_mm, x, w.t().contiguous())
+    _compare(lambda x, w: torch._int_mm(x, w.t(), out=torch.empty(x.shape[0], 24, dtype=torch.int32)), x, w)
+    unsigned = _integers(0, 256, rows, 40, dtype=torch.uint8)
+    np.testing.assert_array_equal(t2j(torch._int_mm)(t2j(unsigned), t2j(w.t())), unsigned.int() @ w.t().int())
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_integers_stay_integers(rows):
+    """One product of int8 with the weight as it lies in memory, and on the CPU no copy of it."""
+    x, w = _integers(-128, 128, rows, 512), _integers(-128, 128, 256, 512)
+    text = _stablehlo(_by_column, x, w, platform="cpu")
+    (product,) = re.findall(r"dot_general .*", text)
+    assert "contracting_dims = [1] x [1]" in product
+    assert re.search(
+        rf"\(tensor<{max(rows, 2)}x512xi8>, tensor<256x512xi8>\) -> tensor<{max(rows, 2)}x256xi32>", product
+    )
+    assert "transpose" not in text
+    compiled = jax.jit(t2j(_by_column), compiler_options={"xla_backend_optimization_level": 3})
+    memory = compiled.lower(t2j(x), t2j(w)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < w.numel() / 4
+
+
+# Floating point with integers of 8 bits.
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_floats_with_int8(rows, dtype):
+    x, w, scales = _random(rows, 48, dtype=dtype), _integers(-128, 128, 32, 48), torch.rand(32, generator=_GENERATOR)
+    _compare(aten._weight_int8pack_mm, x, w, scales.to(dtype), rtol=_tolerance(dtype), atol=2e-3)
+
+
+def test_a_large_weight_is_never_copied_whole():
+    x, w, scales = _random(3, 1024), _integers(-128, 128, 768, 1024), torch.rand(768, generator=_GENERATOR)
+    _compare(aten._weight_int8pack_mm, x, w, scales, atol=5e-2)
+    elsewhere = _stablehlo(aten._weight_int8pack_mm, x, w, scales, platform="tpu")  # for CUDA, JAX itself converts
+    assert "(tensor<3x1024xf32>, tensor<768x1024xi8>) -> tensor<3x768xf32>" in elsewhere
+    here = _stablehlo(aten._weight_int8pack_mm, x, w, scales, platform="cpu")
+    for text in (here, elsewhere):
+        assert "768x1024xf32" not in text
+    compiled = jax.jit(t2j(aten._weight_int8pack_mm)).lower(*map(t2j, (x, w, scales))).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 4 * packed_products._PART
+
+
+def test_int8_is_differentiated_for_the_input_and_the_scales():
+    x, w, scales = _random(3, 48), _integers(-128, 128, 32, 48), torch.rand(32, generator=_GENERATOR)
+
+    def plain(x, scales):
+        return ((x @ w.float().t()) * scales).square().sum()
+
+    given = [each.clone().requires_grad_() for each in (x, scales)]
+    expected = torch.autograd.grad(plain(*given), given)
+    function = t2j(lambda x, scales: aten._weight_int8pack_mm(x, w, scales).square().sum())
+    for differentiate in (jax.grad(function, (0, 1)), jax.jit(jax.grad(function, (0, 1)))):
+        for found, wanted in zip(differentiate(t2j(x), t2j(scales)), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, 1e-4, 0.05)
+    rows = jax.vmap(function, (0, None))(t2j(x[:, None]), t2j(scales))
+    np.testing.assert_allclose(rows, [plain(row[None], scales) for row in x], 1e-4)
+
+
+# Floating point with integers of 4 bits.
+
+ROWS = [16, 64, 80, 128, 176]  # of one block, of some, and of a rest
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_int4_is_packed_as_pytorch_does(rows):
+    w = _integers(0, 16, rows, 34, dtype=torch.int32)
+    _compare(lambda w: aten._convert_weight_to_int4pack_for_cpu(w, 1), w, atol=0)
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [*((n, torch.float32) for n in ROWS), (80, torch.bfloat16)])
+@pytest.mark.parametrize("group", [32, 64])
+def test_floats_with_int4(rows, dtype, group):
+    packed = aten._convert_weight_to_int4pack_for_cpu(_integers(0, 16, rows, 128, dtype=torch.int32), 1)
+    numbers = _random(128 // group, rows, 2, dtype=dtype)
+
+    def function(x, packed, numbers):
+        return aten._weight_int4pack_mm_for_cpu(x, packed, group, numbers)
+
+    for count in (1, 3):
+        _compare(function, _random(count, 128, dtype=dtype), packed, numbers, rtol=_tolerance(dtype), atol=2e-3)
+
+
+@pytest.mark.parametrize("are_halves", [True, False])
+def test_int4_elsewhere_is_a_product_with_integers(are_halves):
+    packed = _integers(0, 256, 2, 64, 16, dtype=torch.uint8)
+    scales, zeros = _random(2, 2, 32), _random(2, 2, 32)
+    given = [t2j(each) for each in (_random(3, 64), packed, scales, zeros)]
+    found = packed_products._int4_at_once(*given, are_halves=are_halves)
+    np.testing.assert_allclose(found, packed_products._int4_on_cpu(*given, are_halves=are_halves), 1e-4, 1e-4)
+
+    def function(x, w, numbers):
+        return aten._weight_int4pack_mm_for_cpu(x, w, 32, numbers)
+
+    text = _stablehlo(
+        function, _random(3, 64), _integers(0, 256, 64, 32, dtype=torch.uint8), _random(2, 64, 2), platform="tpu"
+    )
+    assert re.search(r"dot_general .*\(tensor<3x2x32xf32>, tensor<\dx2x32x\d\dxi8>\)", text)
+
+
+def test_int4_is_differentiated_for_the_input():
+    w, numbers = _integers(0, 16, 80, 64, dtype=torch.int32), _random(2, 80, 2)
+    packed, scale, zero = aten._convert_weight_to_int4pack_for_cpu(w, 1), *numbers.unbind(-1)
+    x = _random(3, 64).requires_grad_()
+    plain = (w.reshape(80, 2, 32) - 8) * scale.t()[..., None] + zero.t()[..., None]
+    (x @ plain.flatten(1).t()).square().sum().backward()
+    function = t2j(lambda x: aten._weight_int4pack_mm_for_cpu(x, packed, 32, numbers).square().sum())
+    np.testing.assert_allclose(jax.jit(jax.grad(function))(t2j(x.detach())), x.grad, 1e-4, 1e-3)
+
+
+@pytest.mark.parametrize(("block", "bias"), [(64, None), (64, _random(16)), (32, None)])
+def test_int4_with_rounded_rows(block, bias):
+    packed, scales = _integers(0, 256, 16, 32, dtype=torch.uint8), torch.rand(16, 64 // block, generator=_GENERATOR)
+    scales = scales if block == 64 else scales.bfloat16()
+    _compare(lambda w, s: aten._dyn_quant_pack_4bit_weight(w, s, bias, block, 64, 16), packed, scales, atol=0)
+    x = _random(4, 64)
+    x[1], x[2] = x[1].abs(), 0
+    packed = aten._dyn_quant_pack_4bit_weight(packed, scales, bias, block, 64, 16)
+    _compare(lambda x, w: aten._dyn_quant_matmul_4bit(x, w, block, 64, 16), x, packed, atol=1e-3)
+
+
+W8, W4 = _integers(-128, 128, 16, 32), _integers(0, 256, 16, 16, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("operator", "operands", "message"),
+    [
+        (aten._weight_int8pack_mm, (W8, W8, torch.ones(16)), "wanted one of"),
+        (aten._weight_int8pack_mm, (_random(2, 32), W8.int(), torch.ones(16)), "int8"),
+        (aten._weight_int8pack_mm, (_random(2, 32), W8, torch.ones(15)), "scales"),
+        (aten._weight_int8pack_mm, (_random(2, 32), W8, torch.ones(16).half()), "scales of float32"),
+        (aten._weight_int8pack_mm, (_random(2, 31), W8, torch.ones(16)), "31"),
+        (aten._weight_int4pack_mm_for_cpu, (_random(2, 32), W4, 16, _random(2, 16, 2)), "32, 64, 128 or 256"),
+        (aten._weight_int4pack_mm_for_cpu, (_random(2, 32), W4, 64, _random(1, 16, 2)), "divisible"),
+        (aten._weight_int4pack_mm_for_cpu, (_random(2, 30), W4, 32, _random(1, 16, 2)), "columns"),
+        (aten._weight_int4pack_mm_for_cpu, (_random(2, 32), W4, 32, _random(1, 15, 2)), "qScaleAndZeros"),
+        (aten._weight_int4pack_mm_for_cpu, (_random(2, 32), W8, 32, _random(1, 16, 2)), "uint8"),
+        (aten._convert_weight_to_int4pack_for_cpu, (torch.zeros(15, 4, dtype=torch.int32), 1), "dividable"),
+        (aten._convert_weight_to_int4pack_for_cpu, (torch.zeros(16, 4, dtype=torch.uint8), 1), "kInt"),
+        (torch._int_mm, (W8, W8), "size"),
+    ],
+)
+def test_what_pytorch_refuses_is_refused(operator, operands, message):
+    with pytest.raises(RuntimeError):
+        operator(*operands)
+    given = [t2j(x) if isinstance(x, torch.Tensor) else x for x in operands]
+    with pytest.raises(RuntimeError, match=message):
+        jax.jit(t2j(operator), static_argnums=[i for i, x in enumerate(given) if isinstance(x, int)])(*given)
