@@ -58,13 +58,11 @@ def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
 
 
 def finished(attempt: Attempt, tree) -> Any:
-    """What a run of a function gives: a tree, or the gradients of its last pass if it makes backward passes.
+    """What a run of a function gives that makes backward passes: the gradients of the last one.
 
     Args:
         tree: what the function has given, with arrays in the places of tensors.
     """
-    if not attempt.passes:
-        return tree
     tape = recorded()
     histories = {id(array): history for array, history in attempt.ends}
     results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]

@@ -220,7 +220,7 @@ class Path:
         self.refusal: BranchError | None = None
         """Why it cannot be followed, if it was abandoned for that."""
         self.warned: list[Warned] = []
-        self.patience = Patience()
+        self._patience: Patience | None = None
         self._known: dict[Any, list[tuple[Any, bool]]] = {}
         self._count = 0
         self._loops, self._frames = loops, {}
@@ -229,6 +229,13 @@ class Path:
         self.watch = Watch(loops, self) if loops is not None and loops.heads else None
         self.came_back: Facts | None = None
         """The loop of which it was a turn."""
+
+    @property
+    def patience(self) -> Patience:
+        """How often the code may handle what ends it."""
+        if self._patience is None:
+            self._patience = Patience()
+        return self._patience
 
     @property
     def is_one_of_several(self) -> bool:
@@ -323,7 +330,8 @@ class Path:
         """Lets go of what is of the run that ends."""
         self._known.clear()
         self._frames.clear()
-        self.patience.end()
+        if self._patience is not None:
+            self._patience.end()
 
     def _likely(self, place: SourceLine) -> bool:
         """An answer with which the code goes far: a loop goes on, and no check finds something."""

@@ -247,7 +247,8 @@ class Constants:
                 lifted._is_param = True
             if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history()
-                take_over_hooks(tensor, lifted)
+                if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                    take_over_hooks(tensor, lifted)
             if _covers_storage(tensor):
                 self._storages.setdefault(tensor.untyped_storage()._cdata, (tensor.dtype, lifted))
             self._tensors[id(tensor)] = (tensor, lifted)

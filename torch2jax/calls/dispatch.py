@@ -60,10 +60,12 @@ from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
+from ..values.numpy_views import NumpyViews
+from ..values.pickled import Pickles
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
-from ..values.valueless import expect_known_to_pytorch, is_fake_mode_on, run_natively
+from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .call import current, this_call
-from .library_kernels import has_kernel
+from .library_kernels import Kernels, has_kernel
 from .narrowed import in_one_dtype
 from .nesting import Nesting
 from .observers import observer
@@ -100,9 +102,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         Nesting.__init__(self, outer, attempt.depth, len(attempt.passes))
         session = self._session = Session(attempt) if outer is None else outer._session
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
-        self.pickles, self.kernels, self.registered = session.pickles, session.kernels, session.registered
-        self.transformations, self.passes, self.stand_ins = session.transformations, session.passes, session.stand_ins
-        self.paths, self.numpy_views, self.ends = session.paths, session.numpy_views, session.ends
+        self.registered, self.transformations, self.passes = session.registered, session.transformations, session.passes
+        self.paths, self.ends = session.paths, session.ends
         self._is_outermost = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
@@ -184,6 +185,25 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.settings.restore()
         del self.aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
         remove_patches()
+
+    @property
+    def pickles(self) -> Pickles:
+        """The tensors that pickles refer to."""
+        return self._session.pickles
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels that run, and the libraries that code makes."""
+        return self._session.kernels
+
+    @property
+    def numpy_views(self) -> NumpyViews:
+        return self._session.numpy_views
+
+    @property
+    def stand_ins(self) -> StandIns:
+        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        return self._session.stand_ins
 
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""

@@ -1,6 +1,7 @@
 """Where the code of a call is: within transformations that it has begun, on a tape, in a trace of JAX's."""
 
 import contextlib
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.forward_ad import DualLevel
@@ -69,8 +70,6 @@ class Nesting:
     """Which run of the function it is."""
     constants: Constants
     """What stands for tensors from outside."""
-    numpy_views: NumpyViews
-    """The NumPy arrays that share memory with tensors."""
     transformations: list[Transformation]
     """The transformations of JAX that its code has begun and is inside of, the innermost last."""
     outermost: tuple[Any, Tape | None]
@@ -98,6 +97,11 @@ class Nesting:
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
         self._opened: list[Tape | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
+
+    @property
+    @abstractmethod
+    def numpy_views(self) -> NumpyViews:
+        """The NumPy arrays that share memory with tensors."""
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
         """A context for code that is recorded on a tape of its own, where it needs one."""
@@ -143,7 +147,7 @@ class Nesting:
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.numpy_views.views:
+        if self.features and self.numpy_views.views:
             self.numpy_views.settle()
         array = self.leaving(tensor.read())
         self.attempt.note_end(array, tensor)

@@ -1,5 +1,6 @@
 """What an outermost call and the calls that its code makes have in common."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +24,9 @@ class Session:
 
     def __init__(self, attempt: Attempt):
         self.attempt = attempt
-        self.constants, self.settings, self.pickles, self.kernels = Constants(), ChangedSettings(), Pickles(), Kernels()
-        self.numpy_views = NumpyViews()
+        self.constants, self.settings = Constants(), ChangedSettings()
         self.ends: list[Callable[[], None]] = []
         """What is to be called at the end."""
-        self.stand_ins = StandIns()
-        """What PyTorch has seen in place of tensors, where it asks for no values."""
         self.transformations: list = []
         self.paths: list = [attempt.path]
         self.passes: list = []
@@ -36,6 +34,25 @@ class Session:
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.outermost: Any = None
         """What JAX traces with, and the tape, outside of all transformations that the code has begun."""
+
+    # What few calls need is made for those alone.
+
+    @functools.cached_property
+    def pickles(self) -> Pickles:
+        return Pickles()
+
+    @functools.cached_property
+    def kernels(self) -> Kernels:
+        return Kernels()
+
+    @functools.cached_property
+    def numpy_views(self) -> NumpyViews:
+        return NumpyViews()
+
+    @functools.cached_property
+    def stand_ins(self) -> StandIns:
+        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        return StandIns()
 
     def begin(self, trace, tape) -> None:
         self.outermost = trace, tape
@@ -45,4 +62,5 @@ class Session:
         """Prepares for another run, with a deeper tape."""
         self.settings.abandon()
         self.attempt.abandon()
-        self.kernels.undo()
+        if "kernels" in vars(self):
+            self.kernels.undo()

@@ -228,7 +228,7 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
         if path and not isinstance(module, torch.jit.ScriptModule):
             # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
             named: Any = _Named(module, path, stack)
-            module._compiled_call_impl = named
+            vars(module)["_compiled_call_impl"] = named
 
 
 @runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)

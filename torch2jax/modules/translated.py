@@ -104,7 +104,8 @@ class TranslatedFunction(Generic[P, R]):
         def run(attempt: Attempt, given: Any):
             args, kwargs, rng = given
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
-                return finished(attempt, run_on_arrays(call, self._function, args, kwargs, self._stands_for))
+                result = run_on_arrays(call, self._function, args, kwargs, self._stands_for)
+                return finished(attempt, result) if attempt.passes else result
 
         return self._runs.run(run, (args, kwargs, rng))
 
@@ -181,11 +182,12 @@ class TranslatedModule(Generic[P, R]):
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)
                 if return_state_dict:
                     left = skeleton.state_dict()
-                    return finished(attempt, (result, restacked(left, whole, state) if is_stacked else left))
-                skeleton.warn_of_lost_buffers()
-                return finished(attempt, result)
+                    result = result, restacked(left, whole, state) if is_stacked else left
+                else:
+                    skeleton.warn_of_lost_buffers()
+                return finished(attempt, result) if attempt.passes else result
 
-        is_stacked = has_layers(state_dict)
+        is_stacked = state_dict is not None and has_layers(state_dict)
         given = args, kwargs, state_dict if is_stacked else names.given(state_dict), rng
         return self._runs.run(run, given, is_stacked)
 

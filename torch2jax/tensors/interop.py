@@ -54,7 +54,8 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
     # twice, since what it gives is committed where any argument is.
     with evaluating():  # a value, also while JAX traces
-        return jax.device_put(values_in_dtype(to_numpy(tensor), wanted), may_alias=True)
+        values = to_numpy(tensor)
+        return jax.device_put(values if is_in_dtype else values_in_dtype(values, wanted), may_alias=True)
 
 
 def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:

@@ -217,7 +217,8 @@ class StatefulFunction:
                 if is_stacked:
                     for name in self._modules:
                         outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
-                return finished(attempt, (result, outgoing))
+                results = result, outgoing
+                return finished(attempt, results) if attempt.passes else results
 
         return self._runs.run(run, (state, args, kwargs, rng), is_stacked)
 
