@@ -55,3 +55,9 @@ def test_a_whole_detector_is_one_program(name):
     many, none = detectors.check(name)
     assert many > 10
     assert none == 0
+
+
+def test_losses_of_a_whole_detector_are_one_program():
+    losses = detectors.check_losses("faster")
+    assert len(losses) == 4
+    assert all(x > 0 for x in losses.values())

@@ -227,8 +227,6 @@ def test_a_bound_that_is_said():
     found = jax.jit(t2j(neighbours, bounds={at: 20}))(t2j(X))
     assert found[0].values.shape == (20,)
     check(found, wanted, "neighbours")
-    few = jax.jit(t2j(neighbours, bounds={at: 3}))(t2j(X))
-    assert np.isnan(few[2].compact()).all()
     line = neighbours.__code__.co_firstlineno + 2
     function = jax.jit(checkify.checkify(t2j(neighbours, bounds={f"test_lengths.py:{line}": 3}, checks="checkify")))
     assert "more than the 3 rows that bounds= says" in function(t2j(X))[0].get()
@@ -236,6 +234,40 @@ def test_a_bound_that_is_said():
     np.testing.assert_array_equal(jax.jit(made)(np.int32(3)).compact(), [1, 2, 3])
     repeated = t2j(lambda x: x.repeat_interleave(x), bounds={"test_lengths.py:<lambda>": 7})
     np.testing.assert_array_equal(jax.jit(repeated)(np.array([1, 0, 2])).compact(), [1, 2, 2])
+
+
+def counted(x, n):
+    """Results of all kinds that go back to a length, or to a size, of which something is said."""
+    places = torch.where(x > 0)[0]
+    made = torch.arange(n.item())
+    results = {"places": places, "rows": x[places], "sum": x[places].sum(), "count": torch.tensor(len(places)) + 0}
+    results |= {"last": places.max(), "made": made, "total": made.sum(), "byte": made.sum().to(torch.uint8)}
+    return results | {
+        "later": torch.stack([x[places], x[places]], 1).T,
+        "repeated": x.repeat_interleave(made.sum())[:1],
+    }
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+@pytest.mark.parametrize(("bound", "n"), [(8, 3), (2, 1), (4, 5)])
+def test_every_result_tells_that_a_bound_was_too_small(bound, n, is_mapped):
+    x = torch.tensor([1.0, -1.0, 2.0, 3.0])
+    function = jax.jit(t2j(counted, bounds={"test_lengths.py:counted": bound}))
+    if is_mapped:
+        found = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(function, (None, 0)))(t2j(x), np.array([0, n])))
+    else:
+        found = function(t2j(x), np.int32(n))
+    if bound == 8:
+        check(found, counted(x, torch.tensor(n)), "within")
+        return
+    for name, value in found.items():
+        if isinstance(value, Padded):
+            assert value.length > bound or value.length > value.values.shape[value.axis], name
+            with pytest.raises(ValueError, match=r"room for \d rows, .* more than bounds= says"):
+                value.compact()
+            value = value.values
+        missing = np.nan if value.dtype.kind == "f" else {"u": 255, "i": np.iinfo(value.dtype).min}[value.dtype.kind]
+        assert np.isnan(value).any() if missing is np.nan else (np.asarray(value) == missing).any(), name
 
 
 @pytest.mark.parametrize("bounds", [{"file.py": 3}, {"file.py:f": -1}, {"file.py:f": True}, {3: 3}])

@@ -79,11 +79,27 @@ def test_questions_are_followed(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in VALUES if name.split()[0] not in ("repr", "str", "item") and name not in QUESTIONS]
+    "name",
+    [name for name in VALUES if name.split()[0] not in ("repr", "str", "item", "tolist") and name not in QUESTIONS],
 )
 def test_traced_values_are_one_error(name):
     with pytest.raises(TracedValueError, match=r"traced input, at .*test_values.py"):
         capture(VALUES[name][0], jax.jit)
+
+
+def test_few_traced_elements_are_a_list_of_numbers():
+    def call(x):
+        (a, b), (c, d) = x.view(2, 2).tolist()
+        least, _, most = sorted([a, c, d])
+        return torch.tensor([[a, b], [c, d]]), min(a, b, 0.5), x * d, most - least, x.sum().tolist() + 1
+
+    found = jax.jit(t2j(call))(X)
+    for one, other in zip(found, call(torch.arange(4.0)), strict=True):
+        np.testing.assert_allclose(one, other)
+    with pytest.raises(TracedValueError, match=r"Tensor.tolist\(\) needs the value"):
+        jax.jit(t2j(lambda x: torch.tensor(x.tolist())))(jnp.ones(65))
+    with pytest.raises(TracedValueError, match=r"Tensor.tolist\(\) needs the value"):
+        jax.jit(t2j(lambda x: torch.tensor((x > 0).tolist())))(X)
 
 
 def test_printing_works_on_traced_tensors():

@@ -25,6 +25,7 @@ from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
 from ..tracing.traces import current_trace, is_transforming
 from ..values.known import constant
+from ..values.moved import Moved, front_of
 from ..values.selected import Selected, refuse_length
 from .call import this_call
 
@@ -165,8 +166,8 @@ class Constants:
         return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        if isinstance(tensor, Selected):
-            raise refuse_length(tensor)
+        if isinstance(tensor, (Selected, Moved)):
+            raise refuse_length(front_of(tensor)[0])
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError

@@ -30,6 +30,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
+from ..values.moved import Moved, front_of, moved
 from ..values.selected import Selected, compacted, first
 from . import attributes as attributes
 from .layers import has_layers, restacked, unstack_layers
@@ -269,10 +270,10 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
     def leave(value):
+        if isinstance(value, (Selected, Moved)):
+            return value if is_inner else _leaving(call, value)
         if call.attempt.fits and not is_inner:
             value = _expected_to_fit(call, value)
-        if isinstance(value, Selected):
-            return value if is_inner else _leaving(call, value)
         if isinstance(value, torch.Tensor):
             return call.lift(value) if is_inner else call.array_of(call.lift(value))
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
@@ -294,12 +295,30 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
 
 
 def _expected_to_fit(call: Call, value: Any) -> Any:
-    """A result, which is nan, as are its derivatives, where data decide more than was said."""
-    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+    """A result, which is nan, as are its derivatives, where data decide more than was said.
+
+    What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
+    """
+    if not isinstance(value, torch.Tensor):
         return value
     with call.inside():
-        fits = functools.reduce(lax.bitwise_and, call.attempt.fits)
-        return value * call.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
+        fits = _fits(call)
+        if value.is_floating_point() or value.is_complex():
+            return value * call.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
+        return torch.where(call.lift(fits), value, _nothing(value.dtype))
+
+
+def _fits(call: Call) -> Any:
+    """Whether data decide no more than was said, in all places where something was."""
+    return functools.reduce(lax.bitwise_and, call.attempt.fits)
+
+
+def _nothing(dtype: torch.dtype) -> int | bool:
+    """What stands for an integer that there is not."""
+    if dtype == torch.bool:
+        return True
+    info = torch.iinfo(dtype)
+    return info.max if info.min == 0 else info.min
 
 
 def _entering(call: Call, padded: Padded) -> torch.Tensor:
@@ -307,11 +326,20 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
     if not is_traced(padded.length):
         return call.lift(padded.compact())
     with call.inside():
-        return first(call.lift(padded.values), call.constants.given(padded.length, torch.int64))
+        values: Any = call.lift(padded.values)
+        length = call.constants.given(padded.length, torch.int64)
+        return moved(first(values.movedim(padded.axis, 0) if padded.axis else values, length), padded.axis)
 
 
-def _leaving(call: Call, chosen: Selected) -> Padded:
+def _leaving(call: Call, chosen: Selected | Moved) -> Padded:
     with call.inside():
-        chosen = compacted(chosen)
-        values = torch.where(chosen.spread_mask(), chosen.rows, torch.zeros((), dtype=chosen.dtype))
-    return Padded(*(call.array_of(call.lift(x)) for x in (values, chosen.length)))
+        front, axis = front_of(chosen)
+        front = compacted(front)
+        values = torch.where(front.spread_mask(), front.rows, torch.zeros((), dtype=front.dtype))
+        length = front.length
+        if call.attempt.fits:
+            values = _expected_to_fit(call, values)
+            length = torch.where(call.lift(_fits(call)), length, len(values) + 1)
+        values = values.movedim(0, axis) if axis else values
+    arrays = [call.array_of(call.lift(x)) for x in (values, length)]
+    return Padded(*arrays, axis=axis)

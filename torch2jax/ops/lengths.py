@@ -7,41 +7,47 @@ import torch
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_selected
-from ..values.lengths import bound_of, is_traced_number, range_of_number, tensor_of
+from ..values.lengths import bound_of, expect_room, is_traced_number, range_of_number, said_bound, tensor_of
+from ..values.moved import moved
 from ..values.selected import Selected, first, like
 from .selection_subscripts import part
 
 Tensor = torch.Tensor
 
 
-def bounded(number, what: str) -> int:
-    """The greatest that a size can be.
+def bounded(number, what: str) -> tuple[int, Any]:
+    """The greatest that a size can be, and the size as an int64 tensor, no less than zero.
 
     Raises:
         TracedValueError: nothing tells.
     """
-    bound = bound_of(number)
-    if bound is None:
+    bound, size = bound_of(number), tensor_of(number)
+    size = size if range_of_number(number)[0] >= 0 else size.clamp(min=0)
+    if bound is not None:
+        return bound, size
+    said = said_bound()
+    if said is None:
         raise TracedValueError(
             f"the size of {what}, of which no bound is seen, as x.clamp(max=100) has one, or said (t2j(bounds=)),"
         )
-    return bound
-
-
-def _size(number):
-    """A size as an int64 tensor, no less than zero."""
-    size = tensor_of(number)
-    return size if range_of_number(number)[0] >= 0 else size.clamp(min=0)
+    return said, expect_room(size, said)
 
 
 # By a size alone.
 
 
-def _leading(shape, what: str) -> tuple[int, Any]:
-    """The bound of a shape's first size, which data decide, and that size; others are numbers that are known."""
-    if any(map(is_traced_number, shape[1:])) or not is_traced_number(shape[0]):
-        raise TracedValueError(f"{what}, in a dimension behind the first,")
-    return bounded(shape[0], what), _size(shape[0])
+def _sized(make, shape, what: str) -> Any:
+    """A tensor of a shape of which data decide one size.
+
+    Args:
+        make: gives a tensor with the bound for that size, which is put in front.
+    """
+    places = [i for i, size in enumerate(shape) if is_traced_number(size)]
+    if len(places) > 1:
+        raise TracedValueError(f"{what}, of which data decide several sizes,")
+    at = places[0]
+    bound, length = bounded(shape[at], what)
+    return moved(first(make((bound, *shape[:at], *shape[at + 1 :])), length), at)
 
 
 def _filled(function, leads: int):
@@ -56,8 +62,7 @@ def _filled(function, leads: int):
             shape, rest = args[0], args[1:]
         elif shape is None:
             shape = args
-        bound, length = _leading(tuple(shape), what)
-        return first(function(*head, (bound, *shape[1:]), *rest, **kwargs), length)
+        return _sized(lambda shape: function(*head, shape, *rest, **kwargs), tuple(shape), what)
 
     return make
 
@@ -80,15 +85,15 @@ def arange(start, end=None, step=1, **options):
     count = end - start
     if not is_traced_number(count):  # both ends move
         raise TracedValueError("torch.arange between such numbers")
-    bound = bounded(count, "torch.arange")
+    bound, length = bounded(count, "torch.arange")
     rows = torch.arange(bound, **options)
     begin = tensor_of(start).to(rows.dtype) if is_traced_number(start) else start
-    return first(rows + begin if is_traced_number(start) or start else rows, _size(count))
+    return first(rows + begin if is_traced_number(start) or start else rows, length)
 
 
 @implements_by_length(torch.randperm)
 def randperm(n, **options):
-    bound, length = bounded(n, "torch.randperm"), _size(n)
+    bound, length = bounded(n, "torch.randperm")
     options.pop("device", None)
     drawn = torch.rand(bound, generator=options.pop("generator", None))
     order = torch.where(torch.arange(bound) < length, drawn, 2.0).argsort()
@@ -101,8 +106,16 @@ def randperm(n, **options):
 @implements_by_length(Tensor.expand)
 def expand(self, *sizes):
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    bound, length = _leading(sizes, "Tensor.expand")
-    return first(self.expand(bound, *sizes[1:]), length)
+    missing = len(sizes) - self.ndim
+
+    def expanded(shape):
+        at = next(i for i, size in enumerate(sizes) if is_traced_number(size))
+        of_bound = self.expand(*shape[1 : at + 1], shape[0], *shape[at + 1 :])
+        return of_bound.movedim(at, 0)
+
+    if any(is_traced_number(x) and i >= missing and self.shape[i - missing] != 1 for i, x in enumerate(sizes)):
+        raise TracedValueError("Tensor.expand, to what data decide, of a dimension that is not one,")
+    return _sized(expanded, sizes, "Tensor.expand")
 
 
 @implements_selected(Tensor.expand)
@@ -124,11 +137,10 @@ def expand_as(self, other):
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     dim = canonicalize_dim(input.ndim, dim)
-    if dim:
-        raise TracedValueError("torch.topk, along a later dimension, of as many as data decide,")
-    bound = min(bounded(k, "torch.topk"), len(input))
-    values, indices = input.topk(bound, 0, largest, sorted)
-    return torch.return_types.topk([part(_all(x), None, k) for x in (values, indices)])
+    count = input.shape[dim]
+    bound = min(count if bound_of(k) is None else bounded(k, "torch.topk")[0], count)
+    found = [x.movedim(dim, 0) for x in input.topk(bound, dim, largest, sorted)]
+    return torch.return_types.topk([moved(part(_all(x), None, k), dim) for x in found])
 
 
 def _all(rows) -> Selected:

@@ -15,7 +15,7 @@ from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.selected import Selected, compacted, is_same_mask, like, map_rows, select
+from ..values.selected import Selected, aligned, compacted, in_order_of, is_same_mask, like, map_rows, select
 from .arrays import highest, lowest
 
 Tensor = torch.Tensor
@@ -36,8 +36,6 @@ for _function in (
     torch.detach,
     Tensor.detach,
     Tensor.contiguous,
-    Tensor.to,
-    Tensor.type_as,
     Tensor.float,
     Tensor.double,
     Tensor.half,
@@ -63,6 +61,22 @@ for _function in (
     Tensor.isreal,
 ):
     implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=False))
+
+_to = _on_rows(Tensor.to, "torch.to", safe=False)
+
+
+@implements_selected(Tensor.to)
+def to(self, *args, **kwargs):
+    """Of another tensor, which either may be, only its dtype is asked for."""
+    args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
+    kwargs = {"dtype" if name == "other" else name: x.dtype if name == "other" else x for name, x in kwargs.items()}
+    return _to(self, *args, **kwargs) if isinstance(self, Selected) else self.to(*args, **kwargs)
+
+
+@implements_selected(Tensor.type_as)
+def type_as(self, other):
+    return self.to(other.dtype)
+
 
 implements_selected(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
 
@@ -227,29 +241,6 @@ def unflatten(input, dim, sizes):
     return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input, input.is_safe)
 
 
-@implements_selected(torch.permute, Tensor.permute)
-def permute(input, *dims):
-    dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
-    order = [canonicalize_dim(input.ndim, dim) for dim in dims]
-    if not order or order[0] != 0:
-        raise TracedValueError("torch.permute of the dimension that a boolean mask chose")
-    lead = input.mask.ndim
-    return like(input.rows.permute(*range(lead), *(dim + lead - 1 for dim in order[1:])), input, input.is_safe)
-
-
-@implements_selected(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
-def transpose(input, dim0, dim1):
-    order = list(range(input.ndim))
-    dim0, dim1 = (canonicalize_dim(input.ndim, dim) for dim in (dim0, dim1))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return permute(input, order)
-
-
-@implements_selected(torch.unsqueeze, Tensor.unsqueeze)
-def unsqueeze(input, dim):
-    return _changed_row(torch.unsqueeze, input, dim, input.row_ndim + 2)
-
-
 @implements_selected(torch.squeeze, Tensor.squeeze)
 def squeeze(input, dim=None):
     if dim is None:  # the dimension of those that were chosen stays, though it may be one
@@ -311,15 +302,6 @@ def _together(tensors) -> Selected:
     return joined
 
 
-@implements_selected(torch.stack)
-def stack(tensors, dim=0):
-    ndim = tensors[0].ndim
-    dim = canonicalize_dim(ndim + 1, dim)
-    if dim == 0:
-        raise TracedValueError("torch.stack, in front, of what a boolean mask chose")
-    return map_rows(lambda *rows: torch.stack(rows, dim - ndim - 1), tuple(tensors), {}, "torch.stack", safe=False)
-
-
 @implements_selected(F.pad)
 def pad(input, pad, mode="constant", value=None):
     if len(pad) > 2 * input.row_ndim:
@@ -343,14 +325,24 @@ def getitem(self, index):
     if isinstance(index, Selected):
         if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
             return select(self[index.safe()], index.mask, True)
-        if isinstance(self, Selected) and self.is_like(index) and index.dtype == torch.bool:
-            return select(self.rows, current().lift(index.spread_mask() & index.rows))
-        if isinstance(self, Selected) and is_integral(index.dtype) and index.row_ndim == 0:
+        if isinstance(self, Selected) and index.dtype == torch.bool:
+            return select(self.rows, _mask_within(self, index))
+        if isinstance(self, Selected) and is_whole(index) and index.row_ndim == 0:
             return _of_places(self, index)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
     raise TracedValueError("this subscript of, or by, what a boolean mask chose")
+
+
+def is_whole(index) -> bool:
+    """Whether a tensor in a subscript says places, and is no mask."""
+    return is_integral(index.dtype) and index.dtype != torch.bool
+
+
+def _mask_within(chosen: Selected, index: Selected) -> Any:
+    """The mask over all rows of those that a mask over what was chosen chooses."""
+    return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
 
 
 def _of_places(chosen: Selected, index: Selected) -> Selected:
@@ -387,10 +379,8 @@ def setitem(self, index, value):
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{value.dtype} for the source."
         )
-    if is_same_mask(current().lift(index), value.mask) and self.shape == value.rows.shape:
-        self.copy_(torch.where(value.spread_mask(), value.rows, self))
-    else:
-        self[index] = compacted(value).rows
+    rows = in_order_of(value, current().lift(index))
+    self.copy_(torch.where(index.reshape(*index.shape, *[1] * (self.ndim - index.ndim)), rows, self))
 
 
 def _is_of_whole_rows(index: tuple) -> bool:
@@ -400,18 +390,25 @@ def _is_of_whole_rows(index: tuple) -> bool:
 
 
 def _write_rows(chosen: Selected, index, value) -> None:
-    if isinstance(index, Selected) and index.dtype == torch.bool and not isinstance(value, Selected):
-        written: Any = torch.where(index, value, chosen)
-        chosen.overwrite(written.rows.to(chosen.dtype), written.is_safe)
+    if isinstance(index, Selected) and index.dtype == torch.bool:
+        _write_where(chosen, index, value)
         return
     at = _of_each_row(chosen, index)
     if at is None:
         raise TracedValueError("writing by this subscript to what a boolean mask chose")
-    if isinstance(value, Selected) and not value.is_like(chosen):
-        raise TracedValueError("writing what another boolean mask chose to what one chose")
     rows = chosen.rows.clone()
-    rows[at] = value.rows if isinstance(value, Selected) else value
-    chosen.overwrite(rows, chosen.is_safe and (not isinstance(value, Selected) or value.is_safe))
+    rows[at] = in_order_of(value, chosen.mask) if isinstance(value, Selected) else value
+    chosen.overwrite(rows, False)
+
+
+def _write_where(chosen: Selected, index: Selected, value) -> None:
+    """Writes to those of what was chosen for which another mask is true."""
+    mask = _mask_within(chosen, index)
+    row_ndim = chosen.rows.ndim - mask.ndim
+    if isinstance(value, Tensor) and value.ndim > row_ndim:
+        value = in_order_of(value, mask) if isinstance(value, Selected) or len(value) != 1 else value[0]
+    spread = mask.reshape(*mask.shape, *[1] * row_ndim)
+    chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype), chosen.is_safe)
 
 
 @implements_selected(torch.masked_scatter, Tensor.masked_scatter)
@@ -552,6 +549,28 @@ for _function in (
     implements_selected(_function)(_elementwise_loss(_function))
 
 
+def _of_classes(function):
+    """A loss of rows ``(C, ...)`` and their classes ``(...)``: those that were not chosen are ignored."""
+
+    def loss(input, target, weight=None, ignore_index=-100, reduction="mean", **options):
+        what = f"torch.nn.functional.{function.__name__}"
+        if not (isinstance(input, Selected) and isinstance(target, Selected)):
+            raise TracedValueError(f"{what} of rows and targets of which a boolean mask chose one")
+        if input.row_ndim != target.row_ndim + 1:
+            raise TracedValueError(f"{what} of what a boolean mask chose, but not of rows and their classes")
+        input, target = aligned([input, target], what)
+        lead = input.mask.ndim
+        classes = torch.where(target.spread_mask(), target.rows, ignore_index).flatten(0, lead - 1)
+        rows = input.safe().flatten(0, lead - 1)
+        found = function(rows, classes, weight, ignore_index=ignore_index, reduction=reduction, **options)
+        return like(found.unflatten(0, tuple(input.mask.shape)), input) if reduction == "none" else found
+
+    return loss
+
+
+_cross_entropy, _nll_loss = map(_of_classes, (F.cross_entropy, F.nll_loss))
+
+
 @implements_selected(F.cross_entropy)
 def cross_entropy(
     input,
@@ -564,12 +583,10 @@ def cross_entropy(
     label_smoothing=0.0,
 ):
     del size_average, reduce
-    if not (isinstance(input, Selected) and isinstance(target, Selected) and input.is_like(target)):
-        raise TracedValueError("cross_entropy of rows and targets that one boolean mask did not choose together")
-    if input.row_ndim != 1 or target.row_ndim != 0:
-        raise TracedValueError("cross_entropy of what a boolean mask chose, but not of rows and their classes")
-    classes = torch.where(target.mask, target.rows, ignore_index).reshape(-1)
-    rows = input.safe().flatten(0, input.mask.ndim - 1)
-    options = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    loss = F.cross_entropy(rows, classes, reduction=reduction, **options)
-    return select(loss.reshape(input.mask.shape), input.mask) if reduction == "none" else loss
+    return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing=label_smoothing)
+
+
+@implements_selected(F.nll_loss)
+def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
+    del size_average, reduce
+    return _nll_loss(input, target, weight, ignore_index, reduction)

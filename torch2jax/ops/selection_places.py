@@ -7,16 +7,16 @@ import torch
 from jax import lax
 
 from ..calls.call import current
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_location
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_selected, lookup, lookup_selected
 from ..rules.rule import InnerRule
-from ..tensors.dtypes import is_held_alike, is_integral
+from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
-from ..values.selected import Selected, begin, select
+from ..values.selected import Selected, aligned, begin, in_order_of, select
 from .arrays import cast
 from .bounds import known_values
-from .selection import getitem as getitem_of_mask, setitem as setitem_of_mask
+from .selection import getitem as getitem_of_mask, is_whole, setitem as setitem_of_mask
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -96,16 +96,41 @@ def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
 # Subscripts.
 
 
-def _led_by_places(index) -> tuple[list[Selected], list] | None:
-    """The places of one mask that a subscript begins with, and what else it has; None if it does not begin so."""
+def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
+    """The places that a subscript begins with, and what else it has; None if it does not begin so.
+
+    Args:
+        of_one: whether they are to be of one mask.
+    """
     items = list(index) if isinstance(index, tuple) else [index]
     count = next((i for i, item in enumerate(items) if not isinstance(item, Selected)), len(items))
     places, rest = items[:count], items[count:]
-    if not places or not all(is_integral(x.dtype) and x.row_ndim == 0 and x.is_like(places[0]) for x in places):
+    if not places or not all(is_whole(x) and x.row_ndim == 0 for x in places):
+        return None
+    if of_one and not all(x.is_like(places[0]) for x in places):
         return None
     if any(isinstance(item, (Tensor, list, tuple)) for item in rest):
         return None
     return places, rest
+
+
+def has_mask(index) -> bool:
+    """Whether a mask of unknown values is one of several items of a subscript."""
+    return isinstance(index, tuple) and any(map(_is_unknown_mask, index))
+
+
+def _is_unknown_mask(item) -> bool:
+    if not isinstance(item, Tensor) or item.dtype != torch.bool or item.ndim == 0:
+        return False
+    return isinstance(item, Selected) or known_values(current().lift(item)) is None
+
+
+def with_places(index: tuple) -> tuple:
+    """A subscript in which places stand for the masks of unknown values."""
+    items = []
+    for item in index:
+        items.extend(torch.where(item) if _is_unknown_mask(item) else [item])
+    return tuple(items)
 
 
 def _is_where_mask_is(target: Tensor, places: list[Selected]) -> bool:
@@ -151,28 +176,46 @@ _SCATTER = InnerRule(_scatter, "index_put")
 
 
 def _scattered(target, places: list[Selected], values, accumulate: bool):
-    """A tensor with values at places of one mask."""
-    mask, of_row = places[0].mask, target.shape[len(places) :]
+    """A tensor with values at places, of one mask or of masks that choose as many."""
+    of_row = target.shape[len(places) :]
+    values = _for_row(target, values, len(of_row))
+    found = [*places, values] if isinstance(values, Selected) else places
+    if any(not x.is_like(found[0]) for x in found):
+        found = aligned(found, "writing by a subscript")
+        places, values = found[: len(places)], found[-1] if isinstance(values, Selected) else values
+    mask = places[0].mask
     if isinstance(values, Selected):
-        if not values.is_like(places[0]):
-            raise TracedValueError("writing what another boolean mask chose to where one is true")
         values = values.rows
-    else:
-        values = torch.as_tensor(values, dtype=target.dtype)
-        if values.ndim > len(of_row):
-            raise TracedValueError("writing a tensor to where a boolean mask is true, which is not one row for all,")
+    elif values.ndim > len(of_row):  # one for each, in order
+        values = in_order_of(values, mask)
+    values = values.expand(*mask.shape, *of_row)
+    return _SCATTER((target, values, mask, accumulate, *(place.rows for place in places)), {})
+
+
+def _for_row(target, values, row_ndim: int):
+    """What is written to places, as a selection or a tensor whose dtype and dimensions are seen to fit."""
+    if not isinstance(values, Selected):
+        values = torch.as_tensor(values, dtype=None if isinstance(values, Tensor) else target.dtype)
+        if values.ndim == 0:
+            values = values.to(target.dtype)
+        elif len(values) == 1 and values.ndim == row_ndim + 1:
+            values = values[0]
+    if values.ndim > row_ndim + 1 or (isinstance(values, Selected) and values.row_ndim != row_ndim):
+        raise RuntimeError(
+            f"shape mismatch: got values of {values.ndim} dimensions, and an indexing result of {row_ndim + 1}, the "
+            f"first of which data decide, at {user_location()}"
+        )
     if not is_held_alike(values.dtype, target.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {target.dtype} for the destination and "
             f"{values.dtype} for the source."
         )
-    values = values.expand(*mask.shape, *of_row)
-    return _SCATTER((target, values, mask, accumulate, *(place.rows for place in places)), {})
+    return values
 
 
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
-    led = None if isinstance(self, Selected) else _led_by_places(index)
+    led = None if isinstance(self, Selected) else _led_by_places(index, of_one=False)
     if led is None:
         setitem_of_mask(self, index, value)
         return
@@ -186,7 +229,7 @@ def setitem(self, index, value):
 
 
 def _as_places(indices) -> list[Selected]:
-    led = _led_by_places(tuple(indices))
+    led = _led_by_places(tuple(indices), of_one=False)
     if led is None or led[1]:
         raise TracedValueError("these indices, some of which a boolean mask chose,")
     return led[0]

@@ -11,7 +11,7 @@ from ..rules.registry import implements_selected, lookup
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
-from ..values.lengths import said_bound
+from ..values.lengths import expect_room, said_bound
 from ..values.selected import Selected, compacted, first, like, select
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
@@ -174,7 +174,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
         bound = bound * len(input) if said is None else said
     ends = repeats.long().cumsum(0)
     rows = torch.searchsorted(ends, torch.arange(bound), right=True).clamp(max=max(len(input) - 1, 0))
-    return first(input[rows], ends[-1])
+    return first(input[rows], ends[-1] if said is None else expect_room(ends[-1], bound))
 
 
 _rule = lookup(torch.repeat_interleave)
@@ -205,4 +205,5 @@ def counted(numbers, weights, minlength: int):
     counts = torch.zeros(bound, dtype=weights.dtype).index_add(0, numbers.long(), weights)
     held = torch.where(numbers.spread_mask(), rows, -1) if is_selected else rows
     largest = held.max().long() + 1 if held.numel() else torch.tensor(0)
+    largest = largest if said is None else expect_room(largest, said)
     return first(counts, largest.clamp(min=minlength))

@@ -8,13 +8,13 @@ import torch
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_selected
-from ..tensors.dtypes import is_integral
 from ..values.item import Item
 from ..values.lengths import is_traced_number, range_of_number, tensor_of
 from ..values.selected import Selected, aligned, compacted, first, like, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
-from .selection_places import getitem as getitem_of_places, setitem as setitem_of_places
+from .selection import is_whole
+from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
 
 Tensor = torch.Tensor
 
@@ -99,7 +99,7 @@ def _is_whole(item) -> bool:
     return isinstance(item, slice) and item.start is item.stop is item.step is None
 
 
-def _items(index, ndim: int) -> list:
+def items_of(index, ndim: int) -> list:
     """A subscript's items, without an ellipsis."""
     items = list(index) if isinstance(index, tuple) else [index]
     places = [i for i, item in enumerate(items) if item is Ellipsis]
@@ -112,7 +112,7 @@ def _items(index, ndim: int) -> list:
 def _is_number(item) -> bool:
     if is_traced_number(item) or type(item) is int:
         return True
-    return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_integral(item.dtype)
+    return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_whole(item)
 
 
 def _element(chosen: Selected, place) -> torch.Tensor:
@@ -129,7 +129,7 @@ def _by_tensors(chosen, items: list):
     """A subscript by tensors of integers, in front, of which some are selections."""
     count = next((i for i, item in enumerate(items) if not isinstance(item, Tensor)), len(items))
     indices, rest = items[:count], items[count:]
-    if any(isinstance(item, Tensor) for item in rest) or not all(is_integral(x.dtype) for x in indices):
+    if any(isinstance(item, Tensor) for item in rest) or not all(map(is_whole, indices)):
         return None
     base = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
     selections = [x for x in indices if isinstance(x, Selected)]
@@ -152,8 +152,8 @@ def _by_tensors(chosen, items: list):
 
 @implements_selected(Tensor.__getitem__)
 def getitem(self, index):
-    ndim = self.ndim
-    items = _items(index, ndim)
+    index = with_places(index) if has_mask(index) else index
+    items = items_of(index, self.ndim)
     lead = items[0] if items else slice(None)
     if isinstance(self, Selected):
         if isinstance(lead, slice) and not _is_whole(lead):
@@ -165,7 +165,7 @@ def getitem(self, index):
         others = [x for x in items[1:] if isinstance(x, Tensor)]
         if _is_whole(lead) and others and not any(map(_is_unknown_in_row, others)):
             return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self, self.is_safe)
-    is_by_mask = isinstance(lead, Tensor) and not is_integral(lead.dtype)
+    is_by_mask = isinstance(lead, Tensor) and not is_whole(lead)
     if isinstance(lead, Tensor) and lead.ndim and not is_by_mask:
         is_plain = isinstance(self, Selected) != isinstance(lead, Selected)
         if not (len(items) == 1 and isinstance(lead, Selected)) and (is_plain or len(items) > 1):
@@ -186,9 +186,10 @@ def _is_unknown_in_row(index) -> bool:
 
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
-    items = _items(index, self.ndim)
+    index = with_places(index) if has_mask(index) else index
+    items = items_of(index, self.ndim)
     if isinstance(self, Selected):
-        if len(items) == 1 and isinstance(items[0], Selected) and is_integral(items[0].dtype) and not items[0].row_ndim:
+        if len(items) == 1 and isinstance(items[0], Selected) and is_whole(items[0]) and not items[0].row_ndim:
             _write_at(self, items[0], value)
             return
         if len(items) == 1 and isinstance(items[0], slice) and not _is_whole(items[0]):
@@ -234,7 +235,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
 
 def sliced_by_unknown(self: Tensor, index) -> Any:
     """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
-    items = _items(index, self.ndim)
+    items = items_of(index, self.ndim)
     lead = items[0] if items else None
     if not isinstance(lead, slice):
         return None
@@ -264,7 +265,7 @@ def getitem_by_length(self, index):
 
 @implements_by_length(Tensor.__setitem__, value=2)
 def setitem_by_length(self, index, value):
-    items = _items(index, self.ndim)
+    items = items_of(index, self.ndim)
     if len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
         return

@@ -31,7 +31,9 @@ from .arrays import cast
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_front, in_order_of, overwrite, progression, sliced
-from .selection_subscripts import sliced_by_unknown
+from .selection_dims import by_unknown
+from .selection_places import has_mask, with_places
+from .selection_subscripts import items_of, sliced_by_unknown
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -69,10 +71,20 @@ def _getitem(self, index):
     try:
         return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
     except TracedValueError:
-        found = sliced_by_unknown(self, index)
+        found = _by_unknown(self, index)
         if found is None:
             raise
         return found
+
+
+def _by_unknown(self, index):
+    """What a subscript gives whose slices have ends that are traced, or that has a mask among others; or None."""
+    found = sliced_by_unknown(self, index)
+    if found is None:
+        found = by_unknown(self, items_of(index, self.ndim))
+    if found is None and has_mask(index):
+        found = self[with_places(index)]
+    return found
 
 
 def _is_all(item) -> bool:

@@ -6,6 +6,7 @@
 import copy
 import functools
 import operator
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,11 +83,16 @@ def item(self):
         return _scalar(self, "Tensor.item()")
     except TracedValueError:
         number = current().lift(self)
-        is_number = number.dtype != torch.bool and not number.dtype.is_complex and number.numel() == 1
-        if not is_number or not current().paths[-1].can_answer(number):
+        if number.numel() != 1 or not _gives_numbers(number):
             raise
         heed()
         return Item.out_of(number)
+
+
+def _gives_numbers(tensor: Torchish) -> bool:
+    """Whether code may compute with elements of a traced tensor as with Python's numbers."""
+    is_real = tensor.dtype != torch.bool and not tensor.dtype.is_complex
+    return is_real and current().paths[-1].can_answer(tensor)
 
 
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
@@ -143,9 +149,25 @@ def _index(self):
         raise TypeError("only integer tensors of a single element can be converted to an index") from None
 
 
+_MOST_NUMBERS = 64
+"""Elements of a traced tensor that are made numbers, each of which is a slice."""
+
+
 @implements_tensors(Tensor.tolist, tags=[Tag.READS])
 def tolist(self):
-    return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
+    try:
+        return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
+    except TracedValueError:
+        tensor = current().lift(self)
+        if not 0 < tensor.numel() <= _MOST_NUMBERS or not _gives_numbers(tensor):
+            raise
+        heed()
+        return _listed(tensor.detach())
+
+
+def _listed(tensor) -> Any:
+    """The elements of a traced tensor as numbers, in lists as its dimensions are."""
+    return [_listed(x) for x in tensor.unbind()] if tensor.ndim else Item.out_of(tensor)
 
 
 @implements_tensors(Tensor.numpy)

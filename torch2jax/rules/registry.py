@@ -16,6 +16,7 @@ __all__ = [
     "implements",
     "implements_by_length",
     "implements_metadata",
+    "implements_moved",
     "implements_overloads",
     "implements_selected",
     "implements_tensors",
@@ -24,6 +25,7 @@ __all__ = [
     "lookup",
     "lookup_aten",
     "lookup_by_length",
+    "lookup_moved",
     "lookup_selected",
     "tag",
     "tags_of",
@@ -34,6 +36,7 @@ implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
+_moved_rules: dict[Any, Callable] = {}
 _rules_by_length: dict[Any, tuple[Callable, int | None]] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
@@ -63,6 +66,19 @@ def implements_selected(*functions) -> Callable[[Callable], Callable]:
 
     def register(body: Callable) -> Callable:
         _selected_rules.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
+def implements_moved(*functions) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what functions do where an argument is a `moved.Moved`.
+
+    Rules that are elementwise need no such declaration.
+    """
+
+    def register(body: Callable) -> Callable:
+        _moved_rules.update(dict.fromkeys(functions, body))
         return body
 
     return register
@@ -115,6 +131,11 @@ def lookup_selected(function) -> Callable | None:
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
         found = _selected_rules.get(packet._qualified_op_name)
     return found
+
+
+def lookup_moved(function) -> Callable | None:
+    """What a function does with a `moved.Moved`, where that is declared."""
+    return _moved_rules.get(function)
 
 
 def lookup_by_length(function) -> tuple[Callable, int | None] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..branches.programs import is_same_value
-from ..errors import asking_place, user_place
+from ..errors import TracedValueError, asking_place, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..tensors.tensor import wrap
@@ -26,6 +26,7 @@ from .traced_numbers import number_of
 __all__ = [
     "Lengths",
     "bound_of",
+    "expect_room",
     "heed",
     "is_same_number",
     "is_traced_number",
@@ -144,7 +145,21 @@ def is_same_number(one: Any, other: Any) -> bool:
 def bound_of(value) -> int | None:
     """The greatest that a number can be, no less than zero; None where nothing tells."""
     high = range_of_number(value)[1]
-    return said_bound() if high >= 2**31 - 1 else _max(high, 0)
+    return None if high >= 2**31 - 1 else _max(high, 0)
+
+
+def expect_room(length: Any, bound: int) -> Any:
+    """A length that is said to be no greater than a bound, as an int64 tensor that is not.
+
+    Where it is greater, results of the call tell: see `expected_to_fit` of translated functions.
+    """
+    call = this_call()
+    if call.transformations:
+        raise TracedValueError("a bound that is said, within a transformation that the code has begun,")
+    fits: Any = (length <= bound).read()
+    call.attempt.path.policy.check(fits, f"got more than the {bound} rows that bounds= says there are")
+    call.attempt.fits.append(fits)
+    return length.clamp(max=bound)
 
 
 def said_bound() -> int | None:

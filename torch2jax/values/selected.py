@@ -8,7 +8,6 @@ room for, is the number of its elements; nothing that is not chosen is ever seen
 """
 
 import functools
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,19 +16,17 @@ from jax import lax
 
 from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
-from ..internals.guards import DisableAutocast
 from ..internals.memory import make_wrapper_subclass
-from ..rules import autocast, registry
 from ..rules.inplace import InPlace, WithFlag, check_cast
-from ..rules.kinds import serves
+from ..rules.kinds import servers_of
 from ..rules.rule import InnerRule, Reflected
 from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
-from .call import ValuesCall, current, this_call
+from .call import current
 from .item import Item
-from .lengths import heed, is_same_number, said_bound
+from .lengths import expect_room, heed, is_same_number, said_bound
 
 __all__ = [
     "Selected",
@@ -38,6 +35,7 @@ __all__ = [
     "begin",
     "compacted",
     "first",
+    "in_order_of",
     "is_same_mask",
     "like",
     "map_rows",
@@ -68,7 +66,7 @@ class Selected(torch.Tensor):
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool
-    origin: "Origin | None"
+    origin: "Origin | None" = None
     _length: torch.Tensor | None
     is_compact: bool = False
     """Whether those that were chosen come first."""
@@ -85,7 +83,7 @@ class Selected(torch.Tensor):
         call = current()
         if call is None:
             raise RuntimeError("got what a mask chose in a translated call that has ended")
-        return run_selected(call, func, args, kwargs or {})
+        return servers_of((cls,))[0](call, func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -139,29 +137,6 @@ class Selected(torch.Tensor):
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
         harmless = first.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
-
-
-@serves(Selected, 0)
-def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of what a mask of unknown values chose."""
-    rule = registry.lookup(function)
-    device = autocast.region()
-    if device is not None and rule is not None:
-        treatment = autocast.of_function(function, rule, device)
-        if treatment.is_operator:
-            with DisableAutocast():
-                return run_selected(call, function, *treatment.cast(args, kwargs))
-    selected = registry.lookup_selected(function)
-    if selected is not None:
-        with call.inside():
-            return pass_on_origin(selected(*args, **kwargs), args, kwargs)
-    if rule is not None and rule.elementwise:
-        with call.inside():
-            return apply_elementwise(rule, *rule.names.placed(function, args, kwargs))
-    if rule is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
-        return call.run_body(function, args, kwargs)
-    name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
-    raise TracedValueError(f"torch.{name} of what a boolean mask chose")
 
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
@@ -226,6 +201,15 @@ def aligned(chosen: list[Selected], what: str) -> list[Selected]:
     return found
 
 
+def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor:
+    """The rows of a selection, or of a tensor, that is as long as what a mask chooses: each where the mask is true."""
+    if isinstance(chosen, Selected) and is_same_mask(chosen.mask, mask):
+        return chosen.rows
+    rows = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
+    ranks = (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(len(rows) - 1, 0))
+    return rows[ranks].reshape(*mask.shape, *rows.shape[1:])
+
+
 def is_same_mask(one: Torchish, other: Torchish) -> bool:
     """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
     return is_same_value(one.read(), other.read())
@@ -241,16 +225,10 @@ def begin(chosen: Selected, words: str = "what a boolean mask chose") -> Selecte
 
 
 def _within(chosen: Selected, bound: int) -> Selected:
-    """A selection that is said to have no more rows; where one has, results of the call are nan, if they can be."""
-    call = this_call()
-    if call.transformations:
-        raise TracedValueError("a bound that is said, within a transformation that the code has begun,")
-    length: Any = chosen.length
-    fits: Any = (length <= bound).read()
-    call.attempt.path.policy.check(fits, f"got more than the {bound} rows that bounds= says there are")
-    call.attempt.fits.append(fits)
+    """A selection that is said to have no more rows."""
+    length = expect_room(chosen.length, bound)
     found = compacted(chosen, bound)
-    return first(found.rows, length.clamp(max=bound), found.is_safe)
+    return first(found.rows, length, found.is_safe)
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
@@ -259,7 +237,7 @@ def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
         if type(x) is Selected and x.origin is None:
             given = [*args, *kwargs.values()]
             given += [x for each in given if isinstance(each, (tuple, list)) for x in each]
-            x.origin = next(x.origin for x in given if type(x) is Selected)
+            x.origin = next((x.origin for x in given if hasattr(type(x), "origin")), None)
     return result
 
 
@@ -330,10 +308,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
     result = apply_elementwise(rule.rule, args, kwargs)
     check_cast(result.rows, target.rows)
     rows = result.rows.to(target.dtype)
-    if not result.is_like(target):  # another order
-        ranks = (target.mask.reshape(-1).cumsum(0) - 1).clamp(0, len(rows) - 1)
-        rows = rows[ranks].reshape(target.rows.shape)
-    target.overwrite(rows, result.is_safe)
+    target.overwrite(in_order_of(like(rows, result), target.mask), result.is_safe)
     return target
 
 

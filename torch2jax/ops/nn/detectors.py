@@ -27,6 +27,12 @@ def decode(original, self, rel_codes, boxes):
     return decoded.reshape(count, -1, 4)
 
 
+@runs_instead_of("torchvision.models.detection.transform:GeneralizedRCNNTransform.torch_choice", with_original=True)
+def torch_choice(original, self, k):
+    """Of one, nothing is drawn, as which of several would not be known."""
+    return k[0] if len(k) == 1 else original(self, k)
+
+
 # Masks.
 
 

@@ -1,0 +1,104 @@
+"""Later dimensions whose length data decide, under jit: how they come about, what moves them, what goes along them."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.test_lengths import MASKS, X, check, compact, total
+from torch2jax import Padded, TracedValueError, t2j
+
+A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+PARTS = {
+    "compared with each": lambda x, m: torch.max(A[..., None, :2], x[m][..., None, :, :2]).sum(-1).amax(0),
+    "differences": lambda x, m: ((A[:, None] - x[m]).square().sum(-1), (A[:, None] - x[m]).sum(-1).max(0)),
+    "transposed": lambda x, m: (x[m].T, x[m].T.exp().sum(1), x[m].T.sum(0), x[m].T.mT, x[m].t().contiguous()),
+    "in order": lambda x, m: (x[m].T.softmax(1), x[m].T.sort(1), x[m].T.cumsum(1), x[m].T.argsort(0)),
+    "permuted": lambda x, m: (A[:, None] * x[m]).permute(2, 1, 0),
+    "moved": lambda x, m: (A[:, None] * x[m]).movedim(1, 2).unsqueeze(0).squeeze(0),
+    "by mask": lambda x, m: (x.T[:, m], x.T[None, :, m], x.T[1:, m, None], x.T[0, m]),
+    "by number": lambda x, m: (x.T[:, : m.sum()], x.T.narrow(1, 0, m.sum().item())),
+    "by places": lambda x, m: x.T[:, torch.where(m)[0]],
+    "split": lambda x, m: x.T.split([m.sum().item(), (~m).sum().item()], 1),
+    "joined": lambda x, m: ((A[:, None] * x[m]).reshape(-1, 3), (A[:, None] * x[m]).flatten(0, 1).sum(0)),
+    "viewed": lambda x, m: ((A[:, None] * x[m]).view(2, 2, -1, 3), x[m].view(1, -1, 3) * 2, x[m].T.reshape(-1)),
+    "cat": lambda x, m: (torch.cat([x[m].T, x.T], 1), torch.cat([x[m].T, x[m].T])),
+    "stacked": lambda x, m: (torch.stack([x[m], x[m]]), torch.stack([x[m].T, x[m].T], 1)),
+    "parts": lambda x, m: (x[m].T[0], x[m].T[:, :2], x[m].T[1:, None], x[m].T[:, torch.where(x[m][:, 1] > 0)[0]]),
+    "where": lambda x, m: torch.where(x[m].T > 0, x[m].T, A[:3, :1]),
+    "shape": lambda x, m: torch.ones(3) * x[m].T.shape[1] + len(x[m].T) + x[m].T.numel() / (1 + x[m].T.size(-1)),
+    "kept": lambda x, m: (x[m].T.sum(1, keepdim=True), x[m].T.sum(0, keepdim=True), x[m].T.norm(dim=0)),
+    "in place": lambda x, m: x[m].T.clone().mul_(2).add_(x[m].T),
+    "to": lambda x, m: (x[m].T.to(torch.int32), x[m].T.long().type_as(x), x.double().to(x[m]), x[m].to(x.double())),
+    "made": lambda x, m: (torch.ones(2, len(x[m])) * x[m][:, 0], x.new_zeros((1, len(x[m]), 3))),
+    "spread": lambda x, m: (x[:2, :1].expand(2, len(x[m])), x[0].expand(2, len(x[m]), 3)),
+    "topk": lambda x, m: x.T.topk(m.sum().item(), 1),
+    "mask and places": lambda x, m: x[m, torch.where(m)[0] % 3],
+    "mask and known": lambda x, m: (x[m, 1], x[m, 1:], x[m, torch.tensor(1)]),
+}
+MORE = {  # PyTorch refuses them where nothing is chosen
+    "extrema": lambda x, m: (x[m].T.argmax(1), x[m].T.argmax(0), x[m].T.argmax(), x[m].T.max(1)),
+    "first": lambda x, m: x[m].T[:, 0],
+}
+FUNCTIONS = PARTS | MORE
+
+
+def of_all(x, m, names=tuple(FUNCTIONS)):
+    return {name: FUNCTIONS[name](x, m) for name in names}
+
+
+compiled = jax.jit(t2j(of_all))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_values(mask):
+    results = compiled(t2j(X), t2j(MASKS[mask]))
+    for name, wanted in of_all(X, MASKS[mask], PARTS if mask == "none" else FUNCTIONS).items():
+        check(results[name], wanted, name)
+
+
+SOME = ("compared with each", "transposed", "in order", "by mask", "split", "joined", "cat", "where")
+
+
+def test_gradients():
+    @jax.jit
+    def gradient(x, m):
+        def loss(x):
+            leaves = jax.tree.leaves(t2j(of_all)(x, m, SOME), is_leaf=lambda x: isinstance(x, Padded))
+            return total([x.values if isinstance(x, Padded) else x for x in leaves])
+
+        return jax.grad(loss)(x)
+
+    for mask in MASKS.values():
+        leaf = X.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, SOME))), leaf)
+        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+
+
+def test_padded_along_a_later_axis():
+    masks = torch.stack(list(MASKS.values()))
+    mapped = jax.jit(jax.vmap(lambda m: t2j(lambda x, m: x.T[:, m])(t2j(X), m)))(t2j(masks))
+    assert mapped.axis == 1
+    assert mapped.values.shape == (4, 3, 8)
+    assert mapped.mask.shape == (4, 8)
+    for one, mask in zip(mapped.compact(), masks, strict=True):
+        np.testing.assert_array_equal(one, X.T[:, mask].numpy())
+    again = jax.jit(t2j(lambda x: x.exp().sum(1)))
+    chosen = jax.jit(t2j(lambda x, m: x.T[:, m]))(t2j(X), t2j(MASKS["some"]))
+    np.testing.assert_allclose(again(chosen), X.T[:, MASKS["some"]].exp().sum(1).numpy(), 1e-6)
+    assert compact(chosen)[0].shape == tuple(X.T[:, MASKS["some"]].shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda x, m: x[m][:, None] - x[m], RuntimeError, "torch.sub got tensors of which data decide .* no array has"),
+        (lambda x, m: x[m].T + x[:, :3].T, RuntimeError, "a tensor of size 8 there"),
+        (lambda x, m: x[m].T.cos_().add_(x[m][0, 0, None, None, None]), RuntimeError, "shape of the result"),
+        (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "chose along a later dimension"),
+        (lambda x, m: x[m].T[torch.tensor([0, 1])], TracedValueError, "subscript by tensors"),
+    ],
+)
+def test_refusals(function, error, message):
+    with pytest.raises(error, match=message):
+        jax.jit(t2j(function))(t2j(X), t2j(MASKS["some"]))

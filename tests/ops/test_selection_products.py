@@ -1,0 +1,67 @@
+"""Products of what masks chose, under jit: of rows, along the dimension that data decide, and what is refused."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.test_lengths import MASKS, X, check, total
+from torch2jax import Padded, t2j
+
+A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+FUNCTIONS = {
+    "rows": lambda x, m: (x[m] @ A.T, A @ x[m].T, torch.mm(x[m], A.T), x[m] @ A[0], A[0] @ x[m].T),
+    "along": lambda x, m: (x[m].T @ x[m], x[m][:, 0] @ x[m], x[m].T @ x[m][:, 1], x[m][:, 0].dot(x[m][:, 1])),
+    "of two masks": lambda x, m: x[m].T @ x.flip(0)[m],
+    "in two orders": lambda x, m: x[m].T @ x[m].sort(0).values,
+    "of places": lambda x, m: x[m.nonzero()[:, 0]].T @ x[m],
+    "batches": lambda x, m: (x[m][:, None] @ A.T, torch.bmm(x[m][:, :, None], x[m][:, None])),
+    "einsum": lambda x, m: (torch.einsum("nk,jk->nj", x[m], A), torch.einsum("nk,nj->kj", x[m], x[m])),
+    "implicit": lambda x, m: torch.einsum("nk,n", x[m], x[m][:, 0]),
+    "outer": lambda x, m: torch.outer(x[m][:, 0], A[0]),
+    "distances": lambda x, m: (torch.cdist(x[m], A), torch.cdist(A, x[m]).square()),
+    "added": lambda x, m: torch.addmm(A[0, :2], x[m], A[:3, :2], beta=2),
+}
+
+
+def of_all(x, m):
+    return {name: function(x, m) for name, function in FUNCTIONS.items()}
+
+
+compiled = jax.jit(t2j(of_all))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_values(mask):
+    results = compiled(t2j(X), t2j(MASKS[mask]))
+    for name, wanted in of_all(X, MASKS[mask]).items():
+        check(results[name], wanted, name)
+
+
+def test_gradients():
+    @jax.jit
+    def gradient(x, m):
+        def loss(x):
+            leaves = jax.tree.leaves(t2j(of_all)(x, m), is_leaf=lambda x: isinstance(x, Padded))
+            return total([x.values if isinstance(x, Padded) else x for x in leaves])
+
+        return jax.grad(loss)(x)
+
+    for mask in MASKS.values():
+        leaf = X.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask))), leaf)
+        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, m: x[m] @ x[m].T,
+        lambda x, m: x[m].T @ x[:5],
+        lambda x, m: torch.einsum("nk,mk->nm", x[m], x[m]),
+        lambda x, m: torch.outer(x[m][:, 0], x[m][:, 1]),
+    ],
+)
+def test_two_lengths_are_refused(product):
+    with pytest.raises(RuntimeError, match=r"got tensors of which data decide .*, at .*test_selection_products.py"):
+        jax.jit(t2j(product))(t2j(X), t2j(MASKS["some"]))

@@ -1,0 +1,472 @@
+"""Dimensions of what a mask of unknown values chose: where the one is that it chose, and what moves it.
+
+A function of tensors with dimensions is that of the selection with its rows in front, with other numbers for the
+dimensions; see `values.moved`.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..calls.call import current
+from ..errors import TracedValueError
+from ..internals.promotion import canonicalize_dim
+from ..rules.registry import (
+    implements_by_length,
+    implements_moved,
+    implements_selected,
+    lookup_by_length,
+    lookup_selected,
+)
+from ..tensors.trees import map_arguments
+from ..values.lengths import is_same_number, is_traced_number
+from ..values.moved import Moved, broadcast, front_of, moved, needs_broadcast
+from ..values.selected import Selected, like, select
+from .bounds import known_values
+from .selection import Shape
+from .selection_subscripts import items_of
+
+Tensor = torch.Tensor
+_REFUSED = "of what a boolean mask chose along a later dimension"
+
+
+def _in_front(dim: int, at: int) -> int:
+    """The number of a dimension once the one at `at` is in front."""
+    return 0 if dim == at else dim + 1 if dim < at else dim
+
+
+# What it is.
+
+
+for _function in (
+    *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "is_cuda", "is_cpu", "is_meta", "layout")),
+    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "itemsize", "is_sparse", "is_quantized", "ndim")),
+    *(Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, torch.numel, Tensor.element_size),
+    *(Tensor.is_floating_point, torch.is_floating_point, Tensor.is_complex, torch.is_complex, Tensor.is_contiguous),
+):
+    implements_moved(_function)(lambda self, *args, _function=_function: _function(self.front, *args))
+
+
+@implements_moved(Tensor.shape.__get__)
+def shape(self):
+    sizes = self.others
+    return Shape((*sizes[: self.at], self.front.number, *sizes[self.at :]))
+
+
+@implements_moved(Tensor.size)
+def size(self, dim=None):
+    return shape(self) if dim is None else shape(self)[dim]
+
+
+@implements_moved(Tensor.__len__)
+def length(self):
+    return self.others[0]
+
+
+# Of each element, with operands broadcast.
+
+
+def _of_rows(function):
+    rule: Any = lookup_selected(function)
+
+    def of_rows(*args, **kwargs):
+        if not needs_broadcast(args, kwargs):
+            return rule(*args, **kwargs)
+        return broadcast(rule, args, kwargs, f"torch.{function.__name__}")
+
+    return of_rows
+
+
+for _function in (
+    *(torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
+    *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.int, Tensor.bool),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot),
+):
+    implements_moved(_function)(_of_rows(_function))
+for _function in (torch.where, Tensor.where):
+    _broadcasting = _of_rows(_function)
+    implements_selected(_function)(_broadcasting)
+    implements_moved(_function)(_broadcasting)
+
+
+@implements_moved(Tensor.to)
+def to(self, *args, **kwargs):
+    args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
+    kwargs = {name: x.dtype if isinstance(x, Tensor) else x for name, x in kwargs.items()}
+    if not isinstance(self, Moved):
+        return self.to(*args, **{"dtype" if name == "other" else name: x for name, x in kwargs.items()})
+    return moved(self.front.to(*args, **kwargs), self.at)
+
+
+@implements_moved(Tensor.type_as)
+def type_as(self, other):
+    return self.to(other.dtype)
+
+
+# In another order.
+
+
+def _permuted(input, order: list[int]):
+    """``input.permute(order)``."""
+    front, at = front_of(input)
+    lead = front.mask.ndim
+    others = [_in_front(dim, at) + lead - 1 for dim in order if dim != at]
+    if others != sorted(others):
+        front = like(front.rows.permute(*range(lead), *others), front, front.is_safe)
+    return moved(front, order.index(at))
+
+
+def _implements(*functions):
+    """Declares a function of what masks chose along any dimension."""
+
+    def register(body):
+        implements_selected(*functions)(body)
+        return implements_moved(*functions)(body)
+
+    return register
+
+
+def _given(dims) -> tuple:
+    return tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
+
+
+@_implements(torch.permute, Tensor.permute)
+def permute(input, *dims):
+    order = [canonicalize_dim(input.ndim, dim) for dim in _given(dims)]
+    if sorted(order) != list(range(input.ndim)):
+        raise RuntimeError(f"permute(dims): got {tuple(order)} of a tensor of {input.ndim} dimensions")
+    return _permuted(input, order)
+
+
+@_implements(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
+def transpose(input, dim0, dim1):
+    order = list(range(input.ndim))
+    dim0, dim1 = (canonicalize_dim(input.ndim, dim) for dim in (dim0, dim1))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return _permuted(input, order)
+
+
+@_implements(Tensor.mT.__get__)
+def transposed_matrices(self):
+    return transpose(self, -2, -1)
+
+
+@_implements(Tensor.T.__get__)
+def reversed_dims(self):
+    return _permuted(self, list(reversed(range(self.ndim))))
+
+
+@_implements(torch.t, Tensor.t)
+def t(input):
+    return reversed_dims(input)
+
+
+@_implements(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)
+def movedim(input, source, destination):
+    sources, places = (
+        [canonicalize_dim(input.ndim, dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
+        for dims in (source, destination)
+    )
+    rest = iter([dim for dim in range(input.ndim) if dim not in sources])
+    there = dict(zip(places, sources, strict=True))
+    return _permuted(input, [there[dim] if dim in there else next(rest) for dim in range(input.ndim)])
+
+
+# With more dimensions, or fewer.
+
+
+@_implements(torch.unsqueeze, Tensor.unsqueeze)
+def unsqueeze(input, dim):
+    front, at = front_of(input)
+    dim = canonicalize_dim(input.ndim + 1, dim)
+    of_rows = front.mask.ndim + (dim if dim <= at else dim - 1)
+    return moved(like(front.rows.unsqueeze(of_rows), front, front.is_safe), at + (dim <= at))
+
+
+@implements_moved(torch.squeeze, Tensor.squeeze)
+def squeeze(input, dim=None):
+    sizes, lead, at = input.others, input.front.mask.ndim, input.at
+    dims = range(input.ndim) if dim is None else _given((dim,))
+    dims = {canonicalize_dim(input.ndim, dim) for dim in dims} - {at}  # which stays, though it may be one
+    gone = [dim for dim in dims if sizes[_in_front(dim, at) - 1] == 1]
+    rows = input.front.rows.squeeze(tuple(_in_front(dim, at) + lead - 1 for dim in gone)) if gone else input.front.rows
+    return moved(like(rows, input.front, input.front.is_safe), at - len([dim for dim in gone if dim < at]))
+
+
+def joined(input) -> Selected:
+    """The dimensions up to the one that was chosen as one, which begins with those of the first index."""
+    front, at = front_of(input)
+    if at == 0:
+        return front
+    lead, sizes = front.mask.ndim, tuple(front.rows.shape)
+    before = sizes[lead : lead + at]
+    order = [*range(lead, lead + at), *range(lead), *range(lead + at, len(sizes))]
+    mask: Any = front.mask.expand(*before, *front.mask.shape)
+    return select(front.rows.permute(order), mask, front.is_safe)
+
+
+_reshape: Any = lookup_selected(Tensor.reshape)
+
+
+@_implements(Tensor.view, Tensor.reshape, torch.reshape)
+def reshape(input, *shape):
+    shape = _given(shape)
+    if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+        return broadcast(lambda x: x.view(shape[0]), (input,), {}, "a view")
+    front, at = front_of(input)
+    sizes = tuple(front.rows.shape[front.mask.ndim :])
+    before, behind = math.prod(sizes[:at]), math.prod(sizes[at:])
+    for place, size in enumerate(shape):
+        rest = (*shape[:place], *shape[place + 1 :])
+        if any(map(is_traced_number, rest)) or (place == 0 and at == 0):
+            continue
+        is_it = is_same_number(size, front.number) if is_traced_number(size) else size == -1 or -1 in rest
+        if is_it and _fits(shape[:place], before) and _fits(shape[place + 1 :], behind):
+            rows = front.rows.reshape(
+                *front.mask.shape, *_sizes(shape[:place], before), *_sizes(shape[place + 1 :], behind)
+            )
+            return moved(like(rows, front, front.is_safe), place)
+    return _reshape(joined(input), *shape)
+
+
+def _fits(sizes: tuple, count: int) -> bool:
+    """Whether a part of a shape holds so many elements."""
+    known = math.prod(size for size in sizes if size != -1)
+    return known > 0 and count % known == 0 if -1 in sizes else known == count
+
+
+def _sizes(sizes: tuple, count: int) -> tuple:
+    known = math.prod(size for size in sizes if size != -1)
+    return tuple(count // known if size == -1 else size for size in sizes)
+
+
+@implements_moved(torch.flatten, Tensor.flatten)
+def flatten(input, start_dim=0, end_dim=-1):
+    start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
+    if start <= input.at <= end:
+        if start:
+            raise TracedValueError(f"torch.flatten, from dimension {start}, {_REFUSED}")
+        return joined(input).flatten(0, end - input.at)
+    front, to = input.front, [_in_front(dim, input.at) for dim in (start, end)]
+    return moved(front.flatten(*to), input.at - (end - start if end < input.at else 0))
+
+
+# Subscripts.
+
+
+@implements_moved(Tensor.__getitem__)
+def getitem(self, index):
+    return of_dims(self, items_of(index, self.ndim))
+
+
+def of_dims(chosen, items: list):
+    """What a subscript gives that says one thing for each dimension."""
+    front, at = front_of(chosen)
+    place, dim, of_row, of_chosen = None, 0, [], slice(None)
+    for item in [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]:
+        if item is None:
+            of_row.append(item)
+            continue
+        if dim == at:
+            of_chosen, place = item, len([x for x in of_row if not isinstance(x, int)])
+        elif isinstance(item, Tensor) or is_traced_number(item):
+            raise TracedValueError(f"a subscript by tensors, or by numbers that data decide, {_REFUSED},")
+        else:
+            of_row.append(item)
+        dim += 1
+    if of_row and any(x != slice(None) for x in of_row):
+        front = like(front.rows[(*[slice(None)] * front.mask.ndim, *of_row)], front, front.is_safe)
+    if not (isinstance(of_chosen, slice) and of_chosen == slice(None)):
+        front = front[of_chosen]
+        if not isinstance(front, Selected):
+            is_one = isinstance(of_chosen, int) or not of_chosen.ndim
+            return (
+                front
+                if is_one
+                else front.movedim(tuple(range(of_chosen.ndim)), tuple(range(place, place + of_chosen.ndim)))
+            )
+    return moved(front, place)
+
+
+# Along one dimension, or over several.
+
+
+def _of_all_results(function, result):
+    return map_arguments(lambda x: function(x) if isinstance(x, torch.Tensor) else x, result)
+
+
+_NOTHING: Any = object()
+
+
+def _with_dims(function, place: int, default=_NOTHING):
+    """Takes the dimensions out of the arguments behind the first, and gives them with what puts others there."""
+
+    def taken(args: tuple, kwargs: dict):
+        if "dim" in kwargs:
+            return kwargs["dim"], lambda dim: (args, {**kwargs, "dim": dim})
+        if len(args) > place and not isinstance(args[place], bool):
+            return args[place], lambda dim: ((*args[:place], dim, *args[place + 1 :]), kwargs)
+        return default, lambda dim: (args, {**kwargs, "dim": dim})
+
+    return taken
+
+
+def _along(function, place: int, default=_NOTHING):
+    """A function along one dimension, which stays."""
+    taken = _with_dims(function, place, default)
+
+    def along(input, *args, **kwargs):
+        dim, with_dim = taken(args, kwargs)
+        dim = canonicalize_dim(input.ndim, dim)
+        args, kwargs = with_dim(_in_front(dim, input.at))
+        is_more = [x for x in (*args, *kwargs.values()) if isinstance(x, (Selected, Moved))]
+        if is_more:
+            raise TracedValueError(f"torch.{function.__name__} {_REFUSED}, by such a tensor,")
+        made = function(input.front, *args, **kwargs)
+        return _of_all_results(
+            lambda x: moved(x, input.at) if isinstance(x, Selected) else x.movedim(0, input.at), made
+        )
+
+    return along
+
+
+for _functions in (
+    *((torch.softmax, Tensor.softmax, F.softmax), (torch.log_softmax, Tensor.log_softmax, F.log_softmax)),
+    *((torch.cumsum, Tensor.cumsum), (torch.cumprod, Tensor.cumprod), (torch.logcumsumexp, Tensor.logcumsumexp)),
+    *((torch.cummax, Tensor.cummax), (torch.cummin, Tensor.cummin)),
+):
+    for _function in _functions:
+        implements_moved(_function)(_along(_function, 0))
+for _functions in ((torch.sort, Tensor.sort), (torch.argsort, Tensor.argsort)):
+    for _function in _functions:
+        implements_moved(_function)(_along(_function, 0, -1))
+for _function in (torch.topk, Tensor.topk):
+    implements_moved(_function)(_along(_function, 1, -1))
+
+
+def _over(function, place: int = 0, default=None):
+    """A reduction over some dimensions, or over all."""
+    taken = _with_dims(function, place, default)
+
+    def over(input, *args, **kwargs):
+        dim, with_dim = taken(args, kwargs)
+        if isinstance(dim, torch.Tensor):  # torch.max of two
+            return broadcast(function, (input, *args), kwargs, f"torch.{function.__name__}")
+        at, ndim = input.at, input.ndim
+        if dim is None or dim == ():
+            return function(joined(input), *args, **kwargs)
+        dims = {canonicalize_dim(ndim, d) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
+        to = [_in_front(d, at) for d in sorted(dims)]
+        args, kwargs = with_dim(to if isinstance(dim, (tuple, list)) else to[0])
+        made = function(input.front, *args, **kwargs)
+
+        def result(x):
+            if not isinstance(x, Selected):
+                return x.movedim(0, at) if x.ndim == ndim else x
+            return moved(x, at if x.ndim == ndim else at - len([d for d in dims if d < at]))
+
+        return _of_all_results(result, made)
+
+    return over
+
+
+for _name in (
+    *("sum", "mean", "var", "std", "amax", "amin", "any", "all", "argmax", "argmin", "max", "min", "prod", "logsumexp"),
+    *("nansum", "nanmean", "count_nonzero", "median", "nanmedian"),
+):
+    for _function in (getattr(torch, _name), getattr(Tensor, _name)):
+        implements_moved(_function)(_over(_function))
+for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
+    implements_moved(_function)(_over(_function, 1))
+
+
+# Of several.
+
+
+@implements_moved(torch.cat, torch.concat, torch.concatenate)
+def cat(tensors, dim=0):
+    dim = canonicalize_dim(tensors[0].ndim, dim)
+    places = {x.at if isinstance(x, Moved) else 0 for x in tensors if isinstance(x, (Selected, Moved))}
+    if len(places) > 1:
+        raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
+    (at,) = places
+    fronts = [front_of(x)[0] if isinstance(x, (Selected, Moved)) else x.movedim(at, 0) for x in tensors]
+    return moved(torch.cat(fronts, _in_front(dim, at)), at)
+
+
+@_implements(torch.stack)
+def stack(tensors, dim=0):
+    dim = canonicalize_dim(tensors[0].ndim + 1, dim)
+    return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
+
+
+# Subscripts of tensors, and of selections, that make a later dimension as long as data decide.
+
+
+def by_unknown(tensor, items: list) -> Any:
+    """A subscript of which one item says what data decide, and no other has a tensor; None if it is none such."""
+    found = [i for i, item in enumerate(items) if _is_unknown(item)]
+    if len(found) != 1 or any(isinstance(x, Tensor) for i, x in enumerate(items) if i != found[0]):
+        return None
+    before, item, behind = items[: found[0]], items[found[0]], items[found[0] + 1 :]
+    at = len([x for x in before if x is not None])
+    if isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 1:
+        return None
+    front = (tensor.movedim(at, 0) if at else tensor)[item]
+    return of_dims(moved(front, at), [*before, slice(None), *behind])
+
+
+def _is_unknown(item) -> bool:
+    if isinstance(item, slice):
+        return any(_is_unknown_number(x) for x in (item.start, item.stop, item.step))
+    if isinstance(item, Selected):
+        return True
+    is_mask = isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 0
+    return is_mask and known_values(current().lift(item)) is None
+
+
+def _is_unknown_number(value) -> bool:
+    if is_traced_number(value):
+        return True
+    return isinstance(value, Tensor) and known_values(current().lift(value)) is None
+
+
+_getitem: Any = lookup_selected(Tensor.__getitem__)
+
+
+@implements_selected(Tensor.__getitem__)
+def getitem_of_chosen(self, index):
+    items = items_of(index, self.ndim)
+    if isinstance(self, Selected):
+        is_basic = all(x is None or isinstance(x, (int, slice)) for x in items)
+        return of_dims(self, items) if items and items[0] is None and is_basic else _getitem(self, index)
+    is_later = len(items) > 1 and not isinstance(items[0], Tensor)
+    found = by_unknown(self, items) if is_later else None
+    return _getitem(self, index) if found is None else found
+
+
+def _later(function, dim_place: int):
+    """A function that cuts something out along a dimension: of a later one, with that in front."""
+    of_first: Any = lookup_by_length(function)[0]  # pyright: ignore[reportOptionalSubscript]
+
+    def cut(input, *args, **kwargs):
+        dim = kwargs.get("dim", args[dim_place] if len(args) > dim_place else 0)
+        dim = canonicalize_dim(input.ndim, dim)
+        if dim == 0:
+            return of_first(input, *args, **kwargs)
+        if "dim" in kwargs:
+            kwargs = {**kwargs, "dim": 0}
+        else:
+            args = (*args[:dim_place], 0, *args[dim_place + 1 :])
+        made = of_first(input.movedim(dim, 0), *args, **kwargs)
+        return tuple(moved(x, dim) for x in made) if isinstance(made, tuple) else moved(made, dim)
+
+    return cut
+
+
+for _function in (torch.narrow, Tensor.narrow):
+    implements_by_length(_function)(_later(_function, 0))
+for _function in (torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes):
+    implements_by_length(_function)(_later(_function, 1))

@@ -1,0 +1,46 @@
+"""What functions give of what masks of unknown values chose: by a declared rule, an elementwise one, or a body."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import TracedValueError
+from ..internals.guards import DisableAutocast
+from ..rules import autocast, registry
+from ..rules.kinds import serves
+from .call import ValuesCall
+from .moved import Moved, apply_elementwise
+from .selected import Selected, pass_on_origin
+
+
+@serves(Selected, 0)
+def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives of what a mask of unknown values chose."""
+    return _run(call, function, args, kwargs, registry.lookup_selected, "a boolean mask chose")
+
+
+@serves(Moved, -1)  # also beside a selection
+def run_moved(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives of what a mask of unknown values chose along a later dimension."""
+    return _run(call, function, args, kwargs, registry.lookup_moved, "a boolean mask chose along a later dimension")
+
+
+def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:
+    rule = registry.lookup(function)
+    device = autocast.region()
+    if device is not None and rule is not None:
+        treatment = autocast.of_function(function, rule, device)
+        if treatment.is_operator:
+            with DisableAutocast():
+                return _run(call, function, *treatment.cast(args, kwargs), lookup, words)
+    declared = lookup(function)
+    if declared is not None:
+        with call.inside():
+            return pass_on_origin(declared(*args, **kwargs), args, kwargs)
+    if rule is not None and rule.elementwise:
+        with call.inside():
+            return apply_elementwise(rule, *rule.names.placed(function, args, kwargs))
+    if rule is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
+        return call.run_body(function, args, kwargs)
+    name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
+    raise TracedValueError(f"torch.{name} of what {words}")
