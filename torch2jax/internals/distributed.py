@@ -1,9 +1,8 @@
-"""`torch.distributed`: the modules in which something is exchanged, and what of JAX's says where a tensor varies."""
+"""`torch.distributed`: the modules in which something is exchanged."""
 
-from jax._src.lax import parallel
 from torch.distributed import distributed_c10d
 
-__all__ = ["all_gather_invariant", "c10d", "world"]
+__all__ = ["c10d", "world"]
 
 # Modules in which something is exchanged.
 
@@ -13,6 +12,3 @@ c10d = distributed_c10d
 world = distributed_c10d._world
 """All that PyTorch knows of process groups: the default one, and the ranks and names of each. What comes in its place
 (its own tests do that with threads) is asked by every function of the module."""
-
-all_gather_invariant = parallel.all_gather_invariant
-"""As `jax.lax.all_gather`, with a result that is typed to be the same on all devices, and its part of the cotangent."""

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...internals.distributed import all_gather_invariant
-
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce", "reduce_scatter"]
 
 Axes = tuple[str, ...]
@@ -123,7 +121,7 @@ def all_gather(x: jax.Array, axes: Axes, is_fixed: bool) -> jax.Array:
         is_fixed: nobody takes the derivative; an autograd function around it has its own.
     """
     if is_fixed and jax.typeof(x).vma:  # JAX notes what is the same on all devices (``check_vma``)
-        return all_gather_invariant(x, axes, axis=0, tiled=True)
+        return lax.all_gather(x, axes, axis=0, tiled=True, to="invarying")
     return lax.all_gather(x, axes, axis=0, tiled=True)
 
 
