@@ -166,7 +166,8 @@ class StatefulFunction:
         """
         for thing in self._objects:
             start(thing)
-        given, things = self._parted(self._with_layers_apart(state)), dict(zip(self._names, self._objects, strict=True))
+        given = self._parted(_with_layers_apart(state, self._stacked(state)))
+        things = dict(zip(self._names, self._objects, strict=True))
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
                 if key not in given:
@@ -189,11 +190,11 @@ class StatefulFunction:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
     def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
-        is_stacked = isinstance(state, Mapping) and any(has_layers(state.get(name)) for name in self._modules)
+        stacked = self._stacked(state)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart = state = self._with_layers_apart(whole)
+            apart = state = _with_layers_apart(whole, stacked)
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
@@ -214,18 +215,16 @@ class StatefulFunction:
                         "with arguments like those of this call"
                     )
                 outgoing = self._outgoing(state, after, call)
-                if is_stacked:
-                    for name in self._modules:
-                        outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
+                for name in stacked:
+                    outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
                 results = result, outgoing
                 return finished(attempt, results) if attempt.passes else results
 
-        return self._runs.run(run, (state, args, kwargs, rng), is_stacked)
+        return self._runs.run(run, (state, args, kwargs, rng), bool(stacked))
 
-    def _with_layers_apart(self, state: Any) -> Any:
-        """A state with the layers of modules one by one; in the part of an optimizer, ``*`` is all parameters."""
-        stacked = [name for name in self._modules if isinstance(state, Mapping) and has_layers(state.get(name))]
-        return {**state, **{name: unstack_layers(state[name]) for name in stacked}} if stacked else state
+    def _stacked(self, state: Any) -> list[str]:
+        """The modules whose layers are stacked in a state; in the part of an optimizer, ``*`` is all parameters."""
+        return [name for name in self._modules if isinstance(state, Mapping) and has_layers(state.get(name))]
 
     def _has_changed(self, key: Key, before, after) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
@@ -266,6 +265,11 @@ class StatefulFunction:
         parted = {key: given[shared] for key, shared in self._shared.items() if shared in given}
         merged = set(self._shared.values())
         return {**{key: value for key, value in given.items() if key not in merged}, **parted}
+
+
+def _with_layers_apart(state: Any, stacked: list[str]) -> Any:
+    """A state with the layers of these modules one by one."""
+    return {**state, **{name: unstack_layers(state[name]) for name in stacked}} if stacked else state
 
 
 class _Uneven(RuntimeError):
