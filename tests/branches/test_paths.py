@@ -875,3 +875,14 @@ def test_code_without_end_is_no_branch():
 
     with pytest.raises(RecursionError):
         jax.jit(t2j(run))(jnp.ones(2))
+
+
+def test_results_of_other_structures_are_shown_as_python_writes_them():
+    def function(x):
+        if x.sum() > 0:
+            return x[x > 0], {"a": 1, "b": [x]}
+        return (x,)
+
+    with pytest.raises(BranchError) as caught:
+        jax.jit(t2j(function))(jnp.ones(3))
+    assert "structure: (Padded(values, length), {'a': *, 'b': [*]}) where it is True, (*,) where" in str(caught.value)

@@ -26,7 +26,7 @@ from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code, user_place
 from ..loops.program import Program, evaluated, free, pruned
 from ..tensors.tensor import Torchish
-from ..tensors.trees import flatten
+from ..tensors.trees import flatten, shown
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
 from .call import this_call
 from .loop_watch import Facts, Loops, Watch, again_p, enter_p, frames_of_code, skip_p
@@ -881,7 +881,7 @@ def _alike(yes: _Side, no: _Side, question: _Question) -> tuple[_Side, _Side]:
         BranchError: they are not alike.
     """
     if yes.structure != no.structure:
-        raise _unlike(question, str(yes.structure), str(no.structure), "structure")
+        raise _unlike(question, shown(yes.structure), shown(no.structure), "structure")
     mine: list[Atom] = []
     theirs: list[Atom] = []
     leaves: list[_Static | None] = []

@@ -12,7 +12,7 @@ import torch
 from .containers import ContainerCodec, codec_of
 from .padded import Padded
 
-__all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered"]
+__all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered", "shown"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -35,6 +35,25 @@ def flatten(tree: Any) -> tuple[list, Any]:
     """The leaves of a tree, and its structure: hashable, with a method ``unflatten(leaves)``."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
+
+
+def shown(structure: Any) -> str:
+    """A structure of `flatten` as Python writes it, with ``*`` for each leaf."""
+    children = [shown(child) for child in structure.children()]
+    kind, inside = structure.type, ", ".join(children)
+    if kind is None:
+        return "*"
+    if kind is Padded:
+        return "Padded(values, length)"
+    if kind is tuple:
+        return f"({inside},)" if len(children) == 1 else f"({inside})"
+    if kind is list:
+        return f"[{inside}]"
+    named = zip(structure.entries(), children, strict=True)
+    if issubclass(kind, dict):
+        text = "{" + ", ".join(f"{key!r}: {child}" for key, child in named) + "}"
+        return text if kind is dict else f"{kind.__name__}({text})"
+    return f"{kind.__name__}({', '.join(f'{key}={child}' for key, child in named)})"
 
 
 def map_results(fn: Callable, tree: Any) -> Any:
