@@ -273,6 +273,8 @@ def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWr
         return _TracedPartWrite(plan, None)
     if type(value) is complex or not view.ndim:  # one element is a constant of the graph
         raise Bypass("a complex number, or one element, that is written in a graph")
+    if view.numel() >= base.numel():  # the values are known then
+        raise Bypass("a number that is written everywhere")
     return _TracedPartWrite(plan, number_in_dtype(value, canonical(base.dtype)))
 
 

@@ -39,7 +39,6 @@ from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
-from ..tracing.traces import Bookmark
 from ..values.lost_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
 from .pytorch_errors import name_rule, refuse_rule_as_pytorch
@@ -55,6 +54,7 @@ bypassed: collections.Counter[str] = collections.Counter()
 _PLAIN = (Torchish,)
 _READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _SUBSCRIPTS = frozenset((_READ, _WRITE))
+_BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
 _MOST = 4096
 _WITH_HISTORY = "requires grad"
 _CONSTANTS = frozenset((int, bool, str, type(None), torch.dtype, torch.memory_format, type(Ellipsis)))
@@ -254,6 +254,12 @@ def _first(
     return run_planned(call, function, types, args, kwargs)
 
 
+def _is_basic(subscript: Any) -> bool:
+    """Whether a subscript gives a view whatever it is of."""
+    items = subscript if type(subscript) is tuple else (subscript,)
+    return all(type(item) in _BASIC for item in items)
+
+
 def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, may_have: bool) -> Any:
     if not may_have:
         _plans[key] = "a new tensor that requires grad, or of the value of another"
@@ -274,11 +280,10 @@ def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple
             _plans[key] = view_plan_of(args[0], result)
         elif is_eager:
             _plans[key] = part_write_of(args[0], call.dispatch(_READ, args[:2], {}), args[2])
+        elif _is_basic(args[1]):  # else to read the part leaves steps in the graph
+            _plans[key] = traced_part_write_of(args[0], call.dispatch(_READ, args[:2], {}), args[2])
         else:
-            bookmark = Bookmark()
-            part = call.dispatch(_READ, args[:2], {})
-            bookmark.return_to()  # where it is no view
-            _plans[key] = traced_part_write_of(args[0], part, args[2])
+            _plans[key] = "a traced write to what is perhaps no view"
     except Bypass as bypass:
         _plans[key] = str(bypass)
     return result
