@@ -1,6 +1,6 @@
 """A linear function of arrays of which Python code gives both it and its transpose, at any order of derivatives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,12 +30,12 @@ _call_p = Primitive("linear_call")
 _call_p.multiple_results = True
 
 
-def _run(*args, push: _Function, pull: _Function, count: int, avals: tuple) -> list:
+def _run(*args: Any, push: _Function, pull: _Function, count: int, avals: tuple) -> list:
     del pull, avals
     return push(list(args[:count]), list(args[count:]))
 
 
-def _jvp(primals, tangents, *, push: _Function, count: int, **params):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, push: _Function, count: int, **params: Any):
     residuals, arrays = list(primals[:count]), list(primals[count:])
     values = _call_p.bind(*primals, push=push, count=count, **params)
     moved = [_filled(t, p) for t, p in zip(tangents[count:], arrays, strict=True)]
@@ -47,15 +47,24 @@ def _jvp(primals, tangents, *, push: _Function, count: int, **params):
     return values, found
 
 
-def _filled(tangent, primal) -> Any:
+def _filled(tangent: Any, primal: Any) -> Any:
     return ad.instantiate_zeros(tangent) if is_zero(tangent) else tangent
 
 
-def _transpose(cotangents, *args, pull: _Function, count: int, **_):
+def _transpose(cotangents: Any, *args: Any, pull: _Function, count: int, **_):
     return [None] * count + pull(list(args[:count]), [None if is_zero(x) else x for x in cotangents])
 
 
-def _batch(axis, arrays, dims, *, push: _Function, pull: _Function, count: int, avals: tuple):
+def _batch(
+    axis: Any,
+    arrays: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    push: _Function,
+    pull: _Function,
+    count: int,
+    avals: tuple,
+):
     residual_dims, moved = (
         list(dims[:count]),
         [batching.bdim_at_front(x, dim, axis.size) for x, dim in zip(arrays[count:], dims[count:], strict=True)],

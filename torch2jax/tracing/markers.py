@@ -1,6 +1,8 @@
 """Marker primitives: arrays whose derivative is an error, or leads to another level of a tape."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.extend.core import Primitive
@@ -16,7 +18,7 @@ class LevelEnd(Exception):
     """The way back leads through a derivative that this level knows nothing of."""
 
 
-def stop_levels(array, dependencies, count: int):
+def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
     """What was computed of the values of `dependencies` alone, but depends on what these came from.
 
     Args:
@@ -27,7 +29,7 @@ def stop_levels(array, dependencies, count: int):
     return _stop_levels_p.bind(array, *dependencies, count=count)
 
 
-def stops_levels(step) -> bool:
+def stops_levels(step: Any) -> bool:
     """Whether a step of a linear program is where `stop_levels` ends it."""
     return step.primitive is _level_end_p
 
@@ -39,25 +41,25 @@ mlir.register_lowering(_stop_levels_p, lambda _, array, *rest, count: [array])
 _level_end_p.def_abstract_eval(lambda *_, aval: aval)
 
 
-def _batch_stop_levels(arrays, dims, *, count):
+def _batch_stop_levels(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, count: int):
     return _stop_levels_p.bind(*arrays, count=count), dims[0]
 
 
-def _jvp_of_stop_levels(primals, tangents, *, count):
+def _jvp_of_stop_levels(primals: Sequence[Any], tangents: Sequence[Any], *, count: int):
     tangent = tangents[0]
     if not is_zero(tangent):
         tangent = _stop_levels_p.bind(tangent, *primals[1:], count=count)
     return _stop_levels_p.bind(*primals, count=count), tangent
 
 
-def _jvp_for_linearization(primals, tangents, *, count):
+def _jvp_for_linearization(primals: Sequence[Any], tangents: Sequence[Any], *, count: int):
     array, *dependencies = primals
     aval = jax.typeof(array).to_tangent_aval()
     tangent = _level_end_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
     return array if count == 1 else stop_levels(array, dependencies, count - 1), tangent
 
 
-def _led_back(*_args, **_params):
+def _led_back(*_args: Any, **_params: Any):
     raise LevelEnd
 
 
@@ -70,7 +72,7 @@ primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_
 ad.primitive_transposes[_level_end_p] = _led_back
 
 
-def once(array, dependencies, message: str):
+def once(array: Any, dependencies: Sequence[Any], message: str):
     """An array whose derivative is an error, once it is asked for: a function is differentiable once.
 
     Args:
@@ -87,17 +89,17 @@ _once_p.def_abstract_eval(lambda array, *_, message: array)
 mlir.register_lowering(_once_p, lambda _, array, *rest, message: [array])
 
 
-def _batch_once(arrays, dims, *, message):
+def _batch_once(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, message: str):
     return _once_p.bind(*arrays, message=message), dims[0]
 
 
-def _jvp_of_once(primals, tangents, *, message):
+def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, message: str):
     given = [x for x in tangents if not is_zero(x)]
     aval = jax.typeof(primals[0]).to_tangent_aval()
     return once(primals[0], primals[1:], message), _of_once_p.bind(*given, aval=aval, message=message)
 
 
-def _twice(*_args, message, **_params):
+def _twice(*_args: Any, message: str, **_params: Any):
     raise RuntimeError(message)
 
 
@@ -115,7 +117,7 @@ class Undecided:
     is_asked = False
 
 
-def undecided(array, asked: Undecided):
+def undecided(array: Any, asked: Undecided):
     """An input of code whose derivative is an error, if the code was told that it has none.
 
     A later derivative runs code anew that is told otherwise. It cannot where JAX has taken another one by then.
@@ -129,11 +131,11 @@ _undecided_p.def_abstract_eval(lambda array, *, asked: array)
 mlir.register_lowering(_undecided_p, lambda _, array, *, asked: [array])
 
 
-def _batch_undecided(arrays, dims, *, asked):
+def _batch_undecided(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, asked: Any):
     return undecided(arrays[0], asked), dims[0]
 
 
-def _jvp_of_undecided(primals, tangents, *, asked):
+def _jvp_of_undecided(primals: Sequence[Any], tangents: Sequence[Any], *, asked: Any):
     if asked.is_asked:
         raise NotImplementedError(
             "got a derivative of a derivative, within jax.jit, that was taken with respect to other inputs, of code "

@@ -103,7 +103,7 @@ class _Alone:
         steps: list = []
         around = current_trace()
 
-        def run(*arrays) -> list:
+        def run(*arrays: Any) -> list:
             nonlocal end
             filled = list(leaves)
             for i, array in zip(places, arrays, strict=True):

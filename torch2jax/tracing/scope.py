@@ -38,7 +38,7 @@ class Scope:
         self._left: list[_Left] = []
         self._stream: StreamState
 
-    def trace(self, function: Callable, *args, **kwargs) -> list:
+    def trace(self, function: Callable, *args: Any, **kwargs: Any) -> list:
         """Calls `function`, and gives the arrays of what is left of that.
 
         An exception that it raises is raised by `close`, when all it has done before is done.
@@ -103,7 +103,7 @@ class Scope:
         return self._result
 
 
-def rehearse(function: Callable, *args, **kwargs) -> None:
+def rehearse(function: Callable, *args: Any, **kwargs: Any) -> None:
     """Calls `function`, and leaves all tensors and random numbers as they were."""
     call = this_call()
     stream = call.stream.state
@@ -126,6 +126,6 @@ class _Left:
         self._layout, self._known = layout, known
         self._history, self._differentiable = storage.history, storage.differentiable
 
-    def replace(self, array) -> None:
+    def replace(self, array: Any) -> None:
         self.storage.replace(PhysicalArray(array, self._layout), self._known, is_written=self._is_written)
         self.storage.history, self.storage.differentiable = self._history, self._differentiable

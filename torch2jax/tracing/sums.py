@@ -15,7 +15,7 @@ __all__ = ["terms_of"]
 _DEPTH = 16
 
 
-def terms_of(array) -> tuple[int, list[tuple[Any, int]]]:
+def terms_of(array: Any) -> tuple[int, list[tuple[Any, int]]]:
     """A scalar as a sum: a number, and arrays with how often each is added."""
     constant, terms = 0, []
     for value, times in _taken_apart(without_derivatives(array), 1, _DEPTH):
@@ -30,7 +30,7 @@ def terms_of(array) -> tuple[int, list[tuple[Any, int]]]:
     return constant, [(value, times) for value, times in terms if times]
 
 
-def _is_same(one, other) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     are_traced = isinstance(one, pe.DynamicJaxprTracer) and isinstance(other, pe.DynamicJaxprTracer)
     return are_traced and one.val is other.val
 

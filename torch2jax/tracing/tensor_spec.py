@@ -1,6 +1,6 @@
 """The metadata of tensors: what results and gradients are made like."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jax import lax
@@ -54,21 +54,21 @@ class TensorSpec(NamedTuple):
             layout = (dim, *(other + (other >= dim) for other in layout))
         return self._replace(layout=layout, strides=None)
 
-    def tensor(self, array, known=None) -> Torchish:
+    def tensor(self, array: Any, known: Any = None) -> Torchish:
         """The tensor of this form that holds `array`."""
         tensor = wrap(array, self.dtype, known, layout=self.layout, strides=self.strides, device=self.device)
         if self.wants_grad:
             tensor.descend_from_afar()
         return tensor
 
-    def at(self, array, strides: tuple[int, ...], offset: int) -> Torchish:
+    def at(self, array: Any, strides: tuple[int, ...], offset: int) -> Torchish:
         """The tensor of this form, on memory of its own, with the strides and the offset of one on other memory."""
         physical = PhysicalArray(array, self.layout)
         if offset or not fills_memory(physical.shape, strides):
             return wrap_spread(physical, self.dtype, strides, offset, self.device)
         return self._replace(strides=strides, wants_grad=False).tensor(array)
 
-    def result(self, array) -> Torchish:
+    def result(self, array: Any) -> Torchish:
         """As `tensor`, for what a transformation gave: where gradients are off it has none."""
         if torch.is_grad_enabled():
             tape, wants_grad = this_call().tape, self.wants_grad
@@ -80,6 +80,6 @@ class TensorSpec(NamedTuple):
         return tensor
 
 
-def conjugate(array):
+def conjugate(array: Any):
     """PyTorch's gradient for JAX's cotangent, and the other way round."""
     return lax.conj(array) if array.dtype.kind == "c" else array

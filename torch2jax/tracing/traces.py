@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def is_float(array) -> bool:
+def is_float(array: Any) -> bool:
     """Whether an array has a dtype that has derivatives."""
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
@@ -49,13 +49,13 @@ def is_transforming() -> bool:
     return not trace_ctx.is_top_level()
 
 
-def running(trace):
+def running(trace: Any):
     """A context in which JAX computes with `trace`."""
     return set_current_trace(trace)
 
 
 @contextlib.contextmanager
-def ending_with_errors(around):
+def ending_with_errors(around: object):
     """A context for code that JAX traces to a program: an exception that leaves the code ends the program.
 
     JAX lets go of what a program holds only where its trace ends well. Else its constants keep it for ever.
@@ -72,11 +72,11 @@ def ending_with_errors(around):
         raise
 
 
-def is_zero(cotangent) -> bool:
+def is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
 
 
-def examples_in(array, tag) -> tuple[Any, int | None]:
+def examples_in(array: Any, tag: object) -> tuple[Any, int | None]:
     """What the batch of a tag has for an array, without derivatives taken since, and the dimension of its examples.
 
     That is None if the array is no example.
@@ -88,14 +88,14 @@ def examples_in(array, tag) -> tuple[Any, int | None]:
     return array, None
 
 
-def without_derivatives(array):
+def without_derivatives(array: Any):
     """The values of an array, whatever derivatives are taken of it."""
     while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
         array = array.primal
     return array
 
 
-def values_of_examples(array) -> np.ndarray | None:
+def values_of_examples(array: Any) -> np.ndarray | None:
     """The values of an array, with all examples of the batches that it is in along a first dimension.
 
     None if a program decides them, or they are on other processes.
@@ -112,7 +112,7 @@ def values_of_examples(array) -> np.ndarray | None:
     return np.asarray(array)[None]
 
 
-def decides(array, trace) -> bool:
+def decides(array: Any, trace: Any) -> bool:
     """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
     now: Any = current_trace()
     while now is not trace:
@@ -124,24 +124,24 @@ def decides(array, trace) -> bool:
     return True
 
 
-def _stack(trace) -> Iterator[Any]:
+def _stack(trace: Any) -> Iterator[Any]:
     """The traces that JAX is at with one, the innermost first."""
     while trace is not None:
         yield trace
         trace = getattr(trace, "parent_trace", None)
 
 
-def may_differentiate(trace) -> bool:
+def may_differentiate(trace: Any) -> bool:
     """Whether JAX may take derivatives of what it computes with a trace, now or later."""
     return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
 
 
-def program_of(trace) -> Any:
+def program_of(trace: Any) -> Any:
     """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
     return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
 
 
-def _layers(array) -> Iterator[Any]:
+def _layers(array: Any) -> Iterator[Any]:
     """The tracers of an array, from the innermost transformation outwards."""
     while isinstance(array, Tracer):
         yield array
@@ -151,12 +151,12 @@ def _layers(array) -> Iterator[Any]:
 _DERIVED = (ad.JVPTracer, LinearizeTracer)
 
 
-def is_differentiated(array) -> bool:
+def is_differentiated(array: object) -> bool:
     """Whether JAX is taking a derivative with respect to what an array came from."""
     return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
 
 
-def is_from_outside(array, program) -> bool:
+def is_from_outside(array: Any, program: object) -> bool:
     """Whether an array is of a trace outside of a program that JAX is at."""
     tags = set()  # by their ids: JAX's tags are all equal
     for trace in _stack(current_trace()):
@@ -166,12 +166,12 @@ def is_from_outside(array, program) -> bool:
     return any(id(getattr(x._trace, "tag", x._trace)) not in tags for x in _layers(array))
 
 
-def example_of(trace, array, dim: int):
+def example_of(trace: Any, array: Any, dim: int):
     """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
     return BatchTracer(trace, array, dim)
 
 
-def without_tangents(array, tags: Collection):
+def without_tangents(array: Any, tags: Collection):
     """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
     if not isinstance(array, Tracer):
         return array
@@ -217,21 +217,21 @@ class Tangents:
         below: the trace that the values and the tangents are computed with.
     """
 
-    def __init__(self, below):
+    def __init__(self, below: Any):
         self.below, self.tag = below, TraceTag()
         self.trace = ad.JVPTrace(below, self.tag)
 
-    def has(self, array) -> bool:
+    def has(self, array: object) -> bool:
         return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
 
-    def dual(self, values, tangent):
+    def dual(self, values: Any, tangent: Any):
         """An array with a tangent of its shape and dtype."""
         return ad.JVPTracer(self.trace, values, tangent)
 
-    def values(self, array):
+    def values(self, array: Any):
         return array.primal if self.has(array) else array
 
-    def tangent(self, array):
+    def tangent(self, array: Any):
         """None if the array has none."""
         if not self.has(array) or is_zero(array.tangent):
             return None

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, 
 """What is added to c for the bounds of x, below and above, where ``x < c`` and so on is true; and where it is not."""
 
 
-def range_of(array) -> Range:
+def range_of(array: Any) -> Range:
     """The least and the greatest that the elements of an array of integers or bools can be."""
     return _range(without_derivatives(array), {}, _DEPTH)
 
@@ -59,19 +59,19 @@ def _of_values(values: np.ndarray) -> Range:
     return (int(values.min()), int(values.max())) if values.size else (0, 0)
 
 
-def _of_dtype(dtype) -> Range:
+def _of_dtype(dtype: np.dtype) -> Range:
     if np.dtype(bool) == dtype:
         return 0, 1
     info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.iinfo(np.int64)
     return int(info.min), int(info.max)
 
 
-def _either(ranges) -> Range:
+def _either(ranges: Iterable[Range]) -> Range:
     lows, highs = zip(*ranges, strict=True)
     return min(lows), max(highs)
 
 
-def _of_step(step, place: int, assumed, depth: int) -> Range | None:
+def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
     name, operands = step.primitive.name, step.in_tracers
     if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):
         return None
@@ -105,12 +105,12 @@ def _of_step(step, place: int, assumed, depth: int) -> Range | None:
     return _either(_range(x, {}, depth) for x in operands) if name in ("concatenate", "pad") else None
 
 
-def _is_whole(operand) -> bool:
+def _is_whole(operand: Any) -> bool:
     dtype = operand.aval.dtype
     return np.dtype(bool) == dtype or jnp.issubdtype(dtype, jnp.integer)
 
 
-def _assumption(predicate, is_true: bool) -> dict[int, Range] | None:
+def _assumption(predicate: Any, is_true: bool) -> dict[int, Range] | None:
     """What a comparison with a number says of what is compared, where it is true or false; None if it is never that."""
     predicate = without_derivatives(predicate)
     step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None
