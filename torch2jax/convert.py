@@ -22,12 +22,14 @@ from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
+from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
 from .tensors.tensor import Torchish
 from .tensors.ties import untied
-from .tensors.trees import map_arguments, map_results
+from .tensors.trees import map_given, map_results
 from .tracebacks import boundary
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
+from .values.sparse import Sparse, array_of_sparse, given_sparse
 
 __all__ = ["j2t", "t2j"]
 
@@ -270,6 +272,10 @@ def _to_jax(
     if isinstance(thing, torch.Tensor):
         if isinstance(thing, Torchish):
             return thing.read()
+        if isinstance(thing, Sparse):
+            return array_of_sparse(thing)
+        if thing.layout in SPARSE_LAYOUTS:
+            return sparse_tensor_to_array(thing, copy=copy)
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)
@@ -397,7 +403,9 @@ def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
         return dtype_j2t(thing)
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
-    return _mapped(map_arguments, functools.partial(_to_torch, expect=_stays, copy=copy, jit=jit), expect, thing)
+    if is_sparse_array(thing):
+        return sparse_array_to_tensor(thing, copy=copy) if current() is None else given_sparse(thing)
+    return _mapped(map_given, functools.partial(_to_torch, expect=_stays, copy=copy, jit=jit), expect, thing)
 
 
 def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:

@@ -205,11 +205,19 @@ class NoRuleError(NotImplementedError):
         operator: its name.
         reason: why it cannot run in PyTorch either, where that was asked for.
         unknown: what PyTorch says of it, which cannot run it at all.
+        layout: that of a sparse tensor among its arguments.
     """
 
-    def __init__(self, operator: str, reason: str | None = None, unknown: str | None = None):
+    def __init__(
+        self, operator: str, reason: str | None = None, unknown: str | None = None, layout: object | None = None
+    ):
         place = user_location()
-        if reason is None:
+        if layout is not None:
+            message = (
+                f"torch2jax has no rule for {operator} of a tensor of layout {layout}, called at {place}. "
+                "tensor.to_dense() gives a strided one; docs/sparse.md lists what sparse tensors can do."
+            )
+        elif reason is None:
             message = (
                 f"torch2jax has no rule for {operator}, called at {place}. "
                 f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "

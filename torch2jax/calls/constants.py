@@ -19,6 +19,7 @@ from ..tensors.known import is_small
 from ..tensors.memory import next_number
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import CONJUGATE, NEGATIVE
+from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_physical
 from ..tensors.ties import region_of
@@ -27,6 +28,7 @@ from ..tracing.traces import current_trace, is_transforming
 from ..values.known import constant
 from ..values.moved import Moved, front_of
 from ..values.selected import Selected, refuse_length
+from ..values.sparse import HasSparse, Sparse
 from .call import this_call
 
 __all__ = ["Constants"]
@@ -39,6 +41,8 @@ class Constants:
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
+        self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
+        """What stands for each sparse tensor from outside, by id, with that one to keep it."""
         self.host: HostTensors | None = None
         """What runs around compiled parts (`HostTensors`), None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
@@ -168,6 +172,9 @@ class Constants:
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, (Selected, Moved)):
             raise refuse_length(front_of(tensor)[0])
+        with DisableTorchFunction():
+            if isinstance(tensor, Sparse) or tensor.layout in SPARSE_LAYOUTS:
+                raise HasSparse
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError

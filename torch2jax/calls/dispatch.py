@@ -55,7 +55,7 @@ from ..tensors.dtypes import dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
-from ..values import chosen as chosen, uninitialized as uninitialized, wrapper_subclasses as wrapper_subclasses
+from ..values import chosen as chosen, sparse as sparse, uninitialized as uninitialized, wrapper_subclasses as wrapper_subclasses
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
@@ -352,6 +352,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
             return run_named(func, rule, args, kwargs)
+        except WithoutValuesError:
+            raise
         except REFUSALS as error:
             again = in_one_dtype(func, args, kwargs, error)
             if again is not None:
@@ -365,6 +367,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)
+        except WithoutValuesError:
+            raise
         except REFUSALS as error:
             refuse_rule_as_pytorch(self, func, None, args, kwargs, error)
             raise

@@ -10,6 +10,7 @@ ATTRIBUTES = {
         "_backward_hooks": "The hooks on a tensor's gradient, by handles; None without.",
         "_base": "The tensor that a view is of, None where it is none.",
         "_grad_fn": "What ``grad_fn`` is, for its setter and deleter.",
+        "_indices": "A method: the indices of a COO tensor, as they are.",
         "_is_param": "Set on tensors of classes of code's own that are parameters.",
         "_is_view": "A method: whether autograd takes a tensor for a view.",
         "_is_zerotensor": "A method: whether a tensor stands for zeros without memory.",

@@ -18,8 +18,10 @@ from ..calls.dispatch import Call
 from ..errors import user_level
 from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
+from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.tensor import Torchish
 from ..tracebacks import is_call_of_module
+from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 __all__ = ["Skeleton", "copy_structure", "name_scopes"]
@@ -60,14 +62,16 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, bound, memo = self._names, {}, {}
+        with DisableTorchFunction():
+            on_meta = {name for name, tensor in names.tensors.items() if tensor.is_meta}
+            sparse = {name for name, tensor in names.tensors.items() if tensor.layout in SPARSE_LAYOUTS}
         for name, tensor in names.tensors.items():
             if name not in self._state:
                 continue
             with DisableTorchFunction():
                 value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
-            memo[id(tensor)] = bound[names.first(name)] = call.bind(tensor, as_array(value))
-        with DisableTorchFunction():
-            on_meta = {name for name, tensor in names.tensors.items() if tensor.is_meta}
+            bind = bound_sparse if name in sparse else call.bind
+            memo[id(tensor)] = bound[names.first(name)] = bind(tensor, as_array(value))
         for name, tensor in names.tensors.items():
             if id(tensor) in memo:
                 continue
@@ -76,6 +80,8 @@ class Skeleton:
             elif name in on_meta:
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
+            elif name in sparse:
+                memo[id(tensor)] = lifted_sparse(tensor)
             else:
                 memo[id(tensor)] = call.lift_own(tensor)
         return memo
@@ -100,13 +106,17 @@ class Skeleton:
         names = [name for name in self._names.distinct(self._state) if name in tensors or name in self._state]
         names += [name for name in self._state if name not in persistent]
         self.warn_of_lost_buffers([tensors[name] for name in names if name in tensors])
-        array_of: Any = self._call.array_of
         state = {
-            name: array_of(self._call.lift(tensors[name])) if name in tensors else self._state[name]
+            name: self._array_of(tensors[name]) if name in tensors else self._state[name]
             for name in names
             if self._names.first(name) not in self._missing
         }
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
+
+    def _array_of(self, tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, Sparse):
+            return array_of_sparse(tensor)
+        return self._call.array_of(self._call.lift(tensor))
 
     def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
         """Warns of buffers that the call has written, where nobody is given what they hold now.

@@ -14,6 +14,12 @@ from ..hints import nearest
 from ..internals.guards import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
+from ..tensors.sparse_arrays import (
+    SPARSE_LAYOUTS,
+    is_sparse_array,
+    sparse_array_to_tensor,
+    sparse_tensor_to_array,
+)
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
 from .layers import has_layers, names_of_layers, unstack_layers
@@ -189,6 +195,8 @@ def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[di
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
+    if tensor.layout in SPARSE_LAYOUTS:
+        return sparse_tensor_to_array(tensor, copy=True)
     return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
 
 
@@ -232,7 +240,9 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
 
 
 def _tensor_of(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
+    if isinstance(value, torch.Tensor):
+        return value
+    return sparse_array_to_tensor(value, copy=True) if is_sparse_array(value) else array_to_tensor(value, gathers=True)
 
 
 def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:
@@ -283,8 +293,8 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
     tensor.copy_(value)
 
 
-def as_array(value) -> jax.Array:
-    """An entry of a state, a tensor or an array of anyone's.
+def as_array(value) -> Any:
+    """An entry of a state, a tensor or an array of anyone's: a jax array, or a sparse one.
 
     Raises:
         TypeError: it has a shape and a dtype alone.
@@ -296,4 +306,6 @@ def as_array(value) -> jax.Array:
             f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "
             "it as an argument of jax.eval_shape, or of jit(...).lower"
         )
-    return tensor_to_array(value) if isinstance(value, torch.Tensor) else jnp.array(value)
+    if isinstance(value, torch.Tensor):
+        return _array_of(value)
+    return value if is_sparse_array(value) else jnp.array(value)

@@ -25,6 +25,7 @@ from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
 from ..errors import hint_at_axes
 from ..tensors.padded import Padded
+from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
@@ -32,6 +33,7 @@ from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
 from ..values.moved import Moved, front_of, moved
 from ..values.selected import Selected, compacted, first
+from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from . import attributes as attributes
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
@@ -43,6 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOTHING = contextlib.nullcontext()
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 _around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = ContextVar("around", default=None)
 
 
@@ -262,12 +265,17 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         nonlocal is_inner
         if isinstance(value, Padded):
             return _entering(call, value)
-        is_inner = is_inner or isinstance(value, Torchish) or call.constants.is_host(value)
+        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or call.constants.is_host(value)
         if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = stands_for.of(value, parameter)
             if dtype is not None:
                 return call.constants.given(value, dtype)
-        return call.lift(value) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
+        if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+            try:
+                return call.lift(value)
+            except HasSparse:
+                return lifted_sparse(value)
+        return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value):
         if isinstance(value, (Selected, Moved)):
@@ -275,7 +283,10 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         if call.attempt.fits and not is_inner:
             value = _expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
-            return call.lift(value) if is_inner else call.array_of(call.lift(value))
+            try:
+                return call.lift(value) if is_inner else call.array_of(call.lift(value))
+            except HasSparse:
+                return lifted_sparse(value) if is_inner else array_of_sparse(value)
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     if stands_for is None:

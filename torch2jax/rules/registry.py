@@ -19,6 +19,7 @@ __all__ = [
     "implements_moved",
     "implements_overloads",
     "implements_selected",
+    "implements_sparse",
     "implements_tensors",
     "is_provided",
     "limit_decomposed",
@@ -27,6 +28,7 @@ __all__ = [
     "lookup_by_length",
     "lookup_moved",
     "lookup_selected",
+    "lookup_sparse",
     "tag",
     "tags_of",
 ]
@@ -37,6 +39,7 @@ implements_tensors = PROVIDED.implements_tensors
 _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
 _moved_rules: dict[Any, Callable] = {}
+_sparse_rules: dict[Any, Callable] = {}
 _rules_by_length: dict[Any, tuple[Callable, int | None]] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
@@ -79,6 +82,19 @@ def implements_moved(*functions) -> Callable[[Callable], Callable]:
 
     def register(body: Callable) -> Callable:
         _moved_rules.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
+def implements_sparse(*functions) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what functions do where an argument is of a sparse layout.
+
+    It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
+    """
+
+    def register(body: Callable) -> Callable:
+        _sparse_rules.update(dict.fromkeys(functions, body))
         return body
 
     return register
@@ -136,6 +152,14 @@ def lookup_selected(function) -> Callable | None:
 def lookup_moved(function) -> Callable | None:
     """What a function does with a `moved.Moved`, where that is declared."""
     return _moved_rules.get(function)
+
+
+def lookup_sparse(function) -> Callable | None:
+    """What a function does with a tensor of a sparse layout, where that is declared."""
+    found = _sparse_rules.get(function)
+    if found is None and isinstance(function, OpOverload):
+        found = _sparse_rules.get(function.overloadpacket)
+    return found
 
 
 def lookup_by_length(function) -> tuple[Callable, int | None] | None:

@@ -11,6 +11,7 @@ import torch
 
 from .containers import ContainerCodec, codec_of
 from .padded import Padded
+from .sparse_arrays import is_sparse_array
 
 __all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered", "shown"]
 
@@ -26,9 +27,8 @@ def map_arguments(fn: Callable, tree: Any) -> Any:
 
 
 def map_given(fn: Callable, tree: Any) -> Any:
-    """As `map_arguments`, where a padded array is one leaf: the tensor that it stands for."""
-
-    return optree.tree_map(fn, tree, is_leaf=_is_padded, none_is_leaf=True, namespace=_NAMESPACE)
+    """As `map_arguments`, where a padded or sparse array is one leaf: the tensor that it stands for."""
+    return optree.tree_map(fn, tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any) -> tuple[list, Any]:
@@ -84,8 +84,10 @@ def ordered(tree: Any) -> Any:
     return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
 
 
-def _is_padded(node: Any) -> bool:
-    return type(node) is Padded or _opens(node)
+def _is_whole(node: Any) -> bool:
+    if type(node) is Padded or (type(node) not in _decided and is_sparse_array(node)):
+        return True
+    return _opens(node)
 
 
 def _is_sortable(keys: dict) -> bool:

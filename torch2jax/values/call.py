@@ -54,6 +54,11 @@ class ValuesCall(BranchesCall, Protocol):
         ...
 
     @property
+    def constants(self) -> Any:
+        """What stands for tensors from outside, also for sparse ones."""
+        ...
+
+    @property
     def keys(self) -> Any:
         """PyTorch's keys of dispatch that are excluded around the call."""
         ...

@@ -1,0 +1,11 @@
+"""Rules of tensors of sparse layouts: functions of their indices and values, which are tensors of the call."""
+
+from . import (
+    construction as construction,
+    conversion as conversion,
+    elementwise as elementwise,
+    metadata as metadata,
+    products as products,
+    reductions as reductions,
+    shapes as shapes,
+)

@@ -1,0 +1,229 @@
+"""Tensors of sparse layouts from indices and values."""
+
+import numpy as np
+import torch
+
+from ...calls.call import current
+from ...rules.registry import implements_sparse, implements_tensors
+from ...values.sparse import BLOCKED, COLUMNS, make_sparse, size_of
+from .places import known_places, places
+
+__all__ = ["compressed", "coo_tensor"]
+
+_COO = torch.sparse_coo
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def _tensor(value, dtype=None) -> torch.Tensor:
+    """What is given, as PyTorch takes lists, too."""
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value) if dtype is None else torch.tensor(value, dtype=dtype)
+    return current().lift(value) if dtype is None else current().lift(value).to(dtype)
+
+
+def _finished(tensor, requires_grad: bool):
+    if requires_grad:
+        tensor.elements = tensor.elements.detach().requires_grad_()
+    return tensor
+
+
+@implements_tensors(torch.sparse_coo_tensor)
+def sparse_coo_tensor(
+    indices,
+    values=None,
+    size=None,
+    *,
+    dtype=None,
+    device=None,
+    pin_memory=False,
+    requires_grad=False,
+    check_invariants=None,
+    is_coalesced=None,
+    layout=None,
+):
+    del device, pin_memory, layout
+    if values is None:  # a size
+        shape = tuple(indices)
+        values = torch.empty(0, dtype=dtype or torch.get_default_dtype())
+        return _finished(
+            make_sparse(_COO, [torch.empty(len(shape), 0, dtype=torch.int64)], values, shape, True), requires_grad
+        )
+    indices, values = _tensor(indices, torch.int64), _tensor(values, dtype)
+    if values.ndim == 0:
+        values = values.reshape(1)
+    return _finished(coo_tensor(indices, values, size, bool(is_coalesced), check_invariants), requires_grad)
+
+
+def coo_tensor(indices, values, size=None, is_coalesced: bool = False, checks: bool | None = None):
+    """A COO tensor.
+
+    Raises:
+        RuntimeError: indices and values do not fit together, or the size.
+    """
+    if indices.ndim != 2:
+        raise RuntimeError(
+            f"indices must be sparse_dim x nnz, but got: {list(indices.shape)} (sparse_coo_tensor wants two dimensions)"
+        )
+    if values.shape[0] != indices.shape[1]:
+        raise RuntimeError(
+            f"indices and values must have same nnz, but got nnz from indices: {indices.shape[1]}, nnz from values: "
+            f"{values.shape[0]}"
+        )
+    known = known_places(indices)
+    if size is None:
+        if not indices.shape[1]:
+            found = [0] * indices.shape[0]
+        else:
+            found = (places(indices, "sparse_coo_tensor() without a size") + 0).max(1) + 1
+        size = (*map(int, found), *values.shape[1:])
+    size = tuple(size)
+    if len(size) != indices.shape[0] + values.ndim - 1:
+        raise RuntimeError(
+            f"number of dimensions must be sparse_dim ({indices.shape[0]}) + dense_dim ({values.ndim - 1}), but got "
+            f"{len(size)}"
+        )
+    if tuple(values.shape[1:]) != size[indices.shape[0] :]:
+        raise RuntimeError(
+            f"values has incorrect size, expected {[values.shape[0], *size[indices.shape[0] :]]}, got "
+            f"{list(values.shape)}"
+        )
+    del checks
+    if known is not None and known.size:
+        _expect_within(known, size)
+    if known is not None and known.shape[1] == 0:
+        is_coalesced = True
+    return make_sparse(_COO, [indices], values, size, is_coalesced)
+
+
+def _expect_within(known: np.ndarray, size: tuple[int, ...]) -> None:
+    for dim, each in enumerate(known):
+        if each.min() < 0:
+            raise RuntimeError(f"found negative index {each.min()} for dim {dim}")
+        if each.max() >= size[dim]:
+            raise RuntimeError(
+                f"size is inconsistent with indices: for dim {dim}, size is {size[dim]} but found index {each.max()}"
+            )
+
+
+@implements_tensors(torch.sparse_compressed_tensor)
+def sparse_compressed_tensor(
+    compressed_indices,
+    plain_indices,
+    values,
+    size=None,
+    *,
+    dtype=None,
+    layout=None,
+    device=None,
+    pin_memory=False,
+    requires_grad=False,
+    check_invariants=None,
+):
+    del device, pin_memory, check_invariants
+    if layout not in _COMPRESSED:
+        raise RuntimeError(f"sparse_compressed_tensor expected a compressed sparse layout, but got {layout}")
+    return _finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+
+
+def compressed(layout, compressed_indices, plain_indices, values, size=None, dtype=None):
+    """A tensor of a compressed layout.
+
+    Raises:
+        RuntimeError: its parts do not fit together.
+    """
+    first, plain, values = _tensor(compressed_indices), _tensor(plain_indices), _tensor(values, dtype)
+    batch, blocks = first.ndim - 1, 2 * (layout in BLOCKED)
+    name = "col" if layout in COLUMNS else "row"
+    if first.ndim < 1 or plain.ndim != first.ndim or values.ndim < plain.ndim + blocks:
+        raise RuntimeError(
+            f"compressed indices, plain indices and values of layout {layout} have {first.ndim}, {plain.ndim} and "
+            f"{values.ndim} dimensions, which do not fit together"
+        )
+    if values.shape[batch] != plain.shape[-1]:
+        raise RuntimeError(
+            f"number of nonzero elements must match: plain_indices.shape[-1]={plain.shape[-1]}, values have "
+            f"{values.shape[batch]}"
+        )
+    block = tuple(values.shape[batch + 1 : batch + 1 + blocks]) or (1, 1)
+    if size is None:
+        known = places(plain, "a compressed sparse tensor without a size")
+        count, other = first.shape[-1] - 1, int(known.max()) + 1 if known.size else 0
+        rows, columns = (other, count) if layout in COLUMNS else (count, other)
+        dense = values.shape[batch + 1 + blocks :]
+        size = (*first.shape[:-1], rows * block[0], columns * block[1], *dense)
+    size = tuple(size)
+    if len(size) != values.ndim - blocks + 1:
+        raise RuntimeError(f"the size {list(size)} does not fit values of shape {list(values.shape)}")
+    number = size[batch + (layout in COLUMNS)] // block[layout in COLUMNS]
+    if first.shape[-1] != number + 1:
+        raise RuntimeError(
+            f"compressed_indices.shape[-1] must be equal to the number of compressed indices plus one, but got "
+            f"{first.shape[-1]} for {number} {name}s"
+        )
+    return make_sparse(layout, [first, plain], values, size, True)
+
+
+def _implements_layout(name: str, layout: torch.layout) -> None:
+    def rule(compressed_indices, plain_indices, values, size=None, *, dtype=None, requires_grad=False, **options):
+        del options
+        return _finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+
+    def named(**kwargs):
+        indices = [kwargs.pop(key) for key in list(kwargs) if key.endswith("_indices")]
+        return rule(*indices, kwargs.pop("values"), **kwargs)
+
+    def body(*args, **kwargs):
+        if len(args) >= 3:
+            return rule(*args, **kwargs)
+        names = ("ccol_indices", "row_indices") if layout in COLUMNS else ("crow_indices", "col_indices")
+        return named(**dict(zip((*names, "values"), args, strict=False)), **kwargs)
+
+    implements_tensors(getattr(torch, name))(body)
+
+
+for _kind in _COMPRESSED:
+    _implements_layout(f"{str(_kind).removeprefix('torch.')}_tensor", _kind)
+
+
+@implements_tensors(torch.sparse.spdiags)
+def spdiags(diagonals, offsets, shape, layout=None):
+    diagonals, offsets = torch.atleast_2d(diagonals), torch.atleast_1d(offsets)
+    known = places(offsets, "torch.sparse.spdiags")
+    if len(set(known.tolist())) != len(known):
+        raise RuntimeError("spdiags(): Offset array contains duplicate values")
+    if len(known) != len(diagonals):
+        raise RuntimeError(
+            f"spdiags(): Number of diagonals ({len(diagonals)}) does not match the number of offsets ({len(known)})"
+        )
+    rows, columns = shape
+    found, which = [], []
+    for i, offset in enumerate(known.tolist()):
+        column = np.arange(max(offset, 0), min(columns, rows + offset, diagonals.shape[1]))
+        found.append(np.stack([column - offset, column]))
+        which.append(i * diagonals.shape[1] + column)
+    indices = np.concatenate(found, 1) if found else np.zeros((2, 0), np.int64)
+    flat = np.concatenate(which) if which else np.zeros(0, np.int64)
+    values = diagonals.reshape(-1).index_select(0, torch.from_numpy(flat))
+    result = make_sparse(_COO, [current().lift_own(torch.from_numpy(indices))], values, (rows, columns), False)
+    return result if layout in (None, _COO) else result.to_sparse(layout=layout)
+
+
+@implements_sparse(torch.zeros_like, torch.empty_like, torch.ops.aten.zeros_like, torch.ops.aten.empty_like)
+def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
+    del options
+    if layout is not None and layout is not input.kind:
+        return torch.zeros(size_of(input), dtype=dtype or input.dtype, layout=layout)
+    return _finished(empty_of(input, dtype or input.dtype), requires_grad)
+
+
+def empty_of(like, dtype):
+    """A tensor without elements, of the size and layout of another."""
+    batch = like.batch_ndim
+    shape = list(like.elements.shape)
+    shape[batch] = 0
+    if like.kind is _COO:
+        index = [like.index[0].new_zeros((like.index[0].shape[0], 0))]
+    else:
+        first, plain = like.index
+        index = [torch.zeros_like(first), plain.new_zeros((*plain.shape[:-1], 0))]
+    return make_sparse(like.kind, index, torch.zeros(shape, dtype=dtype), size_of(like), True)

@@ -1,0 +1,368 @@
+"""Layouts as each other, and copies of sparse tensors."""
+
+import math
+
+import numpy as np
+import torch
+
+from ...calls.call import current
+from ...rules.registry import implements_sparse, implements_tensors
+from ...tensors.tensor import Torchish
+from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
+from ..values import values as values_of
+from .declaring import implements_forms
+from .places import coalesced, coo, flat_places, known_places, of_known, places, scattered
+
+__all__ = ["dense", "to_layout"]
+
+Tensor = torch.Tensor
+_COO = torch.sparse_coo
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The strided tensor of the same values; one that is strided as it is."""
+    if not isinstance(tensor, Sparse):
+        return tensor
+    shape = size_of(tensor)
+    indices, values = coo(tensor)
+    sparse = shape[: indices.shape[0]]
+    flat = flat_places(indices, sparse)
+    ordered = tensor.coalesced and tensor.kind not in BLOCKED and tensor.kind not in COLUMNS
+    return scattered(values, flat, math.prod(sparse), ordered).reshape(shape)
+
+
+@implements_forms("to_dense", "_to_dense")
+def to_dense(self, dtype=None, *, masked_grad=None):
+    del masked_grad
+    result = dense(self)
+    return result if dtype is None else result.to(dtype)
+
+
+# From a strided tensor.
+
+
+def _dense_to_coo(tensor: torch.Tensor, sparse_dim: int) -> Sparse:
+    if not 0 <= sparse_dim <= tensor.ndim or (sparse_dim == 0 and tensor.ndim):
+        raise RuntimeError(
+            f"to_sparse: sparse_dim argument must be in range [{min(1, tensor.ndim)}, {tensor.ndim}], got {sparse_dim}"
+        )
+    shape = tuple(tensor.shape)
+    marked = tensor != 0
+    if sparse_dim < tensor.ndim:
+        marked = marked.flatten(sparse_dim).any(-1)
+    known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
+    indices = np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64)
+    return gathered(tensor, indices, shape[:sparse_dim])
+
+
+def gathered(tensor: torch.Tensor, indices: np.ndarray, sparse: tuple[int, ...]) -> Sparse:
+    """The elements of a strided tensor at known coordinates, as COO."""
+    found = of_known(indices.reshape(len(sparse), -1))
+    rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
+    values = rows.index_select(0, flat_places(found, sparse))
+    return make_sparse(_COO, [found], values, tensor.shape, True)
+
+
+def _mask_of_blocks(tensor: torch.Tensor, block: tuple[int, ...], dense_ndim: int) -> torch.Tensor:
+    """Which blocks have elements, ``(*batch, rows, columns)``."""
+    marked = tensor != 0
+    if dense_ndim:
+        marked = marked.flatten(tensor.ndim - dense_ndim).any(-1)
+    rows, columns = marked.shape[-2:]
+    if rows % block[0] or columns % block[1]:
+        raise RuntimeError(
+            f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({block[0]}, {block[1]})"
+        )
+    blocks = marked.reshape(*marked.shape[:-2], rows // block[0], block[0], columns // block[1], block[1])
+    return blocks.any(-1).any(-2)
+
+
+def _dense_to_compressed(tensor: torch.Tensor, layout, block=None, dense_dim=None) -> Sparse:
+    dense_ndim = dense_dim or 0
+    if tensor.ndim - dense_ndim < 2:
+        raise RuntimeError(
+            f"to_sparse: conversion to {layout} needs a tensor of at least two dimensions, got {tensor.ndim}"
+        )
+    if (layout in BLOCKED) != bool(block):
+        raise RuntimeError(f"to_sparse: conversion to {layout} with blocksize={block} is not supported")
+    size = (1, 1) if not block else tuple(block)
+    marked = _mask_of_blocks(tensor, size, dense_ndim)
+    known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
+    if layout in COLUMNS:
+        known = known.swapaxes(-1, -2)
+    counts = known.sum((-1, -2)).reshape(-1)
+    if len(counts) and (counts != counts[0]).any():
+        raise RuntimeError("Expect the same number of specified elements per batch.")
+    batch = known.shape[:-2]
+    found = np.nonzero(known)
+    compressed = np.zeros((*batch, known.shape[-2] + 1), np.int64)
+    compressed[..., 1:] = known.sum(-1).cumsum(-1)
+    plain = found[-1].reshape(*batch, int(counts[0]) if len(counts) else 0)
+    rows, columns = (found[-1], found[-2]) if layout in COLUMNS else (found[-2], found[-1])
+    return _of_blocks(tensor, layout, size, dense_ndim, (compressed, plain), (*found[:-2], rows, columns))
+
+
+def _of_blocks(tensor, layout, block, dense_ndim, index, found) -> Sparse:
+    shape, first = tensor.shape, tensor.ndim - dense_ndim
+    batch = shape[: first - 2]
+    rows, columns = shape[first - 2] // block[0], shape[first - 1] // block[1]
+    if layout in BLOCKED:
+        blocks = tensor.reshape(*batch, rows, block[0], columns, block[1], *shape[first:]).transpose(
+            len(batch) + 1, len(batch) + 2
+        )
+        blocks = blocks.reshape(math.prod(batch) * rows * columns, *block, *shape[first:])
+    else:
+        blocks = tensor.reshape(math.prod(batch) * rows * columns, *shape[first:])
+    flat = np.ravel_multi_index(found, (*batch, rows, columns)) if found[0].size else np.zeros(0, np.int64)
+    values = blocks.index_select(0, of_known(flat))
+    values = values.reshape(*index[1].shape, *values.shape[1:])
+    return make_sparse(layout, [of_known(x) for x in index], values, shape, True)
+
+
+@implements_tensors(Tensor.to_sparse, torch.ops.aten.to_sparse)
+def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=None):
+    tensor = current().lift(self)
+    layout = _COO if layout is None else layout
+    if layout is torch.strided:
+        return tensor
+    if layout is _COO:
+        return _dense_to_coo(tensor, tensor.ndim - (dense_dim or 0) if sparse_dim is None else sparse_dim)
+    return _dense_to_compressed(tensor, layout, blocksize, dense_dim)
+
+
+# From a sparse one.
+
+
+def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
+    if tensor.kind is layout and tuple(block or tensor.block) == tensor.block:
+        return tensor
+    if layout in BLOCKED and not block and tensor.kind not in BLOCKED:
+        raise RuntimeError(f"to_sparse: conversion from {tensor.kind} to {layout} needs a blocksize")
+    if layout in BLOCKED or tensor.kind in BLOCKED or tensor.batch_ndim:
+        return _over_dense(tensor, layout, block or tensor.block if layout in BLOCKED else None)
+    if tensor.sparse_ndim != 2:
+        raise RuntimeError(f"to_sparse: conversion from a tensor of {tensor.sparse_ndim} sparse dimensions to {layout}")
+    ordered = _ordered_by(tensor, layout)
+    indices, values = ordered.index[0], ordered.elements
+    main, other = (1, 0) if layout in COLUMNS else (0, 1)
+    first = _compressed_of(indices[main], size_of(tensor)[main])
+    return make_sparse(layout, [first, indices[other].contiguous()], values, size_of(tensor), True)
+
+
+def _ordered_by(tensor: Sparse, layout) -> Sparse:
+    """As COO with each index once, in the order of its rows, or of its columns."""
+    if tensor.kind is _COO:
+        found = coalesced(tensor)
+    else:
+        indices, values = coo(tensor)
+        found = make_sparse(_COO, [indices], values, size_of(tensor), tensor.kind not in COLUMNS)
+    if layout not in COLUMNS:
+        return found if found.coalesced else coalesced(found)
+    if tensor.kind in COLUMNS:
+        return found
+    known = known_places(found.index[0])
+    order = found.index[0][1].argsort(stable=True) if known is None else of_known(np.lexsort(known))
+    index, values = found.index[0].index_select(1, order), found.elements.index_select(0, order)
+    return make_sparse(_COO, [index], values, size_of(found), False)
+
+
+def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Where each of so many rows begins, of elements in the order of their rows."""
+    known = known_places(rows)
+    if known is not None:
+        return of_known(np.concatenate([[0], np.bincount(known, minlength=count).cumsum()])[: count + 1])
+    counts = scattered(torch.ones_like(rows), rows, count, True)
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+
+
+def _over_dense(tensor: Sparse, layout, block) -> Sparse:
+    """By the marks of all places; what is zero, and there, stays."""
+    indices, values = coo(tensor)
+    sparse = size_of(tensor)[: indices.shape[0]]
+    known = places(indices, f"a conversion to {layout}")
+    marked = np.zeros(sparse, bool)
+    marked[tuple(known)] = True
+    tensor_dense = dense(tensor)
+    dense_ndim = tensor_dense.ndim - len(sparse)
+    if layout is _COO:
+        return gathered(tensor_dense, np.stack(np.nonzero(marked)), tuple(sparse))
+    rows, columns = sparse[-2:]
+    size = tuple(block or (1, 1))
+    if rows % size[0] or columns % size[1]:
+        raise RuntimeError(
+            f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({size[0]}, {size[1]})"
+        )
+    marked = marked.reshape(*sparse[:-2], rows // size[0], size[0], columns // size[1], size[1]).any((-1, -3))
+    ordered = marked.swapaxes(-1, -2) if layout in COLUMNS else marked
+    counts = ordered.sum((-1, -2)).reshape(-1)
+    if len(counts) and (counts != counts[0]).any():
+        raise RuntimeError("Expect the same number of specified elements per batch.")
+    found = np.nonzero(ordered)
+    compressed = np.zeros((*ordered.shape[:-1][:-1], ordered.shape[-2] + 1), np.int64)
+    compressed[..., 1:] = ordered.sum(-1).cumsum(-1)
+    plain = found[-1].reshape(*ordered.shape[:-2], int(counts[0]) if len(counts) else 0)
+    places_of = (found[-1], found[-2]) if layout in COLUMNS else (found[-2], found[-1])
+    return _of_blocks(tensor_dense, layout, size, dense_ndim, (compressed, plain), (*found[:-2], *places_of))
+
+
+def to_layout(tensor: torch.Tensor, layout, block=None) -> torch.Tensor:
+    """The tensor in a layout."""
+    if layout is torch.strided:
+        return dense(tensor)
+    if not isinstance(tensor, Sparse):
+        return strided_to_sparse(tensor, layout=layout, blocksize=block)
+    if layout is not _COO:
+        return _to_compressed(tensor, layout, block)
+    if tensor.kind is _COO:
+        return tensor
+    if tensor.kind in BLOCKED or tensor.kind in COLUMNS or tensor.batch_ndim:
+        indices, values = coo(tensor)
+        found = coalesced(make_sparse(_COO, [indices], values, size_of(tensor), False))
+        found.coalesced = False  # in PyTorch it is not known to be
+        return found
+    indices, values = coo(tensor)
+    return make_sparse(_COO, [indices], values, size_of(tensor), True)
+
+
+@implements_sparse(Tensor.to_sparse, torch.ops.aten.to_sparse)
+def to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=None):
+    del dense_dim
+    if sparse_dim is not None and sparse_dim != self.sparse_ndim:
+        raise RuntimeError(
+            f"to_sparse: conversion from {self.kind} to torch.sparse_coo for input tensors with "
+            f"sparse_dim={self.sparse_ndim} to sparse_dim={sparse_dim} is not supported"
+        )
+    return to_layout(self, layout or _COO, blocksize)
+
+
+def _declare(name: str, layout, has_block: bool) -> None:
+    if has_block:
+
+        def rule(self, blocksize, dense_dim=None):
+            if isinstance(self, Sparse):
+                return to_layout(self, layout, blocksize)
+            return _dense_to_compressed(current().lift(self), layout, blocksize, dense_dim)
+    else:
+
+        def rule(self, dense_dim=None):
+            if isinstance(self, Sparse) or layout is _COO:
+                return to_layout(self, layout)
+            return _dense_to_compressed(current().lift(self), layout, None, dense_dim)
+
+    functions = [getattr(owner, name) for owner in (Tensor, torch.ops.aten) if hasattr(owner, name)]
+    implements_tensors(*functions)(rule)
+    implements_sparse(*functions)(rule)
+
+
+_declare("to_sparse_coo", _COO, False)
+_declare("to_sparse_csr", torch.sparse_csr, False)
+_declare("to_sparse_csc", torch.sparse_csc, False)
+_declare("to_sparse_bsr", torch.sparse_bsr, True)
+_declare("to_sparse_bsc", torch.sparse_bsc, True)
+
+
+# Copies.
+
+
+@implements_forms("clone")
+def clone(self, *, memory_format=None):
+    del memory_format
+    return self.of_values(self.elements.clone())
+
+
+@implements_sparse(Tensor.__deepcopy__)
+def deepcopy(self, memo):
+    del memo
+    return self.of_values(self.elements.clone())
+
+
+@implements_sparse(Tensor.contiguous)
+def contiguous(self, memory_format=None):
+    del memory_format
+    return self
+
+
+@implements_sparse(Tensor.to, torch.ops.aten._to_copy)
+def to(self, *args, copy=False, **kwargs):
+    if args and isinstance(args[0], torch.Tensor):
+        args = (args[0].dtype, *args[1:])
+    layout = kwargs.pop("layout", None)
+    elements = self.elements.to(*args, copy=copy, **kwargs)
+    result = self if elements is self.elements else self.of_values(elements)
+    return result if layout is None else to_layout(result, layout)
+
+
+for _name in (
+    *("float", "double", "half", "bfloat16", "cfloat", "cdouble", "byte", "char", "short", "int", "long", "bool"),
+    *("cpu", "cuda", "conj", "resolve_conj", "resolve_neg", "pin_memory"),
+):
+
+    def _cast(self, *args, _name=_name, **kwargs):
+        elements = getattr(self.elements, _name)(*args, **kwargs)
+        return self if elements is self.elements else self.of_values(elements)
+
+    implements_sparse(getattr(Tensor, _name), *([getattr(torch, _name)] if hasattr(torch, _name) else []))(_cast)
+
+
+@implements_sparse(Tensor.type_as)
+def type_as(self, other):
+    return self.to(other.dtype)
+
+
+@implements_sparse(Tensor.copy_)
+def copy_(self, src, non_blocking=False):
+    del non_blocking
+    if not isinstance(self, Sparse):
+        raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
+    if not isinstance(src, Sparse):
+        raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
+    return self.become(to_layout(src, self.kind).of_values(src.elements.to(self.dtype)))
+
+
+@implements_sparse(Tensor.zero_)
+def zero_(self):
+    from .construction import empty_of
+
+    if self.kind is _COO:
+        return self.become(empty_of(self, self.dtype))
+    return self.become(self.of_values(torch.zeros_like(self.elements)))
+
+
+# Elements of a strided tensor at the places of a sparse one.
+
+
+def masked_by(tensor: torch.Tensor, mask: Sparse) -> Sparse:
+    """The elements of a strided tensor where a sparse one has elements."""
+    if tuple(tensor.shape) != tuple(size_of(mask)):
+        raise RuntimeError(
+            f"sparse_mask(): operands have incompatible sizes; self has size {list(tensor.shape)} but mask has size "
+            f"{list(size_of(mask))}"
+        )
+    indices, _ = coo(mask)
+    sparse = tuple(size_of(mask))[: indices.shape[0]]
+    rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
+    values = rows.index_select(0, flat_places(indices, sparse))
+    if mask.kind in BLOCKED or mask.batch_ndim:
+        values = values.reshape(mask.elements.shape)
+    return mask.of_values(values)
+
+
+@implements_sparse(Tensor.sparse_mask, torch.ops.aten.sparse_mask)
+def sparse_mask(self, mask):
+    if not isinstance(mask, Sparse):
+        raise RuntimeError("sparse_mask(): the mask is to be a sparse tensor")
+    if isinstance(self, Sparse):
+        if tuple(size_of(self)) != tuple(size_of(mask)):
+            raise RuntimeError("sparse_mask(): operands have incompatible sizes")
+        self = dense(self)
+    return masked_by(self, mask)
+
+
+@implements_tensors(Tensor.sparse_mask)
+def strided_sparse_mask(self, mask):
+    return sparse_mask(*(current().lift(x) if x.layout is torch.strided else lifted_sparse(x) for x in (self, mask)))
+
+
+def strided(value) -> Torchish:
+    """The tensor of the call for a strided one."""
+    return current().lift(value)

@@ -1,0 +1,62 @@
+"""How rules of sparse tensors are declared: by the name of a function, for all forms that PyTorch has of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...rules.registry import implements_sparse
+
+Tensor = torch.Tensor
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "div": "truediv",
+    "floor_divide": "floordiv",
+    "pow": "pow",
+    "matmul": "matmul",
+    "neg": "neg",
+    "positive": "pos",
+    "abs": "abs",
+}
+
+
+def forms_of(name: str) -> list[Any]:
+    """The functions, the method, the operator of Python, and the ATen operator of this name."""
+    owners = (torch, Tensor, torch.sparse, torch.nn.functional, torch.special, torch.ops.aten)
+    found = [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+    if name in _OPERATORS and hasattr(Tensor, f"__{_OPERATORS[name]}__"):
+        found.append(getattr(Tensor, f"__{_OPERATORS[name]}__"))
+    return found
+
+
+def implements_forms(*names: str) -> Callable[[Callable], Callable]:
+    """Declares the rule of functions by their names, in all forms, and of the forms that write in place."""
+
+    def register(body: Callable) -> Callable:
+        def in_place(self, *args, **kwargs):
+            return self.become(body(self, *args, **kwargs))
+
+        for name in names:
+            implements_sparse(*forms_of(name))(body)
+            written = forms_of(name + "_")
+            operator = f"__i{_OPERATORS[name]}__" if name in _OPERATORS else ""
+            if hasattr(Tensor, operator):
+                written.append(getattr(Tensor, operator))
+            implements_sparse(*written)(in_place)
+        return body
+
+    return register
+
+
+def implements_reflected(*names: str) -> Callable[[Callable], Callable]:
+    """Declares the rule of operators of Python, their operands exchanged."""
+
+    def register(body: Callable) -> Callable:
+        methods = [getattr(Tensor, f"__r{_OPERATORS[name]}__") for name in names]
+        implements_sparse(*methods)(lambda self, other: body(other, self))
+        return body
+
+    return register

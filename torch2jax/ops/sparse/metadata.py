@@ -1,0 +1,296 @@
+"""What a sparse tensor is made of, its layout, and what autograd knows of it."""
+
+# Properties are looked up on the class, where pyright takes them for their values.
+# pyright: reportAttributeAccessIssue=false
+
+import numpy as np
+import torch
+
+from ...calls.call import current
+from ...errors import TracedValueError
+from ...rules.registry import implements_sparse, implements_tensors
+from ...values.item import Item
+from ...values.lengths import heed
+from ...values.selected import first
+from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
+from .declaring import forms_of, implements_forms
+from .places import coalesced, first_places, known_places, of_known
+
+Tensor = torch.Tensor
+_COO = torch.sparse_coo
+_KINDS = {"is_sparse": frozenset((_COO,)), "is_sparse_csr": frozenset((torch.sparse_csr,))}
+
+
+@implements_sparse(Tensor.layout.__get__)
+def layout(self):
+    return self.kind
+
+
+for _name, _kinds in _KINDS.items():
+    implements_sparse(getattr(Tensor, _name).__get__)(lambda self, _kinds=_kinds: self.kind in _kinds)
+
+
+@implements_sparse(Tensor.device.__get__)
+def device(self):
+    return self.elements.device
+
+
+for _name in ("is_cuda", "is_cpu", "is_meta", "is_mps", "requires_grad", "is_leaf", "grad_fn", "output_nr"):
+    _function = getattr(Tensor, _name).__get__
+    implements_sparse(_function)(lambda self, _function=_function: _function(self.elements))
+for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "is_floating_point"):
+    for _function in {x for x in (getattr(Tensor, _name), getattr(torch, _name, None)) if x is not None}:
+        implements_sparse(_function)(lambda self, *args, _function=_function: _function(self.elements, *args))
+
+
+def _expect(tensor, name: str, kinds) -> None:
+    if not isinstance(tensor, Sparse) or tensor.kind not in kinds:
+        kind = tensor.kind if isinstance(tensor, Sparse) else tensor.layout
+        wanted = " or ".join(sorted(str(x).removeprefix("torch.") for x in kinds))
+        raise RuntimeError(f"{name} expected a tensor of layout {wanted}, but got {str(kind).removeprefix('torch.')}")
+
+
+_COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
+_ROWS = _COMPRESSED - COLUMNS
+for _name, _kinds, _place in (
+    ("crow_indices", _ROWS, 0),
+    ("col_indices", _ROWS, 1),
+    ("ccol_indices", COLUMNS, 0),
+    ("row_indices", COLUMNS, 1),
+):
+
+    def _of_index(self, _name=_name, _kinds=_kinds, _place=_place):
+        _expect(self, _name, _kinds)
+        return self.index[_place].detach()
+
+    implements_sparse(getattr(Tensor, _name), getattr(torch.ops.aten, _name))(_of_index)
+
+
+@implements_forms("indices", "_indices")
+def indices(self):
+    _expect(self, "indices", {_COO})
+    return self.index[0].detach()
+
+
+@implements_sparse(Tensor.indices)
+def indices_of_coalesced(self):
+    _expect(self, "indices", {_COO})
+    _expect_coalesced(self, "indices")
+    if self.length is not None:
+        raise TracedValueError("indices() of a tensor that was coalesced, of which the number of elements")
+    return self.index[0].detach()
+
+
+@implements_sparse(Tensor.values)
+def values(self):
+    if self.kind is _COO:
+        _expect_coalesced(self, "values")
+    if self.length is not None:
+        return first(self.elements, self.length)
+    return self.elements.view_as(self.elements)
+
+
+@implements_forms("_values")
+def _values(self):
+    return self.elements.detach()
+
+
+def _expect_coalesced(tensor, name: str) -> None:
+    if not tensor.coalesced:
+        raise RuntimeError(
+            f"Cannot get {name} on an uncoalesced tensor, please call .coalesce() first; _{name}() gives them as they "
+            "are"
+        )
+
+
+@implements_forms("_nnz")
+def _nnz(self):
+    if self.length is not None:
+        heed()
+        return Item.of(self.length)
+    return _room(self)
+
+
+def _room(self) -> int:
+    """How many elements there are room for."""
+    return self.index[0].shape[1] if self.kind is _COO else self.index[1].shape[-1]
+
+
+@implements_forms("sparse_dim", "_dimI")
+def sparse_dim(self):
+    return self.sparse_ndim
+
+
+@implements_forms("dense_dim", "_dimV")
+def dense_dim(self):
+    return self.dense_ndim
+
+
+@implements_sparse(Tensor.is_coalesced, torch.ops.aten.is_coalesced)
+def is_coalesced(self):
+    _expect(self, "is_coalesced", {_COO})
+    return self.coalesced or _room(self) == 0
+
+
+@implements_forms("_coalesced")
+def _coalesced(self, coalesced):
+    return make_sparse(_COO, self.index, self.elements, size_of(self), coalesced)
+
+
+@implements_sparse(*forms_of("_coalesced_"))
+def _coalesced_(self, coalesced):
+    self.coalesced = coalesced
+    return self
+
+
+@implements_sparse(Tensor.coalesce, torch.ops.aten._coalesce, torch.ops.aten.coalesce)
+def coalesce(self):
+    _expect(self, "coalesce", {_COO})
+    return coalesced(self)
+
+
+@implements_sparse(Tensor.stride, torch.ops.aten.stride)
+def stride(self, dim=None):
+    del dim
+    raise RuntimeError(f"tensors of layout {self.kind} do not have strides")
+
+
+@implements_sparse(Tensor.is_contiguous)
+def is_contiguous(self, memory_format=torch.contiguous_format):
+    del memory_format
+    if self.kind is not _COO:
+        raise RuntimeError(f"tensors of layout {self.kind} do not have is_contiguous")
+    return True
+
+
+@implements_sparse(Tensor.nbytes.__get__)
+def nbytes(self):
+    raise RuntimeError("nbytes is not defined for sparse tensors: add those of its indices and values")
+
+
+for _name in ("storage", "untyped_storage", "data_ptr", "numpy", "tolist", "__array__", "item"):
+
+    def _refuse(self, *args, _name=_name, **kwargs):
+        del args, kwargs
+        raise TypeError(
+            f"Tensor.{_name}() of a tensor of layout {self.kind}, which has no elements in a row: call .to_dense() first"
+        )
+
+    implements_sparse(getattr(Tensor, _name))(_refuse)
+
+
+@implements_sparse(Tensor.__repr__, Tensor.__format__)
+def show(self, *args, **kwargs):
+    del args, kwargs
+    names = {_COO: ("indices",), torch.sparse_csc: ("ccol_indices", "row_indices")}
+    names[torch.sparse_bsc] = names[torch.sparse_csc]
+    shown = [
+        f"{name}={each!r}"
+        for name, each in zip(names.get(self.kind, ("crow_indices", "col_indices")), self.index, strict=True)
+    ]
+    shown += [f"values={self.elements!r}", f"size={tuple(size_of(self))}", f"nnz={_room(self)}", f"layout={self.kind}"]
+    return f"tensor({', '.join(shown)})"
+
+
+# Autograd: a sparse tensor's history is that of its values.
+
+
+@implements_sparse(Tensor.requires_grad.__set__)
+def set_requires_grad(self, value):
+    self.elements.requires_grad = value
+
+
+@implements_sparse(Tensor.requires_grad_)
+def requires_grad_(self, requires_grad=True):
+    self.elements.requires_grad_(requires_grad)
+    return self
+
+
+@implements_sparse(Tensor.retain_grad)
+def retain_grad(self):
+    self.elements.retain_grad()
+
+
+@implements_sparse(Tensor.retains_grad.__get__)
+def retains_grad(self):
+    return self.elements.retains_grad
+
+
+@implements_sparse(Tensor.grad.__get__)
+def grad(self):
+    if self._gradient is not None:
+        return self._gradient
+    gradient = self.elements.grad
+    return None if gradient is None else gradient_of(self, gradient)
+
+
+def gradient_of(tensor: Sparse, gradient: torch.Tensor) -> Sparse:
+    """The gradient of a sparse tensor, by that of its values: of an index that comes twice it is there once."""
+    found = tensor.of_values(gradient)
+    if tensor.kind is not _COO or tensor.coalesced:
+        return found
+    known = known_places(tensor.index[0])
+    if known is None:
+        raise TracedValueError("the gradient of an uncoalesced sparse tensor")
+    distinct, which = first_places(known)
+    places = np.unique(which, return_index=True)[1]
+    gradient = gradient.index_select(0, of_known(places))
+    return make_sparse(_COO, [of_known(distinct)], gradient, size_of(tensor), True)
+
+
+@implements_sparse(Tensor.grad.__set__)
+def set_grad(self, value):
+    if value is None:
+        self.elements.grad = None
+    self._gradient = value
+
+
+@implements_sparse(Tensor.detach, torch.detach, torch.ops.aten.detach)
+def detach(self):
+    return self.of_values(self.elements.detach())
+
+
+@implements_sparse(Tensor.detach_)
+def detach_(self):
+    self.elements = self.elements.detach()
+    return self
+
+
+@implements_sparse(Tensor.data.__get__)
+def data(self):
+    return self.of_values(self.elements.detach())
+
+
+@implements_sparse(Tensor.register_hook)
+def register_hook(self, hook):
+    def of_values(gradient):
+        replaced = hook(self.of_values(gradient))
+        return replaced.elements if isinstance(replaced, Sparse) else replaced
+
+    return self.elements.register_hook(of_values)
+
+
+@implements_sparse(torch.autograd.grad)
+def autograd_grad(outputs, inputs, grad_outputs=None, **options):
+    inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    given = [None] * len(outputs) if grad_outputs is None else grad_outputs
+    given = given if isinstance(given, (tuple, list)) else [given]
+    found = torch.autograd.grad(
+        [x.elements if isinstance(x, Sparse) else x for x in outputs],
+        [x.elements if isinstance(x, Sparse) else x for x in inputs],
+        [x.elements if isinstance(x, Sparse) else x for x in given],
+        **options,
+    )
+    return tuple(
+        gradient_of(x, gradient) if isinstance(x, Sparse) and gradient is not None else gradient
+        for x, gradient in zip(inputs, found, strict=True)
+    )
+
+
+@implements_tensors(torch.sparse.check_sparse_tensor_invariants.is_enabled)
+def is_checked():
+    return False
+
+
+del forms_of, BLOCKED, lifted_sparse, current

@@ -1,0 +1,197 @@
+"""Where the elements of a sparse tensor are: flat places, coordinates, and what is known of them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ...calls.call import current
+from ...errors import user_location
+from ...internals.promotion import canonicalize_dim
+from ...rules.rule import InnerRule
+from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, size_of
+from ..bounds import known_values
+
+__all__ = [
+    "coalesced",
+    "coo",
+    "coordinates",
+    "dim_of",
+    "first_places",
+    "flat_places",
+    "known_places",
+    "of_known",
+    "scattered",
+]
+
+
+def known_places(tensor: torch.Tensor) -> np.ndarray | None:
+    """The values of an index, None if a traced input decides them."""
+    return known_values(current().lift(tensor))
+
+
+def places(tensor: torch.Tensor, what: str) -> np.ndarray:
+    """The values of an index.
+
+    Raises:
+        RuntimeError: a traced input decides them; no TypeError, which operators would take for "not implemented".
+    """
+    found = known_places(tensor)
+    if found is None:
+        raise RuntimeError(
+            f"{what} has to know where its elements are, which depends on a traced input, at {user_location()}. Ways "
+            "out: close over the sparse tensor, or over its indices, and give the values alone as an argument; do this "
+            "step outside of jax.jit; or go on with tensor.to_dense()."
+        )
+    return found
+
+
+def of_known(values: np.ndarray) -> torch.Tensor:
+    """The tensor of the call for an index that is known."""
+    return current().lift_own(torch.from_numpy(np.ascontiguousarray(values, np.int64)))
+
+
+def _expanded(compressed, count: int):
+    # The row of the i-th is how many rows end at or before i.
+    ends = compressed[..., 1:]
+    steps = jnp.zeros((*ends.shape[:-1], count + 1), compressed.dtype)
+    batch = jnp.indices(ends.shape[:-1], sparse=True) if ends.ndim > 1 else ()
+    steps = steps.at[(*(x[..., None] for x in batch), ends)].add(1, mode="drop")
+    return jnp.cumsum(steps, -1, dtype=compressed.dtype)[..., :count]
+
+
+_EXPANDED = InnerRule(_expanded, "expanded_indices", dtype=torch.int64)
+
+
+def coordinates(tensor: Sparse) -> tuple[torch.Tensor, ...]:
+    """The row and the column of each element or block of a compressed layout, ``(*batch, nnz)``."""
+    compressed, plain = tensor.index
+    known = known_places(compressed)
+    if known is not None and known.ndim == 1:
+        counts = np.diff(known)
+        rows = of_known(np.repeat(np.arange(len(counts)), counts))
+        if len(rows) < plain.shape[-1]:
+            rows = torch.nn.functional.pad(rows, (0, plain.shape[-1] - len(rows)), value=len(counts))
+    else:
+        rows = _EXPANDED((compressed, plain.shape[-1]), {})
+    return (plain, rows) if tensor.kind in COLUMNS else (rows, plain)
+
+
+def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values as of COO, of any layout: batches are sparse dimensions in front, blocks their elements."""
+    if tensor.kind is torch.sparse_coo:
+        return tensor.index[0], tensor.elements
+    rows, columns = coordinates(tensor)
+    values, batch = tensor.elements, tensor.batch_ndim
+    if tensor.kind in BLOCKED:
+        height, width = tensor.block
+        shape = (*rows.shape, height, width)
+        rows = (rows[..., None, None] * height + torch.arange(height)[:, None]).expand(shape)
+        columns = (columns[..., None, None] * width + torch.arange(width)).expand(shape)
+    found = [rows.reshape(-1), columns.reshape(-1)]
+    if batch:
+        size = tuple(rows.shape[:batch])
+        grids = [
+            torch.arange(n).reshape(*[1] * i, n, *[1] * (rows.ndim - i - 1)).expand(rows.shape).reshape(-1)
+            for i, n in enumerate(size)
+        ]
+        found = grids + found
+    return torch.stack(found), values.reshape(-1, *values.shape[values.ndim - tensor.dense_ndim :])
+
+
+def flat_places(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The places of elements with these coordinates in their dimensions made one."""
+    known = known_places(indices)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    if known is not None:
+        return of_known(known.T @ np.array(strides, np.int64) if strides else np.zeros(known.shape[1], np.int64))
+    if not strides:
+        return torch.zeros(indices.shape[1], dtype=torch.int64)
+    return (indices * torch.tensor(strides)[:, None]).sum(0)
+
+
+def first_places(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct coordinates among some, ``(dimensions, n)``, in order, and of each which of these it is."""
+    if not len(known):
+        return known[:, : min(known.shape[1], 1)], np.zeros(known.shape[1], np.int64)
+    order = np.lexsort(known[::-1])
+    ordered = known[:, order]
+    begins = np.ones(known.shape[1], bool)
+    begins[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(0)
+    which = np.empty(known.shape[1], np.int64)
+    which[order] = np.cumsum(begins) - 1
+    return ordered[:, begins], which
+
+
+def _scattered(values, places, size: int, is_sorted: bool):
+    result = jnp.zeros((size, *values.shape[1:]), values.dtype).at[places]
+    if values.dtype == bool:
+        return result.max(values, mode="drop", indices_are_sorted=is_sorted)
+    return result.add(values, mode="drop", indices_are_sorted=is_sorted)
+
+
+_SCATTERED = InnerRule(_scattered, "index_add")
+
+
+def scattered(values: torch.Tensor, places: torch.Tensor, size: int, is_sorted: bool = False) -> torch.Tensor:
+    """The sums of values by their places among `size`; what is beyond is left out."""
+    return _SCATTERED((values, places, size, is_sorted), {})
+
+
+def _coalesced(indices, values, shape: tuple[int, ...]):
+    order = jnp.lexsort(indices[::-1]) if len(indices) else jnp.arange(indices.shape[1])
+    indices, values = indices[:, order], values[order]
+    bounds = jnp.array(shape, indices.dtype)[:, None]
+    begins = (indices < bounds).all(0)
+    begins &= jnp.concatenate([jnp.ones_like(begins[:1]), (indices[:, 1:] != indices[:, :-1]).any(0)])
+    within = jnp.cumsum(begins, dtype=indices.dtype)
+    which = jnp.where((indices < bounds).all(0), within - 1, indices.shape[1])
+    found = jnp.broadcast_to(bounds, indices.shape).at[:, which].set(indices, mode="drop")
+    return found, jnp.zeros_like(values).at[which].add(values, mode="drop"), within[-1]
+
+
+_COALESCED = InnerRule(_coalesced, "coalesce", dtype=lambda indices, values, shape: _KINDS_OF(values))
+
+
+def _KINDS_OF(values):
+    return torch.int64, values.dtype, torch.int64
+
+
+def coalesced(tensor: Sparse) -> Sparse:
+    """A COO tensor with each index once, in order.
+
+    Where a traced input decides the indices, there is room for as many as before, and the rest pads.
+    """
+    if tensor.coalesced:
+        return tensor
+    indices, values = coo(tensor)
+    known = known_places(indices)
+    if known is None:
+        index, values, length = _COALESCED((indices, values, tuple(size_of(tensor)[: indices.shape[0]])), {})
+        result = make_sparse(torch.sparse_coo, [index], values, size_of(tensor), True)
+        result.length = length
+        return result
+    found, which = first_places(known)
+    if found.shape[1] == known.shape[1]:
+        if not np.array_equal(which, np.arange(len(which))):
+            values = values.index_select(0, of_known(np.argsort(which)))
+    else:
+        values = scattered(values, of_known(which), found.shape[1])
+    return make_sparse(torch.sparse_coo, [of_known(found)], values, size_of(tensor), True)
+
+
+def lift_all(tensors: Sequence[Any]) -> list[Any]:
+    call = current()
+    return [call.lift(x) if isinstance(x, torch.Tensor) else x for x in tensors]
+
+
+def dim_of(dim: int, ndim: int) -> int:
+    """A dimension, counted from the first.
+
+    Raises:
+        IndexError: there is none of this number.
+    """
+    return canonicalize_dim(ndim, dim)

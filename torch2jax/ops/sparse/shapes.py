@@ -1,0 +1,318 @@
+"""Transposed, selected, joined: functions of where the elements are."""
+
+import numpy as np
+import torch
+
+from ...rules.registry import implements_sparse
+from ...values.sparse import BLOCKED, Sparse, make_sparse, size_of
+from .conversion import dense, to_layout
+from .declaring import implements_forms
+from .places import coalesced, coo, dim_of, known_places, of_known, places, scattered
+
+__all__ = ["transposed"]
+
+Tensor = torch.Tensor
+_COO = torch.sparse_coo
+_FLIPPED = {
+    torch.sparse_csr: torch.sparse_csc,
+    torch.sparse_csc: torch.sparse_csr,
+    torch.sparse_bsr: torch.sparse_bsc,
+    torch.sparse_bsc: torch.sparse_bsr,
+}
+
+
+def _swapped(values, one: int, other: int) -> tuple:
+    values = list(values)
+    values[one], values[other] = values[other], values[one]
+    return tuple(values)
+
+
+def transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
+    """Two dimensions exchanged: of compressed layouts, those that have an index, which compresses the other one."""
+    shape = size_of(tensor)
+    one, other = dim_of(dim0, len(shape)), dim_of(dim1, len(shape))
+    if one == other:
+        return tensor
+    if tensor.kind is not _COO:
+        batch = tensor.batch_ndim
+        if {one, other} != {batch, batch + 1}:
+            raise RuntimeError(f"transpose(): can transpose only the sparse dimensions of {tensor.kind}")
+        values = tensor.elements
+        if tensor.kind in BLOCKED:
+            values = values.transpose(batch + 1, batch + 2)
+        return make_sparse(_FLIPPED[tensor.kind], tensor.index, values, _swapped(shape, one, other), True)
+    sparse = tensor.sparse_ndim
+    indices, values = tensor.index[0], tensor.elements
+    if (one < sparse) != (other < sparse):
+        raise RuntimeError("transpose(): can only transpose two sparse dimensions or two dense dimensions")
+    if one >= sparse:
+        values = values.transpose(one - sparse + 1, other - sparse + 1)
+        return make_sparse(_COO, [indices], values, _swapped(shape, one, other), tensor.coalesced)
+    order = _swapped(range(sparse), one, other)
+    known = known_places(indices)
+    index = of_known(known[list(order)]) if known is not None else torch.stack([indices[i] for i in order])
+    return make_sparse(_COO, [index], values, _swapped(shape, one, other), False)
+
+
+@implements_forms("transpose", "swapaxes", "swapdims")
+def transpose(input, dim0, dim1):
+    return transposed(input, dim0, dim1)
+
+
+@implements_forms("t", "adjoint")
+def t(input):
+    if len(size_of(input)) > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(size_of(input))}D")
+    return transposed(input, 0, 1) if len(size_of(input)) == 2 else input
+
+
+for _name in ("T", "mT"):
+    implements_sparse(getattr(Tensor, _name).__get__)(lambda self: transposed(self, -2, -1))
+
+
+@implements_forms("permute")
+def permute(input, *dims):
+    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    order = [dim_of(dim, len(size_of(input))) for dim in dims]
+    sparse = input.sparse_ndim
+    if input.kind is not _COO:
+        raise RuntimeError(f"permute() of a tensor of layout {input.kind} is not supported")
+    if set(order[:sparse]) != set(range(sparse)):
+        raise RuntimeError("permute(): sparse and dense dimensions cannot be exchanged")
+    values = input.elements.permute(0, *(dim - sparse + 1 for dim in order[sparse:]))
+    index = torch.stack([input.index[0][dim] for dim in order[:sparse]])
+    coalesced = input.coalesced and order[:sparse] == sorted(order[:sparse])
+    return make_sparse(_COO, [index], values, [size_of(input)[dim] for dim in order], coalesced)
+
+
+def _kept(tensor: Sparse, kept: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+    known = places(tensor.index[0], "a part of a sparse tensor")
+    where = np.nonzero(kept)[0]
+    return known[:, where], tensor.elements.index_select(0, of_known(where))
+
+
+def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
+    shape = size_of(tensor)
+    dim = dim_of(dim, len(shape))
+    size = shape[dim]
+    if not -size <= index < size:
+        raise IndexError(f"select(): index {index} out of range for tensor of size {list(shape)} at dimension {dim}")
+    index %= max(size, 1)
+    rest = (*shape[:dim], *shape[dim + 1 :])
+    if tensor.kind is not _COO:
+        if dim < tensor.batch_ndim:
+            parts = [x.select(dim, index) for x in tensor.index]
+            return make_sparse(tensor.kind, parts, tensor.elements.select(dim, index), rest, True)
+        if dim < tensor.batch_ndim + 2:
+            found = _select(to_layout(tensor, _COO), dim, index)
+            if isinstance(found, Sparse):
+                found.coalesced = True
+            return found
+        place = dim - len(shape)
+        return make_sparse(tensor.kind, tensor.index, tensor.elements.select(place, index), rest, True)
+    sparse = tensor.sparse_ndim
+    if dim >= sparse:
+        values = tensor.elements.select(dim - sparse + 1, index)
+        return make_sparse(_COO, tensor.index, values, rest, tensor.coalesced)
+    known = places(tensor.index[0], "a part of a sparse tensor")
+    found, values = _kept(tensor, known[dim] == index)
+    if sparse == 1:
+        return values.sum(0)
+    return make_sparse(_COO, [of_known(np.delete(found, dim, 0))], values, rest, False)
+
+
+@implements_forms("select")
+def select(input, dim, index):
+    return _select(input, dim, int(index))
+
+
+@implements_forms("narrow_copy", "narrow")
+def narrow(input, dim, start, length):
+    dim = dim_of(dim, len(size_of(input)))
+    start = int(start) % max(size_of(input)[dim], 1) if int(start) < 0 else int(start)
+    if start + length > size_of(input)[dim] or length < 0:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size_of(input)[dim]}).")
+    return _slice(input, dim, start, start + length, 1)
+
+
+def _slice(tensor: Sparse, dim: int, start: int, stop: int, step: int) -> Sparse:
+    shape = size_of(tensor)
+    count = len(range(start, stop, step))
+    size = (*shape[:dim], count, *shape[dim + 1 :])
+    kind = tensor.kind
+    if kind is not _COO:
+        if dim < tensor.batch_ndim:
+            part = slice(start, stop, step)
+            cut = (*[slice(None)] * dim, part)
+            return make_sparse(kind, [x[cut] for x in tensor.index], tensor.elements[cut], size, True)
+        return to_layout(_slice(to_layout(tensor, _COO), dim, start, stop, step), kind)
+    if dim >= tensor.sparse_ndim:
+        values = tensor.elements[(*[slice(None)] * (dim - tensor.sparse_ndim + 1), slice(start, stop, step))]
+        return make_sparse(_COO, tensor.index, values, size, tensor.coalesced)
+    known = places(tensor.index[0], "a part of a sparse tensor")
+    at = known[dim]
+    found, values = _kept(tensor, (at >= start) & (at < stop) & ((at - start) % step == 0))
+    found = found.copy()
+    found[dim] = (found[dim] - start) // step
+    return make_sparse(_COO, [of_known(found)], values, size, tensor.coalesced)
+
+
+@implements_sparse(Tensor.__getitem__)
+def getitem(self, subscript):
+    subscript = subscript if isinstance(subscript, tuple) else (subscript,)
+    if Ellipsis in [x for x in subscript if not isinstance(x, torch.Tensor)]:
+        place = [x is Ellipsis for x in subscript].index(True)
+        missing = len(size_of(self)) - sum(x is not None for x in subscript) + 1
+        subscript = (*subscript[:place], *[slice(None)] * missing, *subscript[place + 1 :])
+    result, dim = self, 0
+    for x in subscript:
+        if not isinstance(result, Sparse):
+            return result[(*[slice(None)] * dim, *subscript[subscript.index(x) :])]
+        if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
+            result = _select(result, dim, int(x))
+            continue
+        if x is None:
+            result = unsqueeze(result, dim)
+        elif isinstance(x, slice):
+            size = size_of(result)[dim]
+            if x != slice(None) and (start_stop := x.indices(size)) != (0, size, 1):
+                result = _slice(result, dim, *start_stop)
+        elif isinstance(x, torch.Tensor) and x.dtype not in (torch.bool, torch.uint8) and x.ndim == 1:
+            result = index_select(result, dim, x)
+        elif isinstance(x, torch.Tensor) and x.ndim == 0 and x.dtype != torch.bool:
+            result = _select(result, dim, int(x))
+            continue
+        else:
+            raise NotImplementedError(
+                f"a subscript of a tensor of layout {self.kind} with {type(x).__name__} is not supported"
+            )
+        dim += 1
+    return result
+
+
+@implements_forms("index_select")
+def index_select(input, dim, index):
+    shape = size_of(input)
+    dim = dim_of(dim, len(shape))
+    if input.kind is not _COO:
+        return to_layout(index_select(to_layout(input, _COO), dim, index), input.kind)
+    size = (*shape[:dim], index.numel(), *shape[dim + 1 :])
+    if dim >= input.sparse_ndim:
+        values = input.elements.index_select(dim - input.sparse_ndim + 1, index)
+        return make_sparse(_COO, input.index, values, size, input.coalesced)
+    wanted = places(index, "index_select() of a sparse tensor").reshape(-1)
+    if wanted.size and (wanted.min() < -shape[dim] or wanted.max() >= shape[dim]):
+        raise IndexError(
+            f"index_select(): index contains {wanted.max()} that is out of range for tensor of size {list(shape)}"
+        )
+    wanted = wanted % max(shape[dim], 1)
+    known = places(input.index[0], "index_select() of a sparse tensor")
+    order = np.argsort(known[dim], kind="stable")
+    counts = np.bincount(known[dim], minlength=shape[dim])
+    begins = np.concatenate([[0], counts.cumsum()])
+    repeats = counts[wanted]
+    which = np.repeat(np.arange(len(wanted)), repeats)
+    within = np.arange(len(which)) - np.repeat(repeats.cumsum() - repeats, repeats)
+    taken = order[begins[wanted[which]] + within]
+    found = known[:, taken].copy()
+    found[dim] = which
+    values = input.elements.index_select(0, of_known(taken))
+    return make_sparse(_COO, [of_known(found)], values, size, False)
+
+
+@implements_forms("unsqueeze")
+def unsqueeze(input, dim):
+    shape = size_of(input)
+    dim = dim_of(dim, len(shape) + 1)
+    size = (*shape[:dim], 1, *shape[dim:])
+    if input.kind is not _COO:
+        raise RuntimeError(f"unsqueeze() of a tensor of layout {input.kind} is not supported")
+    indices, sparse = input.index[0], input.sparse_ndim
+    if dim > sparse:
+        return make_sparse(_COO, [indices], input.elements.unsqueeze(dim - sparse + 1), size, input.coalesced)
+    index = torch.cat([indices[:dim], torch.zeros_like(indices[:1]), indices[dim:]])
+    return make_sparse(_COO, [index], input.elements, size, False)
+
+
+@implements_forms("squeeze")
+def squeeze(input, dim=None):
+    shape = size_of(input)
+    if input.kind is not _COO:
+        raise RuntimeError(f"squeeze() of a tensor of layout {input.kind} is not supported")
+    dims = range(len(shape)) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    for each in sorted({dim_of(x, len(shape)) for x in dims}, reverse=True):
+        if shape[each] == 1:
+            input = _select(input, each, 0)
+    return input
+
+
+@implements_forms("cat", "concat", "concatenate")
+def cat(tensors, dim=0, *, out=None):
+    del out
+    tensors = list(tensors)
+    if not all(isinstance(x, Sparse) and x.kind is _COO for x in tensors):
+        raise RuntimeError("Concatenating sparse tensors, but a tensor of another layout was found")
+    first = tensors[0]
+    shape, sparse = size_of(first), first.sparse_ndim
+    dim = dim_of(dim, len(shape))
+    for each in tensors:
+        other = size_of(each)
+        if len(other) != len(shape) or any(
+            a != b for i, (a, b) in enumerate(zip(shape, other, strict=True)) if i != dim
+        ):
+            raise RuntimeError(
+                f"All tensors must have the same shape: {list(shape)} (except in the concatenating dimension), but "
+                f"found shape: {list(other)}"
+            )
+        if each.sparse_ndim != sparse:
+            raise RuntimeError("All tensors must have the same sparse_dim and dense_dim")
+    size = (*shape[:dim], sum(size_of(x)[dim] for x in tensors), *shape[dim + 1 :])
+    indices, values, before = [], [], 0
+    for each in tensors:
+        index, elements = each.index[0], each.elements
+        if dim < sparse:
+            shift = torch.zeros(sparse, 1, dtype=torch.int64)
+            shift[dim] = before
+            index = index + shift
+        else:
+            pads = [0, 0] * (len(shape) - dim - 1) + [before, size[dim] - before - size_of(each)[dim]]
+            elements = torch.nn.functional.pad(elements, pads)
+        before += size_of(each)[dim]
+        indices.append(index)
+        values.append(elements)
+    return make_sparse(_COO, [torch.cat(indices, 1)], torch.cat(values), size, False)
+
+
+@implements_forms("stack")
+def stack(tensors, dim=0, *, out=None):
+    return cat([unsqueeze(x, dim) for x in tensors], dim, out=out)
+
+
+@implements_forms("reshape", "view")
+def reshape(input, *shape):
+    shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    size = torch.empty(size_of(input), device="meta").reshape(shape).shape
+    if input.kind is not _COO or input.dense_ndim:
+        raise RuntimeError(f"reshape() of a tensor of layout {input.kind} with dense dimensions is not supported")
+    known = places(input.index[0], "reshape() of a sparse tensor")
+    found = np.stack(np.unravel_index(np.ravel_multi_index(tuple(known), tuple(size_of(input))), tuple(size)))
+    return make_sparse(_COO, [of_known(found)], input.elements, size, input.coalesced)
+
+
+@implements_forms("resize_as_sparse_", "sparse_resize_and_clear_", "sparse_resize_")
+def sparse_resize_(self, size, sparse_dim=None, dense_dim=None):
+    del dense_dim
+    if isinstance(size, Sparse):
+        size, sparse_dim = size_of(size), size.sparse_ndim
+    if sparse_dim != self.sparse_ndim and self.elements.shape[0]:
+        raise RuntimeError("changing the number of sparse dimensions on a non-empty sparse tensor is not supported")
+    return self.become(make_sparse(self.kind, self.index, self.elements, tuple(size), self.coalesced))
+
+
+def diagonal_places(tensor: Sparse) -> np.ndarray:
+    """Which elements are on the diagonal."""
+    known = places(coo(tensor)[0], "the diagonal of a sparse tensor")
+    return known[0] == known[1]
+
+
+del coalesced, dense, scattered

@@ -1,0 +1,143 @@
+"""Sparse tensors outside of calls: as the sparse arrays of `jax.experimental.sparse`, or as `CompressedArray`."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from .interop import array_to_tensor, tensor_to_array
+
+__all__ = [
+    "SPARSE_LAYOUTS",
+    "CompressedArray",
+    "SparseParts",
+    "array_of_parts",
+    "is_sparse_array",
+    "parts_of_array",
+    "parts_of_tensor",
+    "sparse_array_to_tensor",
+    "sparse_tensor_to_array",
+]
+
+SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
+
+
+class SparseParts(NamedTuple):
+    """What a sparse tensor or array is made of."""
+
+    layout: torch.layout
+    index: Sequence[Any]
+    """Of COO ``(sparse dimensions, nnz)``; else the compressed indices and the plain ones."""
+    values: Any
+    shape: tuple[int, ...]
+    is_coalesced: bool
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompressedArray:
+    """A sparse array of a layout that JAX lacks: `torch.sparse_csc`, `torch.sparse_bsr` or `torch.sparse_bsc`.
+
+    It is a pytree of its three arrays. ``t2j(torch.Tensor.to_dense)(array)`` gives the dense one.
+
+    Args:
+        compressed: where each row, or column, of elements or blocks begins, ``(*batch, n + 1)``.
+        plain: in which column, or row, each element or block is, ``(*batch, nnz)``.
+        values: ``(*batch, nnz, *block, *dense)``.
+        layout: PyTorch's.
+        shape: that of the whole.
+    """
+
+    compressed: Any
+    plain: Any
+    values: Any
+    layout: torch.layout = dataclasses.field(metadata={"static": True})
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+
+
+def is_sparse_array(thing: Any) -> bool:
+    """Whether it is a sparse array of JAX's, or a `CompressedArray`."""
+    return type(thing) is CompressedArray or type(thing).__module__.startswith("jax.experimental.sparse.")
+
+
+def array_of_parts(parts: SparseParts) -> Any:
+    """The sparse array with these arrays."""
+    from jax.experimental import sparse  # slow to import, and seldom needed
+
+    facts = {"shape": parts.shape, "indices_sorted": parts.is_coalesced, "unique_indices": parts.is_coalesced}
+    if parts.layout is torch.sparse_coo:
+        return sparse.BCOO((parts.values, parts.index[0].T), **facts)
+    compressed, plain = parts.index
+    if parts.layout is torch.sparse_csr:
+        return sparse.BCSR((parts.values, plain, compressed), **facts)
+    return CompressedArray(compressed, plain, parts.values, parts.layout, parts.shape)
+
+
+def parts_of_array(array: Any) -> SparseParts:
+    """What a sparse array is made of.
+
+    Raises:
+        TypeError: PyTorch has no layout for it.
+    """
+    from jax.experimental import sparse
+
+    if isinstance(array, CompressedArray):
+        return SparseParts(array.layout, (array.compressed, array.plain), array.values, tuple(array.shape), True)
+    if isinstance(array, sparse.BCOO):
+        if array.n_batch:
+            array = sparse.bcoo_update_layout(array, n_batch=0)
+        is_coalesced = array.indices_sorted and array.unique_indices
+        return SparseParts(torch.sparse_coo, (array.indices.T,), array.data, tuple(array.shape), is_coalesced)
+    if isinstance(array, sparse.BCSR):
+        return SparseParts(torch.sparse_csr, (array.indptr, array.indices), array.data, tuple(array.shape), True)
+    if isinstance(array, sparse.CSR):
+        return SparseParts(torch.sparse_csr, (array.indptr, array.indices), array.data, tuple(array.shape), True)
+    if isinstance(array, sparse.CSC):
+        return SparseParts(torch.sparse_csc, (array.indptr, array.indices), array.data, tuple(array.shape), True)
+    if isinstance(array, sparse.COO):
+        index = jax.numpy.stack([array.row, array.col])
+        return SparseParts(torch.sparse_coo, (index,), array.data, tuple(array.shape), False)
+    raise TypeError(f"got a {type(array).__name__}, which PyTorch has no layout for; wanted a BCOO, BCSR or CSC")
+
+
+def parts_of_tensor(tensor: torch.Tensor) -> SparseParts:
+    """What a sparse tensor of PyTorch's own is made of."""
+    tensor = tensor.detach()
+    shape, layout = tuple(tensor.shape), tensor.layout
+    if layout is torch.sparse_coo:
+        return SparseParts(layout, (tensor._indices(),), tensor._values(), shape, tensor.is_coalesced())
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        index = tensor.ccol_indices(), tensor.row_indices()
+    else:
+        index = tensor.crow_indices(), tensor.col_indices()
+    return SparseParts(layout, index, tensor.values(), shape, True)
+
+
+def sparse_tensor_to_array(tensor: torch.Tensor, *, copy: bool) -> Any:
+    """The sparse array of a sparse tensor's values."""
+    parts = parts_of_tensor(tensor)
+    index = [tensor_to_array(x, copy=copy) for x in parts.index]
+    return array_of_parts(parts._replace(index=index, values=tensor_to_array(parts.values, copy=copy)))
+
+
+def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
+    """The sparse tensor of a sparse array's values.
+
+    Raises:
+        TypeError: PyTorch has no layout for it, or its arrays are traced.
+    """
+    parts = parts_of_array(array)
+    index = [array_to_tensor(x, copy=copy).long() for x in parts.index]
+    values = array_to_tensor(parts.values, copy=copy)
+    if parts.layout is not torch.sparse_coo:
+        if index[0].ndim == 1 and index[0][-1] < index[1].shape[0]:  # what pads
+            index[1], values = index[1][: index[0][-1]], values[: index[0][-1]]
+        return torch.sparse_compressed_tensor(*index, values, parts.shape, layout=parts.layout)
+    sparse = parts.shape[: index[0].shape[0]]
+    within = (index[0] < torch.tensor(sparse, dtype=torch.int64)[:, None]).all(0)
+    if not within.all():  # what pads a BCOO
+        index[0], values = index[0][:, within], values[within]
+    result = torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)
+    return result

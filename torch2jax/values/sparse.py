@@ -1,0 +1,258 @@
+"""Tensors of sparse layouts within a call: their indices and values are tensors of the call.
+
+A rule of a function of strided tensors never sees one: what it asks for the array of is refused by `HasSparse`, and the
+call goes to the rules of sparse tensors (`registry.implements_sparse`), which compute with indices and values by
+functions of PyTorch. So code without sparse tensors is asked nothing, and derivatives, known values, and batches are
+those of strided tensors.
+
+Invariants, as in PyTorch: of `torch.sparse_coo`, the index is one tensor, ``(sparse dimensions, nnz)``, and the values
+are ``(nnz, *dense dimensions)``. Of the compressed layouts it is two: where the rows begin, ``(*batch, rows + 1)``, and
+the columns, ``(*batch, nnz)``; the values are ``(*batch, nnz, *block, *dense dimensions)``; "rows" are those of blocks,
+and columns in the layouts that compress these. A place beyond the shape is no element: it pads, and its value is zero.
+"""
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import NoRuleError, WithoutValuesError
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.memory import make_wrapper_subclass
+from ..rules import registry
+from ..rules.kinds import serves, serves_without_values
+from ..rules.rule import MetadataRule
+from ..tensors.sparse_arrays import (
+    SPARSE_LAYOUTS,
+    SparseParts,
+    array_of_parts,
+    is_sparse_array,
+    parts_of_array,
+    parts_of_tensor,
+)
+from ..tensors.tensor import Torchish, geometry
+from ..tensors.trees import map_arguments
+from .call import ValuesCall, current, this_call
+
+__all__ = [
+    "BLOCKED",
+    "COLUMNS",
+    "HasSparse",
+    "Sparse",
+    "array_of_sparse",
+    "bound_sparse",
+    "given_sparse",
+    "lifted_sparse",
+    "make_sparse",
+    "size_of",
+]
+
+BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
+"""The layouts whose values are blocks."""
+COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))
+"""The layouts that compress columns."""
+
+
+class HasSparse(WithoutValuesError):
+    """What takes strided tensors was given one of a sparse layout: the rules of these are asked instead."""
+
+    def __init__(self):
+        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
+
+
+class Sparse(torch.Tensor):
+    """A tensor of a sparse layout; see the invariants above."""
+
+    __module__ = "torch"
+
+    kind: torch.layout
+    index: tuple[torch.Tensor, ...]
+    elements: torch.Tensor
+    coalesced: bool
+    """Of COO: whether no index comes twice, and they are in order."""
+    length: torch.Tensor | None = None
+    """How many elements there are, if a traced input decides that; those behind them pad. None if all count."""
+    _writes: list[int]
+    _gradient: torch.Tensor | None = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del kinds
+        call = current()
+        if call is None:
+            raise RuntimeError("got a sparse tensor of a translated call that has ended")
+        return _run(call, func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del kinds
+        return _run(this_call(), func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        del tensor_contents
+        with DisableTorchFunction(), DisableTorchDispatch():
+            shape, dtype = tuple(self.shape), self.dtype
+        return f"<tensor of layout {self.kind}, size={shape}, dtype={dtype}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Sparse":
+        return memo.setdefault(id(self), self.of_values(self.elements.clone()))
+
+    @property
+    def sparse_ndim(self) -> int:
+        """How many dimensions have an index."""
+        return self.index[0].shape[0] if self.kind is torch.sparse_coo else 2
+
+    @property
+    def batch_ndim(self) -> int:
+        """How many dimensions are in front of these, of compressed layouts."""
+        return 0 if self.kind is torch.sparse_coo else self.index[0].ndim - 1
+
+    @property
+    def dense_ndim(self) -> int:
+        """How many dimensions come after them."""
+        return self.elements.ndim - self.batch_ndim - 1 - 2 * (self.kind in BLOCKED)
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """The size of a block, of the layouts that have them."""
+        first = self.batch_ndim + 1
+        return tuple(self.elements.shape[first : first + 2]) if self.kind in BLOCKED else ()
+
+    def of_values(self, elements: torch.Tensor) -> "Sparse":
+        """Other values at the same places."""
+        found = make_sparse(self.kind, self.index, elements, size_of(self), self.coalesced)
+        found.length = self.length
+        return found
+
+    def become(self, other: "Sparse") -> "Sparse":
+        """Is `other` from now on, as where PyTorch writes in place."""
+        self.kind, self.index, self.coalesced = other.kind, other.index, other.coalesced
+        self.elements, self.length = other.elements, other.length
+        self._writes[0] += 1
+        if size_of(self) != size_of(other):
+            with DisableTorchFunction(), DisableTorchDispatch():
+                torch.Tensor.data.__set__(self, other)  # pyright: ignore[reportAttributeAccessIssue]
+        return self
+
+
+def size_of(tensor: torch.Tensor) -> torch.Size:
+    """The shape, without asking a rule."""
+    with DisableTorchFunction():
+        return tensor.shape
+
+
+def make_sparse(
+    kind: torch.layout, index: Sequence[torch.Tensor], elements: torch.Tensor, size: Sequence[int], coalesced: bool
+) -> Sparse:
+    """A tensor of a sparse layout with these indices and values; that they fit is not checked."""
+    with DisableTorchFunction():
+        dtype = elements.dtype
+    tensor = make_wrapper_subclass(Sparse, tuple(size), dtype=dtype)
+    tensor.kind, tensor.index, tensor.elements, tensor.coalesced = kind, tuple(index), elements, coalesced
+    tensor._writes = [0]
+    return tensor
+
+
+def lifted_sparse(tensor: torch.Tensor) -> Sparse:
+    """What stands within the call for a sparse tensor from outside: a constant."""
+    if isinstance(tensor, Sparse):
+        return tensor
+    call = this_call()
+    known = call.constants.sparse.get(id(tensor))
+    if known is not None:
+        return known[1]
+    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
+        parts = parts_of_tensor(tensor)
+        requires_grad = tensor.requires_grad
+        gradient = tensor.grad if tensor.is_leaf else None
+    index = [call.lift(x) for x in parts.index]
+    lifted = make_sparse(parts.layout, index, call.lift(parts.values), parts.shape, parts.is_coalesced)
+    if requires_grad:
+        lifted.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
+    if gradient is not None:
+        lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else call.lift(gradient)
+    call.constants.sparse[id(tensor)] = tensor, lifted
+    return lifted
+
+
+def given_sparse(array: Any) -> Sparse:
+    """What stands within the call for a sparse array that it is given.
+
+    Raises:
+        TypeError: PyTorch has no layout for it.
+    """
+    call, parts = this_call(), parts_of_array(array)
+    index = [call.constants.given(x, torch.int64) for x in parts.index]
+    return make_sparse(parts.layout, index, call.lift(parts.values), parts.shape, parts.is_coalesced)
+
+
+def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
+    """Lets a sparse array stand for a sparse tensor from outside, such as a buffer.
+
+    Raises:
+        TypeError: the array is not sparse.
+    """
+    if not is_sparse_array(array):
+        raise TypeError(
+            f"the state has a {type(array).__name__} for a tensor of layout {tensor.layout}; wanted a sparse array, as "
+            "t2j(tensor) gives it"
+        )
+    bound = given_sparse(array)
+    if tensor.requires_grad:
+        bound.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
+    this_call().constants.sparse[id(tensor)] = tensor, bound
+    return bound
+
+
+def array_of_sparse(tensor: torch.Tensor) -> Any:
+    """The sparse array that a sparse tensor leaves a call as."""
+    call, tensor = this_call(), lifted_sparse(tensor)
+    index, values = [call.array_of(call.lift(x)) for x in tensor.index], call.array_of(call.lift(tensor.elements))
+    return array_of_parts(SparseParts(tensor.kind, index, values, tuple(size_of(tensor)), tensor.coalesced))
+
+
+def _lifted(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, (Torchish, Sparse)):
+        with DisableTorchFunction():
+            is_sparse = value.layout in SPARSE_LAYOUTS
+        return lifted_sparse(value) if is_sparse else value
+    return value
+
+
+@serves_without_values(HasSparse)
+def _run_lifted(error: HasSparse, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    del error
+    return _run(call, function, args, kwargs)
+
+
+@serves(Sparse, 1)
+def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function of PyTorch does, where an argument is of a sparse layout.
+
+    Raises:
+        NoRuleError: no rule says so.
+    """
+    args, kwargs = map_arguments(_lifted, (args, kwargs))
+    rule = registry.lookup_sparse(function)
+    if rule is not None:
+        with call.inside():
+            return rule(*args, **kwargs)
+    strided = registry.lookup(function)
+    if type(strided) is MetadataRule:
+        return geometry(function, *args, **kwargs)
+    if strided is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
+        return call.run_body(function, args, kwargs)
+    raise _refusal(function, args, kwargs) from None
+
+
+def _refusal(function: Any, args: tuple, kwargs: dict) -> NoRuleError:
+    found: list[Sparse] = []
+    map_arguments(lambda x: found.append(x) if isinstance(x, Sparse) else None, (args, kwargs))
+    name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
+    layout = found[0].kind if found else torch.sparse_coo
+    return NoRuleError(f"torch.{name}", layout=layout)
