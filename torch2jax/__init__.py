@@ -32,10 +32,12 @@ from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 from .tensors.padded import Padded
+from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [
     "BatchedValueError",
     "BranchError",
+    "CompressedArray",
     "EndedCallError",
     "NoRuleError",
     "OnMetaError",

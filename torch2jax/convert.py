@@ -124,7 +124,8 @@ def t2j(
         thing: one of
 
             - a tensor: the array of the same values. While ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
-              Of one on the meta device, a `jax.ShapeDtypeStruct`.
+              Of one on the meta device, a `jax.ShapeDtypeStruct`. Of a sparse one, a `BCOO`, `BCSR` or
+              `CompressedArray`.
             - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
             - a module, or a bound method of one: a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
@@ -274,7 +275,7 @@ def _to_jax(
             return thing.read()
         if isinstance(thing, Sparse):
             return array_of_sparse(thing)
-        if thing.layout in SPARSE_LAYOUTS:
+        if thing.layout in SPARSE_LAYOUTS and not thing.is_meta:
             return sparse_tensor_to_array(thing, copy=copy)
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
@@ -352,7 +353,8 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
     Args:
         thing: one of
 
-            - an array: a tensor of the same values. Inside a translated call, traced arrays become tensors too.
+            - an array, also a sparse one: a tensor of the same values. Inside a translated call, traced arrays become
+              tensors too.
             - a dtype: PyTorch's dtype of that name.
             - a function: a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch, to any
               depth, through JAX. Its arguments and results are trees with tensors where JAX has arrays; tensors and

@@ -233,12 +233,12 @@ class NoRuleError(NotImplementedError):
 
 
 class SparseLayoutError(TypeError):
-    """A tensor of a sparse layout was given or asked for."""
+    """A tensor of a sparse layout was given, or asked for, where there is no place for one."""
 
     def __init__(self, what: str):
         super().__init__(
-            f"{what}, at {user_location()}. Sparse layouts are not translated: give dense tensors "
-            "(tensor.to_dense()) and leave out what makes sparse ones."
+            f"{what}, at {user_location()}, which takes no tensor of a sparse layout: give dense tensors "
+            "(tensor.to_dense()). docs/sparse.md lists what sparse ones can do."
         )
 
 

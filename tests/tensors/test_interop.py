@@ -123,12 +123,11 @@ def test_a_tensor_without_values_gives_its_shape_and_dtype():
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: torch.eye(3).to_sparse(), TypeError, "sparse"),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), TypeError, "nested"),
         (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), TypeError, "quantized"),
         (lambda: torch.empty(3, dtype=torch.complex32), TypeError, "complex32"),
     ],
-    ids=["sparse", "nested", "quantized", "complex32"],
+    ids=["nested", "quantized", "complex32"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_that_cannot_convert(make, error, words):

@@ -55,7 +55,12 @@ from ..tensors.dtypes import dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
-from ..values import chosen as chosen, sparse as sparse, uninitialized as uninitialized, wrapper_subclasses as wrapper_subclasses
+from ..values import (
+    chosen as chosen,
+    sparse as sparse,
+    uninitialized as uninitialized,
+    wrapper_subclasses as wrapper_subclasses,
+)
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed

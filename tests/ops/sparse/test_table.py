@@ -10,7 +10,6 @@ from torch2jax import j2t, t2j
 
 from .table import FACTS, LAYOUTS, OPERATIONS, built, parts_of, served, sparse_of, weighed
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR|BSR|BSC|CSC|Compressed)")
 X = torch.linspace(-1, 1.5, 18).reshape(6, 3)
 WAYS = ("constant", "argument", "built inside")
 # These have no derivatives at elements of this matrix, or round.

@@ -177,7 +177,7 @@ def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 def _over_dense(tensor: Sparse, layout, block) -> Sparse:
     """By the marks of all places; what is zero, and there, stays."""
-    indices, values = coo(tensor)
+    indices, _ = coo(tensor)
     sparse = size_of(tensor)[: indices.shape[0]]
     known = places(indices, f"a conversion to {layout}")
     marked = np.zeros(sparse, bool)

@@ -9,7 +9,7 @@ from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
 from .declaring import implements_forms, implements_reflected
-from .places import coalesced, coo, first_places, known_places, of_known, places, scattered
+from .places import coalesced, coo, first_places, known_places, of_known, places
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -300,6 +300,3 @@ def is_same_size(input, other):
 @implements_forms("nonzero")
 def nonzero(input, *, as_tuple=False):
     return torch.nonzero(dense(input), as_tuple=as_tuple)
-
-
-del scattered

@@ -6,13 +6,12 @@
 import numpy as np
 import torch
 
-from ...calls.call import current
 from ...errors import TracedValueError
 from ...rules.registry import implements_sparse, implements_tensors
 from ...values.item import Item
 from ...values.lengths import heed
 from ...values.selected import first
-from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
+from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from .declaring import forms_of, implements_forms
 from .places import coalesced, first_places, known_places, of_known
 
@@ -173,7 +172,7 @@ for _name in ("storage", "untyped_storage", "data_ptr", "numpy", "tolist", "__ar
     def _refuse(self, *args, _name=_name, **kwargs):
         del args, kwargs
         raise TypeError(
-            f"Tensor.{_name}() of a tensor of layout {self.kind}, which has no elements in a row: call .to_dense() first"
+            f"Tensor.{_name}() of a tensor of layout {self.kind}, whose elements are in no row: call .to_dense() first"
         )
 
     implements_sparse(getattr(Tensor, _name))(_refuse)
@@ -291,6 +290,3 @@ def autograd_grad(outputs, inputs, grad_outputs=None, **options):
 @implements_tensors(torch.sparse.check_sparse_tensor_invariants.is_enabled)
 def is_checked():
     return False
-
-
-del forms_of, BLOCKED, lifted_sparse, current

@@ -7,13 +7,12 @@ rows of the result; its derivatives are of the same kind.
 import numpy as np
 import torch
 
-from ...calls.call import current
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
-from .declaring import implements_forms, implements_reflected
+from .declaring import implements_forms
 from .kernels import PRODUCT
-from .places import coalesced, coo, first_places, known_places, of_known, places, scattered
+from .places import coo, first_places, known_places, of_known, places, scattered
 from .shapes import transposed
 
 Tensor = torch.Tensor
@@ -239,6 +238,3 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
         return result
     both = first.kind is second.kind is torch.sparse_csc
     return to_layout(result, torch.sparse_csc if both else torch.sparse_csr)
-
-
-del current, coalesced, implements_reflected

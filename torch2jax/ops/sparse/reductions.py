@@ -7,7 +7,7 @@ import torch
 
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
-from .conversion import dense, to_layout
+from .conversion import to_layout
 from .declaring import implements_forms
 from .places import coalesced, coo, dim_of, flat_places, known_places, of_known, places
 
@@ -164,6 +164,3 @@ def trace(input):
     known = places(coo(input)[0], "the trace of a sparse tensor")
     where = np.nonzero(known[0] == known[1])[0]
     return coo(input)[1].index_select(0, of_known(where)).sum()
-
-
-del dense

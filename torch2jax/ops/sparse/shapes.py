@@ -5,9 +5,9 @@ import torch
 
 from ...rules.registry import implements_sparse
 from ...values.sparse import BLOCKED, Sparse, make_sparse, size_of
-from .conversion import dense, to_layout
+from .conversion import to_layout
 from .declaring import implements_forms
-from .places import coalesced, coo, dim_of, known_places, of_known, places, scattered
+from .places import coo, dim_of, known_places, of_known, places
 
 __all__ = ["transposed"]
 
@@ -313,6 +313,3 @@ def diagonal_places(tensor: Sparse) -> np.ndarray:
     """Which elements are on the diagonal."""
     known = places(coo(tensor)[0], "the diagonal of a sparse tensor")
     return known[0] == known[1]
-
-
-del coalesced, dense, scattered
