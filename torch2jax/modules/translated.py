@@ -274,7 +274,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
             try:
                 return call.lift(value)
             except HasSparse:
-                return lifted_sparse(value)
+                return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value):

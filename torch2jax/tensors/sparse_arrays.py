@@ -134,10 +134,10 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
     if parts.layout is not torch.sparse_coo:
         if index[0].ndim == 1 and index[0][-1] < index[1].shape[0]:  # what pads
             index[1], values = index[1][: index[0][-1]], values[: index[0][-1]]
-        return torch.sparse_compressed_tensor(*index, values, parts.shape, layout=parts.layout)
+        compressed, plain = index
+        return torch.sparse_compressed_tensor(compressed, plain, values, parts.shape, layout=parts.layout)
     sparse = parts.shape[: index[0].shape[0]]
     within = (index[0] < torch.tensor(sparse, dtype=torch.int64)[:, None]).all(0)
     if not within.all():  # what pads a BCOO
         index[0], values = index[0][:, within], values[within]
-    result = torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)
-    return result
+    return torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)

@@ -22,8 +22,8 @@ def sparse_of(layout: str, dense: torch.Tensor = DENSE) -> torch.Tensor:
     if layout == "uncoalesced":
         found = dense.to_sparse()
         indices, values = found.indices(), found.values()
-        order = torch.arange(2 * values.numel()).flip(0) % values.numel()
-        return torch.sparse_coo_tensor(indices[:, order], torch.cat([values * 0.25, values * 0.75])[order], dense.shape)
+        parts = torch.cat([values * 0.25, values * 0.75])
+        return torch.sparse_coo_tensor(torch.cat([indices, indices], 1).flip(1), parts.flip(0), dense.shape)
     if layout in ("bsr", "bsc"):
         return getattr(dense, f"to_sparse_{layout}")((2, 3))
     return getattr(dense, f"to_sparse_{layout}")()

@@ -1,6 +1,7 @@
 """Layouts as each other, and copies of sparse tensors."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -205,7 +206,7 @@ def _over_dense(tensor: Sparse, layout, block) -> Sparse:
     return _of_blocks(tensor_dense, layout, size, dense_ndim, (compressed, plain), (*found[:-2], *places_of))
 
 
-def to_layout(tensor: torch.Tensor, layout, block=None) -> torch.Tensor:
+def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
     """The tensor in a layout."""
     if layout is torch.strided:
         return dense(tensor)
@@ -238,7 +239,7 @@ def to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=N
 def _declare(name: str, layout, has_block: bool) -> None:
     if has_block:
 
-        def rule(self, blocksize, dense_dim=None):
+        def rule(self, blocksize=None, dense_dim=None):  # pyright: ignore[reportRedeclaration] - with other parameters
             if isinstance(self, Sparse):
                 return to_layout(self, layout, blocksize)
             return _dense_to_compressed(current().lift(self), layout, blocksize, dense_dim)

@@ -45,7 +45,7 @@ for _name in ("real", "imag"):
 
 @implements_forms("pow")
 def pow(input, exponent):
-    if not isinstance(exponent, numbers.Number):
+    if not _is_number(exponent) or isinstance(exponent, torch.Tensor):
         raise RuntimeError("pow() of a sparse tensor takes a number as the exponent")
     if exponent == 0:
         raise RuntimeError(
