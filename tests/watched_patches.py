@@ -42,10 +42,12 @@ def watching() -> Iterator[set[str]]:
         note = functools.partial(called.add, _name(owner, name))
         if not isinstance(stand_in, int):
             patches._patches[place] = owner, name, _watched(stand_in, note, kinds)
+    patches._exchanges._count = -1  # what it has taken over before is not what is there
     try:
         yield called
     finally:
         patches._patches[: len(before)] = before
+        patches._exchanges._count = -1
         for stand_in, kind in kinds:
             stand_in.__class__ = kind
 

@@ -29,6 +29,7 @@ from ..tracing.tensor_spec import conjugate
 from ..translation import is_in_progress
 from .call import this_call
 from .forward_start import Start, run_forward
+from .manual_axes import axes_in_types, matched, reduced_axes, varying
 from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
@@ -215,6 +216,10 @@ class Derivative:
         residuals.extend(() if key is None else (key,))
         if self._function.jvp is not _Function.jvp:
             return self._with_tangents(inputs, results, residuals)
+        axes = axes_in_types()
+        if axes:
+            results = self._as_backward_takes(inputs, results, residuals, axes)
+            types = [jax.typeof(x).vma for x in inputs]
 
         @jax.custom_vjp
         def attached(inputs, results, residuals):
@@ -231,10 +236,26 @@ class Derivative:
 
         def backward(residuals, cotangents):
             residuals, wanted = residuals
-            return self._pull(residuals, wanted.places, cotangents), None, None
+            found = self._pull(residuals, wanted.places, cotangents)
+            if axes:
+                found = [matched(x, kind) for x, kind in zip(found, types, strict=True)]
+            return found, None, None
 
         attached.defvjp(forward, backward, symbolic_zeros=True)
         return attached(inputs, results, residuals)
+
+    def _as_backward_takes(self, inputs: list, results: list, residuals: list, axes: frozenset[str]) -> list:
+        """The results, typed as differing over the axes over which the backward sums their cotangents."""
+        if not any(axes - jax.typeof(x).vma for x in results):
+            return results
+
+        def pull() -> list:
+            cotangents = [varying(jnp.zeros(x.shape, x.dtype), axes) for x in results]
+            found = self._pull(self._fill(inputs, results, residuals), (True,) * len(inputs), cotangents)
+            return [x for x in found if x is not None]
+
+        summed = reduced_axes(pull) & axes
+        return [varying(x, summed) for x in results]
 
     def _with_tangents(self, inputs: list, results: list, residuals: list) -> list:
         """As `attach`, with a derivative in forward mode too."""

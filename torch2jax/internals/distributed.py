@@ -1,8 +1,9 @@
-"""`torch.distributed`: the modules in which something is exchanged."""
+"""`torch.distributed`: the modules in which something is exchanged, and arrays of all devices at once."""
 
+from jax._src import shard_map
 from torch.distributed import distributed_c10d
 
-__all__ = ["c10d", "world"]
+__all__ = ["ShardMapTracer", "c10d", "world"]
 
 # Modules in which something is exchanged.
 
@@ -12,3 +13,7 @@ c10d = distributed_c10d
 world = distributed_c10d._world
 """All that PyTorch knows of process groups: the default one, and the ranks and names of each. What comes in its place
 (its own tests do that with threads) is asked by every function of the module."""
+
+ShardMapTracer = shard_map.ShardMapTracer
+"""An array within `jax.shard_map` that computes at once: ``val`` has those of all devices along a first dimension, for
+the axes ``mat.varying``; its trace has the ``mesh``."""

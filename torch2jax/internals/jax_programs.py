@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax._src import core, linear_util
+from jax._src import config, core, linear_util
 from jax._src.interpreters import ad, partial_eval
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "VJPNode",
     "ValAccum",
     "backward_pass3",
+    "checks_manual_axes",
     "convert_constvars_jaxpr",
     "fallback_linearize_rule",
     "join_effects",
@@ -47,3 +48,8 @@ EqualStore = linear_util.EqualStore
 
 VJPNode: Any = getattr(ad, "VJPNode", ())
 """What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted."""
+
+
+def checks_manual_axes() -> bool:
+    """Whether `jax.shard_map` notes in types over which axes values differ (``check_vma``), where code is."""
+    return config._check_vma.value

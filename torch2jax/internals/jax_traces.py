@@ -11,6 +11,7 @@ __all__ = [
     "BatchTrace",
     "BatchTracer",
     "DynamicJaxprTrace",
+    "DynamicJaxprTracer",
     "EvalTrace",
     "LinearizeTrace",
     "LinearizeTracer",
@@ -35,6 +36,9 @@ eval_trace = core.eval_trace
 
 DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
 """What notes equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
+
+DynamicJaxprTracer = partial_eval.DynamicJaxprTracer
+"""An array of it: ``val`` is a variable or a number, ``parent`` the equation that computes it, None of an input."""
 
 LinearizeTrace = ad.LinearizeTrace
 """What computes primals in its parent, and notes what is linear in tangents in its ``tangent_trace``."""

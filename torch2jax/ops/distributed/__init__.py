@@ -1,3 +1,3 @@
 """`torch.distributed` within `jax.shard_map`: a process group is axes of the mesh, a collective one of `jax.lax`."""
 
-from . import in_place as in_place, world as world
+from . import functional as functional, in_place as in_place, messages as messages, world as world

@@ -93,6 +93,7 @@ _OF_PARTS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
     """What `all_reduce` gives, on one device; the others have what they had."""
     found = all_reduce(x, axes, op)
+    x = lax.stop_gradient(x)  # PyTorch leaves open what they have
     return lax.select_n(lax.eq(lax.axis_index(axes), target), *_alike(x, found))
 
 

@@ -14,6 +14,7 @@ from ...internals.distributed import c10d, world
 from ...patches import exchange, stands_in
 from .groups import MeshGroup, default_group, expect_group, group_of_ranks, ranks_of
 from .operations import finished
+from .ranks import number_along
 
 __all__: list[str] = []
 
@@ -49,8 +50,8 @@ class _Numbers:
         return type(rank) is not int or any(rank in row for row in self._rows)
 
     def __getitem__(self, rank: Any) -> Any:
-        if type(rank) is not int:  # the device's own
-            return self._group.rank()
+        if type(rank) is not int:
+            return number_along(rank, self._group)
         return next(row.index(rank) for row in self._rows if rank in row)
 
     def __iter__(self) -> Iterator[int]:
