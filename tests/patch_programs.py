@@ -901,3 +901,47 @@ def ends_of_process_groups(x):
     with contextlib.suppress(ValueError):
         c10d._get_group_size_by_name("nobody")
     return x
+
+
+@comes_by("torch.distributed.c10d_logger._get_msg_dict")
+def errors_of_collectives(x):
+    with contextlib.suppress(ValueError):
+        dist.all_reduce(x)
+    return x
+
+
+@comes_by("torch.distributed._functional_collectives._maybe_wrap_tensor")
+def functional_collectives(x):
+    return importlib.import_module("torch.distributed._functional_collectives")._maybe_wrap_tensor(x)
+
+
+@comes_by("torch.distributed._functional_collectives.permute_tensor")
+def permuted(x):
+    with contextlib.suppress(ValueError):
+        importlib.import_module("torch.distributed._functional_collectives").permute_tensor(x, [0], "nobody")
+    return x
+
+
+_DIFFERENTIABLE = "torch.distributed.nn.functional"
+
+
+@comes_by(
+    *(f"{_DIFFERENTIABLE}.{name}" for name in ("all_reduce", "broadcast", "reduce", "gather", "scatter")),
+    *(f"{_DIFFERENTIABLE}.{name}" for name in ("reduce_scatter", "all_gather", "all_to_all", "all_to_all_single")),
+)
+def differentiable_collectives(x):
+    functions = importlib.import_module(_DIFFERENTIABLE)
+    for run in (
+        lambda: functions.all_reduce(x),
+        lambda: functions.broadcast(x, 0),
+        lambda: functions.reduce(x, 0),
+        lambda: functions.gather(x),
+        lambda: functions.scatter([x]),
+        lambda: functions.reduce_scatter(x, [x]),
+        lambda: functions.all_gather(x),
+        lambda: functions.all_to_all([x], [x]),
+        lambda: functions.all_to_all_single(x, x),
+    ):
+        with contextlib.suppress(ValueError):
+            run()
+    return x

@@ -16,6 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ..internals.guards import DisableTorchFunctionSubclass
+from ..internals.jax_traces import varying_axes
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.history import Node
 from ..tensors.interop import is_dense
@@ -219,7 +220,7 @@ class Derivative:
         axes = axes_in_types()
         if axes:
             results = self._as_backward_takes(inputs, results, residuals, axes)
-            types = [jax.typeof(x).vma for x in inputs]
+            types = [varying_axes(x) for x in inputs]
 
         @jax.custom_vjp
         def attached(inputs, results, residuals):
@@ -246,7 +247,7 @@ class Derivative:
 
     def _as_backward_takes(self, inputs: list, results: list, residuals: list, axes: frozenset[str]) -> list:
         """The results, typed as differing over the axes over which the backward sums their cotangents."""
-        if not any(axes - jax.typeof(x).vma for x in results):
+        if not any(axes - varying_axes(x) for x in results):
             return results
 
         def pull() -> list:

@@ -13,6 +13,7 @@ import jax
 from jax import lax
 
 from ..internals.jax_programs import checks_manual_axes
+from ..internals.jax_traces import varying_axes
 
 __all__ = ["axes_in_types", "matched", "reduced_axes", "varying"]
 
@@ -27,7 +28,7 @@ def axes_in_types() -> Axes:
 
 def varying(array: Any, axes: Axes) -> Any:
     """The array, as one whose values differ over some axes."""
-    missing = tuple(sorted(axes - jax.typeof(array).vma))
+    missing = tuple(sorted(axes - varying_axes(array)))
     return lax.pcast(array, missing, to="varying") if missing else array
 
 
@@ -35,7 +36,7 @@ def matched(cotangent: Any, axes: Axes) -> Any:
     """The cotangent of an array whose values differ over some axes."""
     if cotangent is None or not hasattr(cotangent, "dtype") or cotangent.dtype == jax.dtypes.float0:
         return cotangent
-    more = tuple(sorted(jax.typeof(cotangent).vma - axes))
+    more = tuple(sorted(varying_axes(cotangent) - axes))
     return varying(lax.psum(cotangent, more) if more else cotangent, axes)
 
 

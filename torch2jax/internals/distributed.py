@@ -1,14 +1,17 @@
 """`torch.distributed`: the modules in which something is exchanged, and arrays of all devices at once."""
 
 from jax._src import shard_map
-from torch.distributed import distributed_c10d
+from torch.distributed import c10d_logger as _logger, distributed_c10d
 
-__all__ = ["ShardMapTracer", "c10d", "world"]
+__all__ = ["ShardMapTracer", "c10d", "c10d_logger", "world"]
 
 # Modules in which something is exchanged.
 
 c10d = distributed_c10d
 """The module of process groups and of the collectives over them."""
+
+c10d_logger = _logger
+"""The module that logs what goes wrong there."""
 
 world = distributed_c10d._world
 """All that PyTorch knows of process groups: the default one, and the ranks and names of each. What comes in its place

@@ -20,6 +20,7 @@ __all__ = [
     "matchaxis",
     "prim_requires_devices_during_lowering",
     "trace_ctx",
+    "varying_axes",
 ]
 
 trace_ctx = core.trace_ctx
@@ -60,3 +61,9 @@ extend_axis_env_nd = core.extend_axis_env_nd
 
 prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lowering
 """The set of primitives whose lowering is told for which devices it is."""
+
+
+def varying_axes(array) -> frozenset[str]:
+    """The axes of `jax.shard_map` over which the type of an array says that its values differ (``check_vma``)."""
+    kind = core.typeof(array)
+    return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())

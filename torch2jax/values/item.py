@@ -124,7 +124,7 @@ for _name in ("neg", "pos", "abs"):
 # Functions that are no elementwise ones: those that write it, and those that ask for it, or make a tensor of it.
 _WRITE = frozenset(
     (torch.full_like, torch.Tensor.new_full, torch.Tensor.fill_, torch.Tensor.__setitem__, torch.masked_fill)
-    + (torch.Tensor.__getitem__,)
+    + (torch.Tensor.__getitem__, torch.narrow, torch.Tensor.narrow)
     + (torch.Tensor.masked_fill, torch.Tensor.masked_fill_)
 )
 _TAKE = frozenset(

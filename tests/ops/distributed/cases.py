@@ -13,7 +13,7 @@ import torch.distributed.nn.functional as differentiable
 import torch.nn.functional as F
 from torch.autograd import Function
 
-__all__ = ["CASES", "RANKS", "with_gradient", "given"]
+__all__ = ["CASES", "RANKS", "given", "with_gradient"]
 
 RANKS = 4
 CASES: dict[str, tuple[Callable, bool]] = {}
@@ -122,7 +122,6 @@ def ring_of_messages(x):
 
 @value
 def pairs_swap(x):
-    partner = dist.get_rank() ^ 1 if isinstance(dist.get_rank(), int) else None
     rank = dist.get_rank()
     partner = rank + 1 - rank % 2 * 2
     y = torch.empty_like(x)
@@ -135,10 +134,7 @@ def pairs_swap(x):
 @value
 def by_rank(x):
     rank = dist.get_rank()
-    if rank == 0:
-        x = x * 10
-    else:
-        x = x + rank
+    x = x * 10 if rank == 0 else x + rank
     dist.all_reduce(x)
     return x[:1] * rank
 

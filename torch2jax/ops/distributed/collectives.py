@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ...internals.jax_traces import varying_axes
+
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce", "reduce_scatter"]
 
 Axes = tuple[str, ...]
@@ -99,12 +101,12 @@ def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
 
 def _alike(*arrays: jax.Array) -> list[jax.Array]:
     """The arrays as JAX's types have them together: those that are the same on all devices as if they were not."""
-    varying = frozenset().union(*(jax.typeof(x).vma for x in arrays))
+    varying = frozenset().union(*(varying_axes(x) for x in arrays))
     return [_varying(x, varying) for x in arrays]
 
 
 def _varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    missing = tuple(axis for axis in axes if axis not in jax.typeof(x).vma)
+    missing = tuple(axis for axis in axes if axis not in varying_axes(x))
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
@@ -121,7 +123,7 @@ def all_gather(x: jax.Array, axes: Axes, is_fixed: bool) -> jax.Array:
     Args:
         is_fixed: nobody takes the derivative; an autograd function around it has its own.
     """
-    if is_fixed and jax.typeof(x).vma:  # JAX notes what is the same on all devices (``check_vma``)
+    if is_fixed and varying_axes(x):  # JAX notes what is the same on all devices (``check_vma``)
         return lax.all_gather(x, axes, axis=0, tiled=True, to="invarying")
     return lax.all_gather(x, axes, axis=0, tiled=True)
 
