@@ -429,13 +429,6 @@ class Tape(Feature):
         variables = [level.variable(part) for level, part in self._parts(array)]
         return [variable for variable in variables if variable is not None]
 
-    def places_of(self, tensor: Torchish) -> list[Var]:
-        """The places of a tensor in the history, one for each level that has it."""
-        history = tensor.history
-        if isinstance(history, Source) and history.variable is tensor:
-            return list(history.variables)
-        return self.variables(tensor.physical.array)
-
     def end_of(self, tensor: Torchish) -> End:
         """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
         physical = tensor.physical

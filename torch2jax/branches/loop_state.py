@@ -271,11 +271,6 @@ class State:
             return call.lift(torch.tensor(entry.value, dtype=dtype)).read()
         return self.storages[change.path].read()
 
-    def number_kind(self, change: Change) -> type | None:
-        """Of what number a change is; None if it is of a tensor."""
-        like = self.entries[change.path].like if change.kind == "number" else None
-        return like.kind if isinstance(like, _Number) else None
-
 
 _DRAWS = "the random stream"
 _SCIENCE = ("numpy", "scipy")
