@@ -17,13 +17,11 @@ _TRAINING = "## Training"
 # Why models fail: the values that they ask for do not exist under `jit`, or they draw.
 _LENGTH = "how long the sound is that it gives is decided by values: how long it finds that each word takes"
 _ROUTED = "how many tokens an expert gets is a number that Python sees, decided by values"
-_BOXES = "how many boxes it gives is decided by values"
 _POINTS = "how many points it finds is decided by values"
 _DRAWN = "it draws which patches of the image it goes on with, and PyTorch draws others"
 _TIES = "it goes on with the 300 best of 1,029 scores, of which most are equal here, and PyTorch takes others of these"
 _PATCHES = "how many patches of the image are beside the words is decided by values"
 _REASONS = {
-    "torchvision:fcos_resnet50_fpn": _BOXES,
     "transformers:fastspeech2_conformer": _LENGTH,
     "transformers:fastspeech2_conformer_with_hifigan": _LENGTH,
     "transformers:jetmoe": _ROUTED,
@@ -78,7 +76,9 @@ def page(
         "",
         "Of torchvision there is one model of each family, of timm one of each file, of transformers every model",
         "type of which a small configuration can be made. Models that PyTorch does not run here are not counted: of",
-        "most, that configuration or its inputs cannot be guessed.",
+        "most, that configuration or its inputs cannot be guessed. Torchvision's detectors are whole, from the image",
+        "to the boxes that are kept, and consider few of them: its compiled library, which is missing beside a CPU",
+        "build of PyTorch, has a stand-in that goes over boxes one by one.",
         f"Written by `python -m scripts.zoo` with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
         "",
         *summary(outcomes, specs),

@@ -6,7 +6,7 @@ import os
 import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import jax
 import torch
 
 from scripts.models.answers import answers_of
+from scripts.models.detectors import lessen
 from scripts.models.outcome import Outcome, library_of
 from scripts.models.reference import BATCH_NORM, by_formula
 from scripts.models.training import Training, doubled, train
@@ -22,6 +23,7 @@ from scripts.suite.outcomes import reason
 from scripts.watched import each, silence
 from tests.compiling import known_flags
 from tests.memory import Bound
+from tests.torchvision_library import loaded
 from torch2jax import t2j
 from torch2jax.tensors.trees import map_arguments
 from torch2jax.tools.check import Report, check
@@ -34,6 +36,9 @@ __all__ = ["outcomes", "trainings"]
 
 _PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
 _SHALLOW = {"transformers", "diffusers"}  # made of a few layers
+
+
+_AS_LONG_AS_THE_PROCESS = ExitStack()
 
 
 class _Way(NamedTuple):
@@ -110,7 +115,8 @@ def _set_up(way: _Way) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (way.memory * 10**9, resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    define_vision_operators()
+    if define_vision_operators():
+        _AS_LONG_AS_THE_PROCESS.enter_context(loaded())
 
 
 def _outcome(spec: str) -> Outcome:
@@ -157,6 +163,7 @@ def _outcome(spec: str) -> Outcome:
 def _built(spec: str) -> Subject:
     subject = build(spec)
     subject.target.eval()
+    lessen(subject.target)
     subject.branches = answers_of(spec)
     return subject
 

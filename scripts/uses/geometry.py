@@ -84,6 +84,27 @@ def graph_network():
     return On(run, GATv2Conv(5, 4, heads=2, add_self_loops=False), GCNConv(8, 3)), (torch.randn(8, 5),)
 
 
+@use("torch_geometric", "graphs", "messages between the points within a radius, and their attention")
+def radius_graph():
+    from torch_geometric.nn import GATv2Conv, GCNConv, PointNetConv, global_max_pool
+    from torch_geometric.utils import add_self_loops, remove_self_loops, to_undirected
+
+    def f(convolution, attention, points, x, position):
+        near = (position[:, None] - position).square().sum(-1) < 1.5
+        edges, _ = remove_self_loops(near.nonzero().T)
+        edges = to_undirected(edges, num_nodes=len(x))
+        x = convolution(x, edges).relu()
+        x = attention(x, add_self_loops(edges, num_nodes=len(x))[0])
+        return global_max_pool(points(x, position, edges), torch.arange(len(x)) // 5, size=2)
+
+    layers = (
+        GCNConv(4, 6),
+        GATv2Conv(6, 6, add_self_loops=False),
+        PointNetConv(torch.nn.Linear(9, 5), add_self_loops=False),
+    )
+    return On(f, *layers), (torch.randn(10, 4), torch.randn(10, 3))
+
+
 @use("egnn-pytorch", "equivariant networks", "a layer for points that keeps their symmetries")
 def egnn():
     from egnn_pytorch import EGNN
@@ -107,7 +128,7 @@ def se3_transformer():
     "torchani",
     "force fields",
     "the energy of a molecule",
-    fails="the list of neighbours is as long as the data ask for",
+    fails="of as many triples of atoms as the data ask for, it makes a table by as many neighbours as they do",
 )
 def ani():
     from torchani.arch import simple_ani

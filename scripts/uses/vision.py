@@ -242,3 +242,61 @@ def two_dimensions():
         return low, *(part for level in details for part in level)
 
     return f, (torch.randn(2, 16, 16),)
+
+
+@use("transformers", "vision", "objects in an image, with what is done with a detector's results (DETR)")
+def objects():
+    from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessor, ResNetConfig
+
+    backbone = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+    )
+    config = DetrConfig(
+        use_timm_backbone=False,
+        backbone_config=backbone,
+        d_model=16,
+        num_queries=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        num_labels=3,
+    )
+    processor = DetrImageProcessor()
+
+    def f(model, image):
+        found = processor.post_process_object_detection(model(image), threshold=0.2, target_sizes=[(48, 64)] * 2)
+        return [part for each in found for part in (each["scores"], each["labels"], each["boxes"])]
+
+    return On(f, DetrForObjectDetection(config).eval()), (torch.randn(2, 3, 64, 64),)
+
+
+@use("transformers", "segmentation", "regions of an image, with what is done with masks and classes (MaskFormer)")
+def regions():
+    from transformers import (
+        DetrConfig,
+        MaskFormerConfig,
+        MaskFormerForInstanceSegmentation,
+        MaskFormerImageProcessor as Processor,
+        SwinConfig,
+    )
+
+    stages = [f"stage{i}" for i in range(1, 5)]
+    few = {"num_heads": [1, 2, 2, 2], "window_size": 2, "out_features": stages}
+    small = {"encoder_layers": 1, "encoder_ffn_dim": 32, "decoder_layers": 1, "decoder_ffn_dim": 32}
+    config = MaskFormerConfig(
+        backbone_config=SwinConfig(image_size=64, embed_dim=8, depths=[1, 1, 1, 1], **few),
+        decoder_config=DetrConfig(d_model=32, num_queries=6, decoder_attention_heads=2, **small),
+        fpn_feature_size=32,
+        mask_feature_size=32,
+        num_labels=3,
+    )
+
+    def f(model, image):
+        outputs = model(image)
+        found = Processor().post_process_semantic_segmentation(outputs, target_sizes=[(48, 64)] * 2)
+        return [*found, outputs.class_queries_logits]
+
+    return On(f, MaskFormerForInstanceSegmentation(config).eval()), (torch.randn(2, 3, 64, 64),)

@@ -69,6 +69,9 @@ PARTS = {
     "repeated": lambda x, m: (x.repeat_interleave(m.int(), 0), torch.repeat_interleave(m.long() * 3)),
     "counted": lambda x, m: (torch.bincount(m.long() * 3), torch.bincount((x[:, 0] * 2).long().clamp(0, 5)[m])),
     "written at places": lambda x, m: changed(x[m], write(torch.where(x[m][:, 0] > 0)[0], 2.0)),
+    "ends written": lambda x, m: changed(
+        torch.cat([x[m], x[:2]]), lambda y: (write(0, x[0])(y), write(-1, 2.0)(y), write(slice(1, None), y[:-1] + 1)(y))
+    ),
     "a part written": lambda x, m: changed(x[m], write(slice(0, 2), 2.0)),
     "numbers written": lambda x, m: changed(
         x.clone(), lambda x: (write(0, m.sum().item())(x), write(slice(1, m.sum().item()), m.sum().item())(x))

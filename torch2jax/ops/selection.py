@@ -15,7 +15,17 @@ from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.selected import Selected, aligned, compacted, in_order_of, is_same_mask, like, map_rows, select
+from ..values.selected import (
+    Selected,
+    aligned,
+    compacted,
+    first as first_of,
+    in_order_of,
+    is_same_mask,
+    like,
+    map_rows,
+    select,
+)
 from .arrays import highest, lowest
 
 Tensor = torch.Tensor
@@ -80,7 +90,15 @@ def type_as(self, other):
 
 implements_selected(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
 
-for _function in (torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr, F.one_hot):
+for _function in (
+    torch.frexp,
+    Tensor.frexp,
+    torch.special.ndtr,
+    torch.special.entr,
+    F.one_hot,
+    F.dropout,
+    F.alpha_dropout,
+):
     implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=True))
 
 
@@ -210,12 +228,21 @@ def reshape(input, *shape):
     if any(map(is_traced_number, rest)) or -1 in rest or not (first == -1 if type(first) is int else first is not None):
         raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
     joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
+    if joined is None and first == -1 and type(first) is int and math.prod(rest):
+        return _in_rows(input, rest)
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
         raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
     if joined == 0:
         return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
     return select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
+
+
+def _in_rows(chosen: Selected, sizes: tuple[int, ...]) -> Selected:
+    """All elements, in rows of these sizes: that they fill them, which PyTorch asks, is taken to be so."""
+    flat, size = compacted(reshape(chosen, -1)), math.prod(sizes)
+    rows = F.pad(flat.rows, (0, -len(flat.rows) % size)).reshape(-1, *sizes)
+    return first_of(rows, flat.length // size, flat.is_safe)
 
 
 def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
@@ -327,7 +354,7 @@ def getitem(self, index):
             return select(self[index.safe()], index.mask, True)
         if isinstance(self, Selected) and index.dtype == torch.bool:
             return select(self.rows, _mask_within(self, index))
-        if isinstance(self, Selected) and is_whole(index) and index.row_ndim == 0:
+        if isinstance(self, Selected) and is_whole(index):
             return _of_places(self, index)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)

@@ -222,7 +222,7 @@ def reshape(input, *shape):
         rest = (*shape[:place], *shape[place + 1 :])
         if any(map(is_traced_number, rest)) or (place == 0 and at == 0):
             continue
-        is_it = is_same_number(size, front.number) if is_traced_number(size) else size == -1 or -1 in rest
+        is_it = is_same_number(size, front.number) if is_traced_number(size) else size == -1
         if is_it and _fits(shape[:place], before) and _fits(shape[place + 1 :], behind):
             rows = front.rows.reshape(
                 *front.mask.shape, *_sizes(shape[:place], before), *_sizes(shape[place + 1 :], behind)
@@ -258,7 +258,18 @@ def flatten(input, start_dim=0, end_dim=-1):
 
 @implements_moved(Tensor.__getitem__)
 def getitem(self, index):
-    return of_dims(self, items_of(index, self.ndim))
+    items = items_of(index, self.ndim)
+    return of_dims(self, items) if isinstance(self, Moved) else _by_moved(self, items)
+
+
+def _by_moved(tensor, items: list):
+    """A subscript by places that have a later dimension as long as data decide: all of them the same."""
+    count = next((i for i, item in enumerate(items) if not isinstance(item, Moved)), len(items))
+    places, rest = items[:count], items[count:]
+    if not places or len({(x.at, x.ndim) for x in places}) > 1 or any(isinstance(x, Tensor) for x in rest):
+        raise TracedValueError(f"this subscript by places {_REFUSED}")
+    fronts = tuple(x.front for x in places)
+    return moved(tensor[(*fronts, *rest) if len(items) > 1 else fronts[0]], places[0].at)
 
 
 def of_dims(chosen, items: list):
@@ -445,6 +456,12 @@ def getitem_of_chosen(self, index):
     is_later = len(items) > 1 and not isinstance(items[0], Tensor)
     found = by_unknown(self, items) if is_later else None
     return _getitem(self, index) if found is None else found
+
+
+@_implements(torch.index_select, Tensor.index_select)
+def index_select(input, dim, index):
+    dim = canonicalize_dim(input.ndim, dim)
+    return input[(*[slice(None)] * dim, index)]
 
 
 def _later(function, dim_place: int):

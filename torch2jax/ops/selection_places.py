@@ -155,13 +155,6 @@ def getitem(self, index):
     return getitem_of_mask(chosen, (slice(None), *rest)) if rest else chosen
 
 
-@implements_selected(torch.index_select, Tensor.index_select)
-def index_select(input, dim, index):
-    if isinstance(input, Selected) or dim % input.ndim:
-        raise TracedValueError("torch.index_select of, or by, what a boolean mask chose")
-    return getitem(input, index)
-
-
 def _scatter(array, values, mask, accumulate: bool, *indices):
     """An array with values at indices, where the mask is true."""
     outside = array.shape[0]  # of which nothing is written
@@ -247,11 +240,28 @@ def index_add(input, dim, index, source, *, alpha=1):
     return _scattered(input, _as_places([index]), source if alpha == 1 else source * alpha, True)
 
 
-@implements_selected(torch.scatter_add, Tensor.scatter_add)
-def scatter_add(input, dim, index, src):
-    if input.ndim != 1:
-        raise TracedValueError("torch.scatter_add to more than one dimension, of what a boolean mask chose,")
-    return _scattered(input, _as_places([index]), src, True)
+def _scattering(function, what: str):
+    """A function that scatters along the first dimension, with a row more for what was not chosen."""
+
+    def scatter(input, dim, index, src, *args, **kwargs):
+        is_plain = isinstance(src, Tensor) and not isinstance(src, Selected)
+        if dim % input.ndim or isinstance(input, Selected) or not isinstance(index, Selected) or is_plain:
+            raise TracedValueError(f"{what} along a later dimension, or of tensors of which a boolean mask chose one,")
+        index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
+        src = given[0].rows.flatten(0, index.mask.ndim - 1) if given else src
+        places = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
+        target = torch.cat([input, input.new_zeros((1, *input.shape[1:]))])
+        return function(target, 0, places, src, *args, **kwargs)[: len(input)]
+
+    return scatter
+
+
+for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
+    _scatter_of_chosen = _scattering(_function, f"torch.{_function.__name__}")
+    implements_selected(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
+    implements_selected(getattr(Tensor, f"{_function.__name__}_"))(
+        lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: write_in_place(self, _scatter(self, *args, **kwargs))
+    )
 
 
 @implements_selected(torch.index_copy, Tensor.index_copy)
@@ -268,7 +278,6 @@ def _in_place(function):
 for _name, _function in (
     ("index_put_", index_put),
     ("index_add_", index_add),
-    ("scatter_add_", scatter_add),
     ("index_copy_", index_copy),
 ):
     implements_selected(getattr(Tensor, _name))(_in_place(_function))

@@ -64,15 +64,19 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
         if step > 1:
             is_there &= (rank - lower) % step == 0
         mask: Any = chosen.mask & is_there.reshape(chosen.mask.shape)
-        return select(chosen.rows, mask, chosen.is_safe)
+        part = select(chosen.rows, mask, chosen.is_safe)
+        part.shares_memory = True
+        return part
     found = ((upper - lower).clamp(min=0) + (step - 1)) // step
     rows = compacted(chosen, high).rows
-    if type(start) in (int, type(None)) and (start or 0) >= 0:
+    is_known = type(start) in (int, type(None)) and (start or 0) >= 0
+    if is_known:
         rows = rows[low:high:step]
     else:
         rows = rows.index_select(0, (lower + torch.arange(room) * step).clamp(max=max(high - 1, 0)))
     part = first(rows, found, chosen.is_safe)
-    part.refuses_writes = True
+    part.shares_memory = is_known and chosen.is_compact  # a view of the rows
+    part.refuses_writes = not part.shares_memory
     return part
 
 
@@ -194,6 +198,9 @@ def setitem(self, index, value):
             return
         if len(items) == 1 and isinstance(items[0], slice) and not _is_whole(items[0]):
             _write_part(self, items[0], value)
+            return
+        if len(items) == 1 and type(items[0]) is int:
+            _write_part(self, slice(items[0], None if items[0] == -1 else items[0] + 1), value)
             return
     if not isinstance(self, Selected) and len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)

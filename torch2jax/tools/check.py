@@ -15,6 +15,7 @@ from ..calls.observers import observing
 from ..convert import t2j
 from ..internals.operators import OpOverload
 from ..loops.report import noting_loops
+from ..tensors.padded import Padded
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .routes import Route, level_of
 from .specs import subject_of
@@ -203,7 +204,7 @@ class _Checker:
 
         def loss(leaves, state, inputs, key):
             outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
-            return sum(jnp.sum(outputs[name] * weight) for name, weight in cotangents.items())
+            return sum(_weighted(outputs[name], weight) for name, weight in cotangents.items())
 
         def run(state, inputs, key):
             both = {**state, **inputs}
@@ -222,6 +223,8 @@ class _Checker:
         with torch.no_grad():
             model = self._trial.pytorch()
             results = [self._refusing_bad_inputs(model)(inputs)[0] for inputs in batch]
+            if any(len({result[name].shape for result in results}) > 1 for name in results[0]):
+                return [Check(self._prefix + "vmap", note="data decide how long outputs are: values not compared")]
             expected = {name: torch.stack([result[name] for result in results]) for name in results[0]}
             seconds = self._seconds(lambda model: lambda: [model(inputs) for inputs in batch])
         stacked = _to_jax({name: torch.stack([inputs[name] for inputs in batch]) for name in batch[0]})
@@ -281,12 +284,12 @@ class _Checker:
             times = (traced - started, time.perf_counter() - traced)
             stage = "running"
             self._step(f"running {next(iter(expected))}")
-            actual = jax.block_until_ready(compiled(*arguments))
+            actual = _compact(jax.block_until_ready(compiled(*arguments)))
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
             return [Check(first, error=f"{type(error).__name__}: {told(error)}", stage=stage)]
         accepted = tolerance if self._tolerance is None else self._tolerance
-        random = draws and not _agree(compiled(*arguments[:2], jax.random.key(1)), actual, accepted)
+        random = draws and not _agree(_compact(compiled(*arguments[:2], jax.random.key(1))), actual, accepted)
         checks = []
         for name, tensors in expected.items():
             row = Times(*times, seconds, pytorch) if not checks else None
@@ -316,6 +319,21 @@ def _random_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:
 
 def _shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
     return tensor.roll(by, -1) if tensor.ndim else tensor
+
+
+def _weighted(output: jax.Array | Padded, weight: jax.Array) -> jax.Array:
+    """A linear function of an output, which is padded where data decide its length."""
+    if not isinstance(output, Padded):
+        return jnp.sum(output * weight)
+    edges = [(0, size - given) for size, given in zip(output.values.shape, weight.shape, strict=True)]
+    return jnp.sum(output.values * jnp.pad(weight, edges))
+
+
+def _compact(tree: Any) -> Any:
+    """The arrays of PyTorch's tensors in place of padded ones."""
+    is_padded = lambda leaf: isinstance(leaf, Padded)
+    array = lambda leaf: jnp.asarray(leaf.compact()) if is_padded(leaf) else leaf  # of examples, as long as each other
+    return jax.tree.map(array, tree, is_leaf=is_padded)
 
 
 def _uses(jaxpr, argument: int) -> bool:

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import torch
 
 from ..convert import t2j
+from ..tensors.padded import Padded
 from ..tensors.ties import distinct
-from ..tensors.trees import map_arguments
+from ..tensors.trees import map_arguments, map_given
 from .subject import SpecError, Subject
 
 __all__ = ["Trial", "copied", "differentiable", "set_mode"]
@@ -68,9 +69,10 @@ class Trial:
         """JAX's side: from arrays for the state and the inputs to outputs and new buffers."""
         args, kwargs = _filled(self._arguments, inputs)
         if not isinstance(self.target, torch.nn.Module):
-            return _outputs(self._translated(*args, rng=key, **kwargs), jax.Array), {}
+            return _outputs(self._translated(*args, rng=key, **kwargs), (jax.Array, Padded)), {}
         result, new = self._translated(*args, state_dict=state, rng=key, return_state_dict=True, **kwargs)
-        return _outputs(result, jax.Array), {name: new[name] for name in _buffers(self.target) if name in new}
+        found = _outputs(result, (jax.Array, Padded))
+        return found, {name: new[name] for name in _buffers(self.target) if name in new}
 
     def program(self, grad: bool) -> Callable:
         """JAX's side as a program of state, inputs and key: the outputs or, with `grad`, the gradient of their sum."""
@@ -80,8 +82,8 @@ class Trial:
 
         def loss(leaves, state, inputs, key):
             state, inputs = ({name: leaves.get(name, x) for name, x in each.items()} for each in (state, inputs))
-            found = outputs(state, inputs, key)
-            return sum(jnp.sum(x) for x in found.values() if jnp.issubdtype(x.dtype, jnp.floating))
+            found = [x.values if isinstance(x, Padded) else x for x in outputs(state, inputs, key).values()]
+            return sum(jnp.sum(x) for x in found if jnp.issubdtype(x.dtype, jnp.floating))
 
         def gradient(state, inputs, key):
             both = {**state, **inputs}
@@ -142,14 +144,14 @@ def _filled(arguments, values: Mapping[str, Any]):
     return map_arguments(lambda leaf: next(remaining) if isinstance(leaf, torch.Tensor) else leaf, arguments)
 
 
-def _outputs(result, kind: type) -> dict[str, Any]:
+def _outputs(result, kind: type | tuple[type, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def collect(leaf):
         if isinstance(leaf, kind):
             found[f"output {len(found)}"] = leaf
 
-    map_arguments(collect, result)
+    map_given(collect, result)
     return found
 
 
