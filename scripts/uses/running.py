@@ -13,7 +13,7 @@ import torch
 
 from scripts.uses.outcome import Outcome
 from scripts.uses.use import Made, Use
-from torch2jax import t2j
+from torch2jax import Padded, t2j
 from torch2jax.tools.vision import define_vision_operators
 
 __all__ = ["difference", "run"]
@@ -46,6 +46,7 @@ def _run(use: Use, outcome: Outcome) -> None:
 def _compare(use: Use, outcome: Outcome, values: list, gradients: list) -> None:
     program = _Program(*_made(use))  # made anew: the run may have changed its buffers
     found, outcome.trace, outcome.compile = _timed(program.forward, program.variables)
+    found = [x.compact() if isinstance(x, Padded) else x for x in found]
     outcome.forward = difference([t2j(x) for x in values], found)
     if use.gradients:
         found, outcome.trace, outcome.compile = _timed(jax.grad(program.total), program.variables)
@@ -95,10 +96,12 @@ class _Program:
         inexact, others = iter(variables[0]), iter(self.others)
         arguments = [next(inexact if place else others) for place in self.places]
         state = {"state_dict": variables[1]} if self.parametrized else {}
-        return [x for x in jax.tree.leaves(self.function(*arguments, **state)) if isinstance(x, jax.Array)]
+        found = jax.tree.leaves(self.function(*arguments, **state), is_leaf=lambda x: isinstance(x, Padded))
+        return [x for x in found if isinstance(x, (jax.Array, Padded))]
 
     def total(self, variables: list) -> jax.Array:
-        values = self.forward(variables)
+        # The weights of the first rows are those of as many rows alone.
+        values = [x.values if isinstance(x, Padded) else x for x in self.forward(variables)]
         weighted = [
             jnp.real(x * _weights(x.shape, n)).sum()
             for n, x in enumerate(values)
