@@ -62,9 +62,13 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, bound, memo = self._names, {}, {}
+        on_meta, sparse = set(), set()
         with DisableTorchFunction():
-            on_meta = {name for name, tensor in names.tensors.items() if tensor.is_meta}
-            sparse = {name for name, tensor in names.tensors.items() if tensor.layout in SPARSE_LAYOUTS}
+            for name, tensor in names.tensors.items():
+                if tensor.is_meta:
+                    on_meta.add(name)
+                elif tensor.layout in SPARSE_LAYOUTS:
+                    sparse.add(name)
         for name, tensor in names.tensors.items():
             if name not in self._state:
                 continue
