@@ -11,7 +11,7 @@ from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
 from .declaring import implements_forms
-from .kernels import PRODUCT
+from .kernels import product
 from .places import coo, first_places, known_places, of_known, places, scattered
 from .shapes import transposed
 
@@ -37,10 +37,7 @@ def times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
     if values.ndim > 1:
         raise RuntimeError("a product of a sparse tensor with dense dimensions is not supported")
     ordered = matrix.coalesced and matrix.kind in (torch.sparse_coo, torch.sparse_csr)
-    rows = size_of(matrix)[0]
-    known = known_places(indices)
-    plan = None if known is None else PRODUCT.plan(known, rows, ordered)
-    return PRODUCT(values, indices[0], indices[1], other, rows, ordered, plan)
+    return product(values, indices, other, size_of(matrix)[0], ordered, known_places(indices))
 
 
 def _mm(name: str, first, second):
@@ -169,12 +166,12 @@ def bmm(input, mat2, out_dtype=None, *, out=None):
     return _written(_bmm(input, mat2), out)
 
 
-def _added(input, product, beta, alpha):
+def _added(input, multiplied, beta, alpha):
     if alpha != 1:
-        product = product * alpha
+        multiplied = multiplied * alpha
     if beta == 0:
-        return product
-    return (input if beta == 1 else input * beta) + product
+        return multiplied
+    return (input if beta == 1 else input * beta) + multiplied
 
 
 @implements_forms("addmm", "sspaddmm", "_sparse_addmm")
