@@ -25,12 +25,13 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments
 from ..tracing.closures import closed_over
 from ..tracing.linear_call import linear_call
+from ..tracing.manual_axes import varying
 from ..tracing.markers import once
 from ..tracing.tensor_spec import conjugate
 from ..translation import is_in_progress
 from .call import this_call
 from .forward_start import Start, run_forward
-from .manual_axes import axes_in_types, matched, reduced_axes, varying
+from .manual_axes import axes_in_types, matched, reduced_axes
 from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]

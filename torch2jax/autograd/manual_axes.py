@@ -14,8 +14,9 @@ from jax import lax
 
 from ..internals.jax_programs import checks_manual_axes
 from ..internals.jax_traces import varying_axes
+from ..tracing.manual_axes import varying
 
-__all__ = ["axes_in_types", "matched", "reduced_axes", "varying"]
+__all__ = ["axes_in_types", "matched", "reduced_axes"]
 
 Axes = frozenset[str]
 
@@ -24,12 +25,6 @@ def axes_in_types() -> Axes:
     """The axes over which types say whether values differ."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return frozenset(axes) if axes and checks_manual_axes() else frozenset()
-
-
-def varying(array: Any, axes: Axes) -> Any:
-    """The array, as one whose values differ over some axes."""
-    missing = tuple(sorted(axes - varying_axes(array)))
-    return lax.pcast(array, missing, to="varying") if missing else array
 
 
 def matched(cotangent: Any, axes: Axes) -> Any:

@@ -7,6 +7,7 @@ at the end, with whatever arrays, comes behind the branch and is not part of it.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray, Tracer
@@ -18,6 +19,7 @@ from ..loops.alike import Atom, is_same, is_same_step, key_of
 from ..loops.program import Program, evaluated, free, has_effects, pruned
 from ..loops.windows import reader
 from ..tracing.traces import without_derivatives
+from .collectives import cond_on_devices
 
 __all__ = [
     "Assertion",
@@ -56,6 +58,8 @@ class Branch(NamedTuple):
 
     def evaluated(self, values: dict[Var, Any]) -> list:
         predicate = reader(values)(self.predicate)
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            return cond_on_devices(predicate, self.yes, self.no, values)
         return lax.cond(predicate, lambda: evaluated(self.yes, values), lambda: evaluated(self.no, values))
 
 

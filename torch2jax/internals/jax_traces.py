@@ -64,6 +64,6 @@ prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lo
 
 
 def varying_axes(array) -> frozenset[str]:
-    """The axes of `jax.shard_map` over which the type of an array says that its values differ (``check_vma``)."""
-    kind = core.typeof(array)
+    """The axes of `jax.shard_map` over which the type of an array, or of a variable, says that its values differ."""
+    kind = array.aval if isinstance(array, core.Var | core.Literal) else core.typeof(array)
     return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())

@@ -55,7 +55,7 @@ def _taken_apart(value: Any, times: int, depth: int):
             yield from _taken_apart(one, times, depth - 1)
             yield from _taken_apart(other, times if name == "add" else -times, depth - 1)
             return
-        if name in ("convert_element_type", "copy", "neg") or (
+        if name in ("convert_element_type", "copy", "neg", "pvary") or (
             name in ("broadcast_in_dim", "reshape", "squeeze") and np.ndim(step.in_tracers[0]) == 0
         ):
             yield from _taken_apart(step.in_tracers[0], -times if name == "neg" else times, depth - 1)

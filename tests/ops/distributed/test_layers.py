@@ -12,7 +12,7 @@ import torch.distributed as dist
 from jax.sharding import AxisType, PartitionSpec as P
 
 from tests.ops.distributed import cases
-from torch2jax import t2j
+from torch2jax import BranchError, t2j
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
 COLUMN, ROW = P(None, "model"), P("model")
@@ -151,3 +151,48 @@ def test_wrong_sizes():
     ):
         with pytest.raises(ValueError, match=message):
             over(program, x)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_collective_on_one_side_of_a_branch(check_vma):
+    def alone(x):
+        if dist.get_rank() == 0:
+            x = x.clone()
+            dist.all_reduce(x)
+            x = x.sin()
+        return x
+
+    def behind(x):
+        if dist.get_rank() == 0:
+            x = x * 2
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    def agreed(x):
+        total = x.sum()
+        dist.all_reduce(total)
+        if total > 0:
+            x = x.clone()
+            dist.all_reduce(x)
+        return x
+
+    def run(program):
+        spec = P("model")
+        return jax.jit(jax.shard_map(t2j(program), mesh=mesh(), in_specs=spec, out_specs=spec, check_vma=check_vma))(x)
+
+    x = jnp.ones(4)
+    with pytest.raises(BranchError, match="on one side of a branch"):
+        run(alone)
+    assert run(behind).tolist() == [5.0] * 4
+    assert run(agreed).tolist() == [4.0] * 4
+
+
+def test_parts_by_rank():
+    def function(x):
+        rank = dist.get_rank()
+        return torch.stack(x.chunk(4, -1))[rank] + x.narrow(1, rank * 2, 2)
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    mapped = jax.shard_map(t2j(function), mesh=mesh(), in_specs=P(), out_specs=P(None, "model"))
+    assert jnp.array_equal(jax.jit(mapped)(x), 2 * x)

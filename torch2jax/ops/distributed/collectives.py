@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...internals.jax_traces import varying_axes
+from ...tracing.manual_axes import varying
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce", "reduce_scatter"]
 
@@ -101,13 +102,8 @@ def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
 
 def _alike(*arrays: jax.Array) -> list[jax.Array]:
     """The arrays as JAX's types have them together: those that are the same on all devices as if they were not."""
-    varying = frozenset().union(*(varying_axes(x) for x in arrays))
-    return [_varying(x, varying) for x in arrays]
-
-
-def _varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    missing = tuple(axis for axis in axes if axis not in varying_axes(x))
-    return lax.pcast(x, missing, to="varying") if missing else x
+    axes = frozenset().union(*(varying_axes(x) for x in arrays))
+    return [varying(x, axes) for x in arrays]
 
 
 def broadcast(x: jax.Array, axes: Axes, source: int) -> jax.Array:
