@@ -208,7 +208,6 @@ def _copies_attributes(kind: type) -> bool:
         and not any(hasattr(kind, name) for name in ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__"))
         and not any(vars(base).get("__slots__") for base in kind.__mro__)
         and kind not in copyreg.dispatch_table
-        and kind not in copy._deepcopy_dispatch  # pyright: ignore[reportAttributeAccessIssue]
     )
 
 
