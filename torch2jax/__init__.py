@@ -33,6 +33,7 @@ from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 from .tensors.padded import Padded
 from .tensors.sparse_arrays import CompressedArray
+from .tensors.wrapped import Wrapped
 
 __all__ = [
     "BatchedValueError",
@@ -48,6 +49,7 @@ __all__ = [
     "SparseLayoutError",
     "TracedValueError",
     "WithoutValuesError",
+    "Wrapped",
     "WrapsOthersError",
     "dtype_j2t",
     "dtype_t2j",

@@ -26,6 +26,7 @@ from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array
 from .tensors.tensor import Torchish
 from .tensors.ties import untied
 from .tensors.trees import map_given, map_results
+from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .tracebacks import boundary
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
@@ -273,6 +274,10 @@ def _to_jax(
     if isinstance(thing, torch.Tensor):
         if isinstance(thing, Torchish):
             return thing.read()
+        if is_wrapper(thing):
+            return wrapped(
+                thing, lambda inner: without_values(inner) if inner.is_meta else tensor_to_array(inner, copy=copy)
+            )
         if isinstance(thing, Sparse):
             return array_of_sparse(thing)
         if thing.layout in SPARSE_LAYOUTS and not thing.is_meta:
@@ -399,6 +404,8 @@ def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
         return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)
+    if isinstance(thing, Wrapped):
+        return tensor_of(thing, functools.partial(_to_torch, expect=expect, copy=copy, jit=jit))
     if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):
         return dtype_j2t(thing)
     if isinstance(thing, type(jax.numpy.float32)):

@@ -24,6 +24,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_physical
 from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
+from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
 from ..values.known import constant
 from ..values.moved import Moved, front_of
@@ -172,6 +173,8 @@ class Constants:
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
         if isinstance(tensor, (Selected, Moved)):
             raise refuse_length(front_of(tensor)[0])
+        if is_wrapper(tensor):
+            raise WrapsOthersError(type(tensor))
         with DisableTorchFunction():
             if isinstance(tensor, Sparse) or tensor.layout in SPARSE_LAYOUTS:
                 raise HasSparse

@@ -420,11 +420,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
-    def run_body(self, func, args, kwargs):
-        """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""
+    def run_body(self, func, args, kwargs, *, asks_classes: bool = True):
+        """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`.
+
+        Args:
+            asks_classes: whether classes of tensors are asked of these, also where PyTorch has suspended that.
+        """
         self._bodies.append((func, args))
         try:
-            with self.inside():
+            with _Inside(self, asks_classes):
                 return _body(func)(*args, **kwargs)
         finally:
             self._bodies.pop()
@@ -481,9 +485,9 @@ class _Inside:
 
     __slots__ = ("_call", "_enabled")
 
-    def __init__(self, call: Call):
+    def __init__(self, call: Call, asks_classes: bool = True):
         self._call = call
-        self._enabled = EnableTorchFunction()
+        self._enabled = EnableTorchFunction() if asks_classes else contextlib.nullcontext()
 
     def __enter__(self):
         self._enabled.__enter__()

@@ -87,7 +87,7 @@ class CompiledCall(RulesCall, TracingCall, Protocol):
         """Whether a function without a rule is served by its own body, wherever the call is."""
         ...
 
-    def run_body(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_body(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, asks_classes: bool = True) -> Any:
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""
         ...
 

@@ -20,8 +20,10 @@ from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.tensor import Torchish
+from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
 from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
+from ..values.wrapper_subclasses import bound, entering, leaving
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 __all__ = ["Skeleton", "copy_structure", "name_scopes"]
@@ -61,7 +63,7 @@ class Skeleton:
             parts.take_over(self.module)
 
     def _bind(self, call: Call) -> dict[int, Any]:
-        names, bound, memo = self._names, {}, {}
+        names, given, memo = self._names, {}, {}
         on_meta, sparse = set(), set()
         with DisableTorchFunction():
             for name, tensor in names.tensors.items():
@@ -73,14 +75,19 @@ class Skeleton:
             if name not in self._state:
                 continue
             with DisableTorchFunction():
-                value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
+                value = as_array(expect_shape(self._state[name], tensor, name, "state_dict", names.module, name))
+            if isinstance(value, Wrapped) or is_wrapper(tensor):
+                memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
+                continue
             bind = bound_sparse if name in sparse else call.bind
-            memo[id(tensor)] = bound[names.first(name)] = bind(tensor, as_array(value))
+            memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
             if id(tensor) in memo:
                 continue
-            if names.first(name) in bound and names.is_whole(name):
-                memo[id(tensor)] = call.bind_alias(tensor, bound[names.first(name)])
+            if names.first(name) in given and names.is_whole(name):
+                memo[id(tensor)] = call.bind_alias(tensor, given[names.first(name)])
+            elif is_wrapper(tensor):
+                memo[id(tensor)] = entering(call, tensor, is_own=True)
             elif name in on_meta:
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
@@ -120,6 +127,8 @@ class Skeleton:
     def _array_of(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, Sparse):
             return array_of_sparse(tensor)
+        if is_wrapper(tensor):
+            return leaving(self._call, tensor)
         return self._call.array_of(self._call.lift(tensor))
 
     def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
@@ -231,7 +240,7 @@ def _memory(tensor: Any) -> int:
 
 def _is_written(tensor: Any, before: Any) -> bool:
     """Whether the buffer that a call began with was written to, or another stands in its place."""
-    return tensor is not before or before._writes[0] > 0
+    return tensor is not before or (isinstance(before, Torchish) and before._writes[0] > 0)
 
 
 def _uncopyable(module: torch.nn.Module):

@@ -22,6 +22,7 @@ from ..tensors.sparse_arrays import (
 )
 from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
+from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers
 
 __all__ = ["StateNames", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
@@ -86,11 +87,25 @@ class StateNames:
             ValueError: it has two arrays for one tensor, as `torch.func.functional_call` raises it: a gradient would be
                 of one of them; or an array for a part of a tensor.
         """
-        return self._one_of_each({} if state is None else state, _is_one)
+        return self._one_of_each({} if state is None else self._of_inner(state), _is_one)
 
     def one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """As `given`, of a state that may have two arrays for one tensor if they are known to be equal."""
-        return self._one_of_each(state, _is_equal)
+        return self._one_of_each(self._of_inner(state), _is_equal)
+
+    def _of_inner(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A state with what files have by names as ``weight.scale``: the arrays of a tensor that wraps others, in one.
+
+        Raises:
+            RuntimeError: it has some of such a tensor's arrays, and lacks others.
+        """
+        if not isinstance(state, Mapping) or all(name in self.tensors for name in state):
+            return state
+        found = dict(state)
+        for name, tensor in self.tensors.items():
+            if is_wrapper(tensor) and any(key.startswith(f"{name}.") for key in state):
+                found[name] = _gathered(wrapped(tensor, lambda inner: inner), f"{name}.", found)
+        return OrderedDict(found) if _is_ordered(state) else found
 
     def _expect(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping):
@@ -134,6 +149,19 @@ class StateNames:
                 )
         kept = [(name, state[name]) for name in names.values()]
         return state if len(kept) == len(state) else OrderedDict(kept) if _is_ordered(state) else dict(kept)
+
+
+def _gathered(like: Wrapped, prefix: str, state: dict[str, Any]) -> Wrapped:
+    """The arrays of a tensor that wraps others, which are taken out of a state."""
+    inner = {}
+    for name, each in like.inner.items():
+        if isinstance(each, Wrapped):
+            inner[name] = _gathered(each, f"{prefix}{name}.", state)
+        elif prefix + name in state:
+            inner[name] = as_array(state.pop(prefix + name))
+        else:
+            raise RuntimeError(f"state_dict lacks {prefix + name!r}, and has other arrays of {prefix[:-1]!r}")
+    return like.replaced(inner)
 
 
 def _is_ordered(state: Mapping[str, Any]) -> bool:
@@ -195,6 +223,8 @@ def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[di
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
+    if is_wrapper(tensor):
+        return wrapped(tensor, _array_of)
     if tensor.layout in SPARSE_LAYOUTS:
         return sparse_tensor_to_array(tensor, copy=True)
     return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
@@ -240,6 +270,8 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
 
 
 def _tensor_of(value: Any) -> torch.Tensor:
+    if isinstance(value, Wrapped):
+        return tensor_of(value, _tensor_of)
     if isinstance(value, torch.Tensor):
         return value
     return sparse_array_to_tensor(value, copy=True) if is_sparse_array(value) else array_to_tensor(value, gathers=True)
@@ -287,20 +319,34 @@ def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes a value that `expect_shape` gave into the tensor that it is for."""
+    """Writes a value that `expect_shape` gave into the tensor that it is for.
+
+    Raises:
+        TypeError: the tensor wraps others, and the value is none of its kind.
+    """
+    if is_wrapper(tensor):
+        if type(value) is not type(tensor):
+            raise TypeError(
+                f"got a {type(value).__name__} for a {type(tensor).__name__}; wanted the arrays of such a one"
+            )
+        for name, inner in wrapped(tensor, lambda inner: inner).inner.items():
+            overwrite(getattr(tensor, name) if isinstance(inner, Wrapped) else inner, getattr(value, name))
+        return
     if tensor.shape != value.shape:
         tensor.resize_(value.shape)
     tensor.copy_(value)
 
 
 def as_array(value) -> Any:
-    """An entry of a state, a tensor or an array of anyone's: a jax array, or a sparse one.
+    """The array of an entry of a state, a tensor or an array of anyone's; it may be sparse, or a `Wrapped`.
 
     Raises:
         TypeError: it has a shape and a dtype alone.
     """
-    if isinstance(value, jax.Array):  # jax.numpy would ask twice what it is
+    if isinstance(value, (jax.Array, Wrapped)):  # jax.numpy would ask twice what it is
         return value
+    if is_wrapper(value):
+        return wrapped(value, as_array)
     if isinstance(value, jax.ShapeDtypeStruct) or (isinstance(value, torch.Tensor) and value.is_meta):
         raise TypeError(
             f"the state has a {type(value).__name__} of shape {tuple(value.shape)} without values; wanted arrays. Give "

@@ -29,11 +29,13 @@ from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
+from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
 from ..values.moved import Moved, front_of, moved
 from ..values.selected import Selected, compacted, first
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
+from ..values.wrapper_subclasses import entering, is_of_call, leaving
 from . import attributes as attributes
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
@@ -265,6 +267,11 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         nonlocal is_inner
         if isinstance(value, Padded):
             return _entering(call, value)
+        if isinstance(value, Wrapped):
+            return entering(call, value)
+        if isinstance(value, torch.Tensor) and is_wrapper(value):
+            is_inner = is_inner or is_of_call(value)
+            return entering(call, value)
         is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or call.constants.is_host(value)
         if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = stands_for.of(value, parameter)
@@ -283,6 +290,8 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         if call.attempt.fits and not is_inner:
             value = _expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
+            if is_wrapper(value):
+                return value if is_inner else leaving(call, value)
             try:
                 return call.lift(value) if is_inner else call.array_of(call.lift(value))
             except HasSparse:

@@ -49,6 +49,7 @@ __all__ = [
     "wrap_new",
     "wrap_physical",
     "wrap_spread",
+    "wraps_others",
 ]
 
 CPU = torch.device("cpu")
@@ -100,8 +101,8 @@ class Torchish(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ):
-        if is_foreign(types):
-            return NotImplemented
+        if is_foreign(types) or (len(types) > 1 and any(map(wraps_others, types))):
+            return NotImplemented  # what wraps others knows what to do
         return _call(func).dispatch(func, args, kwargs or {})
 
     @classmethod
@@ -326,6 +327,14 @@ def is_foreign(types: Collection[type]) -> bool:
         if kind is not Torchish and not issubclass(kind, torch.Tensor):
             return True
     return False
+
+
+@functools.lru_cache(maxsize=256)  # classes are made in functions too
+def wraps_others(kind: type) -> bool:
+    """Whether tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
+    if not issubclass(kind, torch.Tensor) or kind is torch.Tensor or issubclass(kind, Torchish):
+        return False
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
 def _call(func: Callable[..., Any]):

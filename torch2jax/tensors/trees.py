@@ -12,6 +12,7 @@ import torch
 from .containers import ContainerCodec, codec_of
 from .padded import Padded
 from .sparse_arrays import is_sparse_array
+from .wrapped import Wrapped
 
 __all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered", "shown"]
 
@@ -27,7 +28,7 @@ def map_arguments(fn: Callable, tree: Any) -> Any:
 
 
 def map_given(fn: Callable, tree: Any) -> Any:
-    """As `map_arguments`, where a padded or sparse array is one leaf: the tensor that it stands for."""
+    """As `map_arguments`, where what stands for a tensor, as a padded or sparse array, is one leaf."""
     return optree.tree_map(fn, tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
 
 
@@ -85,7 +86,7 @@ def ordered(tree: Any) -> Any:
 
 
 def _is_whole(node: Any) -> bool:
-    if type(node) is Padded or (type(node) not in _decided and is_sparse_array(node)):
+    if type(node) in (Padded, Wrapped) or (type(node) not in _decided and is_sparse_array(node)):
         return True
     return _opens(node)
 

@@ -86,7 +86,7 @@ class ValuesCall(BranchesCall, Protocol):
         """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
         ...
 
-    def run_body(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_body(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, asks_classes: bool = True) -> Any:
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`."""
         ...
 

@@ -1,16 +1,96 @@
-"""Tensors that hold no values but wrap others: their own ``__torch_dispatch__`` computes with these."""
+"""Tensors that wrap others, within a call: the classes themselves say what becomes of a function, as in PyTorch.
 
+PyTorch asks in this order, and so does a call: modes; the ``__torch_function__`` of the classes, each before those that
+it is derived from; autograd's kernels, which take apart what is composed of other operators; modes of operators; and
+the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call inside, whose functions come back to it.
+"""
+
+import contextlib
+import types as python_types
 from typing import Any
 
 import torch
 
 from ..errors import WrapsOthersError
-from ..internals.guards import DisableTorchFunction
+from ..internals.guards import (
+    DisableTorchFunction,
+    ForceDispatchKeyGuard,
+    dispatch_tls_local_include_set,
+    is_torch_function_enabled,
+)
 from ..internals.operators import OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves
-from ..rules.kinds import serves_without_values
+from ..rules.kinds import serves, serves_without_values
 from ..tensors.tensor import Torchish
+from ..tensors.wrapped import Wrapped, Wrapper, is_wrapper, tensor_of, wrapped
 from .call import ValuesCall
+
+__all__ = ["bound", "entering", "is_of_call", "leaving"]
+
+
+def entering(call: Any, given: Any, is_own: bool = False) -> Any:
+    """The tensor of a call that stands for one from outside that wraps others, or for its arrays.
+
+    Args:
+        is_own: whether the call may write to it, as nobody outside waits for that.
+    """
+    if is_wrapper(given):
+        if is_of_call(given):
+            return given
+        with DisableTorchFunction():
+            arrays = wrapped(given, lambda inner: inner)
+        lift = call.lift_own if is_own else call.lift
+        return _like(given, tensor_of(arrays, lift))
+    return tensor_of(given, call.lift)
+
+
+def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
+    """What stands for a parameter or buffer whose arrays are given, where it or what is given wraps others."""
+    if not isinstance(value, Wrapped):  # as code sees it that has put a plain tensor in place of the module's
+        return call.lift(value)
+    return _like(tensor, tensor_of(value, call.lift))
+
+
+def _like(given: torch.Tensor, made: Any) -> Any:
+    """A new tensor that is a parameter, and requires grad, if the one that it stands for does."""
+    with DisableTorchFunction():
+        if given.requires_grad and made.is_leaf and (made.is_floating_point() or made.is_complex()):
+            made.requires_grad_()
+    if isinstance(given, torch.nn.Parameter):
+        made._is_param = True
+    return made
+
+
+def is_of_call(tensor: Any) -> bool:
+    """Whether a tensor wraps one of a call."""
+    with DisableTorchFunction():
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return any(isinstance(each, Torchish) or (is_wrapper(each) and is_of_call(each)) for each in inner)
+
+
+def leaving(call: Any, tensor: Any) -> Wrapped:
+    """The arrays of a tensor that wraps others, as it leaves a call."""
+    return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
+
+
+@serves(Wrapper, rank=30)
+def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    if is_torch_function_enabled():
+        return NotImplemented  # PyTorch asks the classes next
+    return _run_below_classes(call, function, args, kwargs)
+
+
+def _run_below_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """Runs a function of which the classes have said all that they say in their ``__torch_function__``."""
+    if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
+        return call.run_body(function, args, kwargs, asks_classes=False)
+    with DisableTorchFunction(), call.aten_mode, _at_autograd(call):
+        return function(*args, **kwargs)
+
+
+def _at_autograd(call: ValuesCall) -> contextlib.AbstractContextManager:
+    """A context in which operators begin with autograd's kernels, as around the call, and not below these."""
+    return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys)
 
 
 @serves_without_values(WrapsOthersError)
@@ -18,8 +98,7 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     """What a function gives of tensors that wrap others: PyTorch's C++ runs it, and its operators are for these."""
     del error
     if not isinstance(function, OpOverload):
-        with DisableTorchFunction(), call.aten_mode:
-            return function(*args, **kwargs)
+        return _run_below_classes(call, function, args, kwargs)
     with call.inside():
         return _run_by_wrappers(function, args, kwargs)
 
@@ -32,7 +111,11 @@ def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
     """
     kinds = dict.fromkeys(type(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
     plain = (torch.Tensor, torch.nn.Parameter)
-    types = tuple(kind for kind in kinds if kind not in plain and not issubclass(kind, Torchish))
+    types: list[type] = []
+    for kind in kinds:
+        if kind not in plain and not issubclass(kind, Torchish):
+            before = (i for i, other in enumerate(types) if issubclass(kind, other))
+            types.insert(next(before, len(types)), kind)
     for kind in types:
         rule = find_torch_dispatch_rule(operator, kind)
         if rule is not None:

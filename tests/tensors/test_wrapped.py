@@ -1,0 +1,297 @@
+"""Tensors that wrap others by PyTorch's protocol: into calls and out of them, as pytrees, in states."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from torch2jax import Wrapped, j2t, t2j
+
+
+def assert_close(actual, expected):
+    if isinstance(expected, torch.Tensor):
+        expected = expected.detach().numpy()
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def _plain(x):
+    return x.dequantize() if isinstance(x, Scaled) else x
+
+
+class Scaled(torch.Tensor):
+    """Small integers and what they are multiplied by."""
+
+    @staticmethod
+    def __new__(cls, codes, scale, note):
+        return torch.Tensor._make_wrapper_subclass(  # pyright: ignore
+            cls, codes.shape, dtype=scale.dtype, device=codes.device
+        )
+
+    def __init__(self, codes, scale, note):
+        self.codes, self.scale, self.note = codes, scale, note
+
+    @classmethod
+    def of(cls, x):
+        scale = x.detach().abs().amax(-1, keepdim=True) / 127
+        return cls((x.detach() / scale).round().to(torch.int8), scale, {"bits": [8]})
+
+    def dequantize(self):
+        return self.codes.to(self.scale.dtype) * self.scale
+
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], self.note
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["codes"], inner["scale"], context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(func(args[0].codes), func(args[0].scale), args[0].note)
+        if func is torch.ops.aten.t.default:
+            return _Transposed(args[0])
+        if func is torch.ops.aten.copy_.default:
+            args[0].codes.copy_(args[1].codes)
+            args[0].scale.copy_(args[1].scale)
+            return args[0]
+        return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))
+
+
+class Pair(torch.Tensor):
+    """Two tensors of one shape, which may wrap others; each function is of both."""
+
+    @staticmethod
+    def __new__(cls, first, second):
+        return torch.Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype)  # pyright: ignore
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def __tensor_flatten__(self):
+        return ["first", "second"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Pair(inner["first"], inner["second"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        parts = [func(*_part(args, name), **_part(kwargs, name)) for name in ("first", "second")]
+        is_tensor = isinstance(parts[0], torch.Tensor)
+        return cls(*parts) if is_tensor else parts[0]
+
+
+def _part(tree, name):
+    return tree_map(lambda x: getattr(x, name) if isinstance(x, Pair) else x, tree)
+
+
+class _Transposed(Scaled):
+    """What a product takes of a weight."""
+
+    @staticmethod
+    def __new__(cls, whole):
+        return torch.Tensor._make_wrapper_subclass(cls, whole.shape[::-1], dtype=whole.dtype)  # pyright: ignore
+
+    def __init__(self, whole):
+        self.whole = whole
+
+    def dequantize(self):
+        return self.whole.dequantize().t()
+
+
+class Meters(torch.Tensor):
+    """Has a say by ``__torch_function__`` alone: products are doubled."""
+
+    @staticmethod
+    def __new__(cls, inner, unit):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # pyright: ignore
+
+    def __init__(self, inner, unit):
+        self.inner, self.unit = inner, unit
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.unit
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["inner"], context)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            return 2 * func(args[0], args[1].inner, *args[2:])
+        if func in (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__):
+            left, right = (x.inner if isinstance(x, Meters) else x for x in args)
+            return Meters(left * right, args[0].unit)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(func(args[0].inner), args[0].unit)
+        if func is torch.ops.aten.copy_.default:
+            args[0].inner.copy_(args[1].inner)
+            return args[0]
+        raise NotImplementedError(func)
+
+
+@dataclasses.dataclass
+class Unit:
+    name: str
+    powers: list
+
+
+def _model(kind, seed=0):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    for i in (0, 2):
+        model[i].weight = torch.nn.Parameter(kind(model[i].weight.detach()), requires_grad=False)
+    return model
+
+
+KINDS = {
+    "dispatch": Scaled.of,
+    "function": lambda x: Meters(x, Unit("m", [1])),
+    "nested": lambda x: Meters(Scaled.of(x), Unit("m", [2])),
+}
+INPUT = torch.tensor([[0.5, -1.0, 2.0, 0.25], [1.0, 3.0, -0.5, 0.0]])
+X = jnp.asarray(INPUT.numpy())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_of_a_module(kind):
+    model = _model(KINDS[kind])
+    expected, function, state = model(INPUT), t2j(model), t2j(model.state_dict())
+    assert_close(function(X), expected)
+    assert_close(function(X, state_dict=state), expected)
+    assert_close(jax.jit(function)(X, state_dict=state), expected)
+    assert isinstance(state["0.weight"], Wrapped)
+    again = _model(KINDS[kind], seed=1)
+    again.load_state_dict(j2t(state))
+    assert type(again[0].weight) is type(model[0].weight)
+    assert torch.equal(again(INPUT), expected)
+
+
+def test_states_are_split_and_given_back():
+    model = _model(Scaled.of)
+    function = t2j(model)
+    params, buffers = function.split()
+    assert set(params) == {"0.bias", "2.bias"}
+    assert set(buffers) == {"0.weight", "2.weight"}
+    result, left = jax.jit(function, static_argnames="return_state_dict")(
+        X, state_dict=params | buffers, return_state_dict=True
+    )
+    assert_close(result, model(INPUT))
+    assert jax.tree.structure(left) == jax.tree.structure(params | buffers)
+    zeros = jax.tree.map(jnp.zeros_like, left)
+    function.load(zeros)
+    assert type(model[0].weight) is Scaled
+    assert not model(INPUT).any()
+
+
+def test_arrays_by_name_are_a_state():
+    model = _model(lambda x: Meters(Scaled.of(x), Unit("m", [2])))
+    flat = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(t2j(model.state_dict()))[0]:
+        flat[path[0].key + "".join(map(str, path[1:]))] = leaf
+    assert "0.weight.inner.codes" in flat
+    flat["0.weight.inner.scale"] *= 0
+    flat["2.weight.inner.scale"] *= 0
+    expected = 2 * model[2].bias.detach().expand(2, 2)
+    assert_close(jax.jit(t2j(model))(X, state_dict=flat), expected)
+
+
+def test_arguments_and_results():
+    given = Pair(torch.arange(3.0), -torch.arange(3.0))
+
+    def function(pair, x):
+        return {"sum": pair + x, "of": torch.exp(pair).second, "softplus": torch.nn.functional.softplus(pair)}
+
+    expected, y = function(given, torch.ones(3)), jnp.ones(3)
+    for run in (t2j(function), jax.jit(t2j(function))):
+        found = run(t2j(given), y)
+        assert isinstance(found["sum"], Wrapped)
+        assert found["sum"].kind is Pair
+        assert_close(found["sum"].first, expected["sum"].first)
+        assert_close(found["softplus"].second, expected["softplus"].second)
+        assert_close(found["of"], expected["of"])
+    assert_close(t2j(function)(given, y)["sum"].second, expected["sum"].second)
+    back = j2t(found["sum"])
+    assert type(back) is Pair
+    assert torch.equal(back.first, expected["sum"].first)
+
+
+def test_those_within_others():
+    given = Pair(Scaled.of(INPUT), Scaled.of(2 * INPUT))
+    arrays = t2j(given)
+    assert len(jax.tree.leaves(arrays)) == 4
+    assert arrays.first.codes.dtype == jnp.int8
+    found = jax.jit(t2j(lambda pair: pair * 3))(arrays)
+    assert_close(found.second, (given * 3).second)
+    assert type(j2t(arrays).second) is Scaled
+
+
+def test_jit_compiles_once():
+    traced = []
+
+    @jax.jit
+    def function(x):
+        traced.append(x)
+        return t2j(lambda x: x * 2)(x)
+
+    for note in ([8], [8], [4]):
+        function(t2j(Scaled(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1), {"bits": note})))
+    assert len(traced) == 2
+
+
+def test_donated_and_mapped():
+    given = t2j(Pair(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3)))
+    expected = 2 * given.first
+    function = t2j(lambda pair: pair * 2)
+    mapped = jax.vmap(function)(given)
+    assert_close(mapped.first, expected)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), given, given)
+    assert_close(jax.vmap(lambda x: t2j(lambda s: (s + 1).first.sum())(x))(stacked), jnp.full(2, 21.0))
+    found = jax.jit(function, donate_argnums=0)(given)
+    assert given.first.is_deleted()
+    assert_close(found.first, expected)
+
+
+def test_derivatives():
+    def loss(pair, x):
+        return ((pair * x).first ** 2).sum() + (pair * x).second.sum()
+
+    given, x = Pair(torch.arange(3.0), torch.ones(3)), jnp.array([1.0, 2.0, 3.0])
+    for run in (jax.grad(t2j(loss), (0, 1)), jax.jit(jax.grad(t2j(loss), (0, 1)))):
+        slope, of_x = run(t2j(given), x)
+        assert_close(slope.first, 2 * jnp.arange(3.0) * x**2)
+        assert_close(slope.second, x)
+        assert_close(of_x, 2 * jnp.arange(3.0) ** 2 * x + 1)
+    model = _model(Scaled.of)
+    state = t2j(model.state_dict())
+    slope = jax.grad(lambda x: t2j(model)(x, state_dict=state).sum())(X)
+    given = INPUT.clone().requires_grad_()
+    model(given).sum().backward()
+    assert_close(slope, given.grad)
+
+
+def test_what_is_not_static():
+    with pytest.raises(TypeError, match="gave a Tensor within its context"):
+        t2j(Scaled(torch.ones(2, dtype=torch.int8), torch.ones(1), {"bits": torch.ones(3)}))
+    with pytest.raises(TypeError, match="bytearray within its context, which cannot be hashed"):
+        t2j(Scaled(torch.ones(2, dtype=torch.int8), torch.ones(1), bytearray(b"x")))
+
+
+def test_arrays_of_other_shapes():
+    given = t2j(Scaled(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1), None))
+    rows = jax.vmap(t2j(lambda x: x.sum()), in_axes=(given.replaced({"codes": 0, "scale": 0}),))(given)
+    np.testing.assert_array_equal(rows, [3, 3])

@@ -1,0 +1,215 @@
+"""Tensors that wrap others, outside of calls: the arrays of the inner tensors, and what makes the tensor of them.
+
+PyTorch's protocol is all that is asked of such a class: ``__tensor_flatten__`` names the attributes that are tensors,
+and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap others in turn.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.tree_util import GetAttrKey
+
+from ..internals.guards import DisableTorchFunction
+from .dtypes import canonical
+from .tensor import Torchish, wraps_others
+
+__all__ = ["Wrapped", "Wrapper", "is_wrapper", "tensor_of", "wrapped"]
+
+
+class _Wrappers(type):
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return wraps_others(kind)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return wraps_others(type(value))
+
+
+class Wrapper(metaclass=_Wrappers):
+    """The classes of tensors that wrap others by PyTorch's protocol, and compute in a ``__torch_dispatch__``."""
+
+
+def is_wrapper(value: object) -> bool:
+    """Whether a value is a tensor that wraps others by PyTorch's protocol."""
+    kind = type(value)
+    return kind is not Torchish and kind is not torch.Tensor and wraps_others(kind)
+
+
+class _Ragged:
+    """A size that is no number but stands for the lengths of rows, which an inner tensor has."""
+
+    def __repr__(self) -> str:
+        return "ragged"
+
+
+_RAGGED = _Ragged()
+
+
+class _Static:
+    """All of a tensor but its inner arrays: to be compared and hashed, so that ``jit`` compiles once for each."""
+
+    __slots__ = ("context", "dtype", "hash", "inner_shapes", "key", "kind", "names", "shape", "strides")
+
+    def __init__(
+        self, kind: Any, names: tuple, context: Any, shape: tuple, strides: tuple, dtype: torch.dtype, inner: tuple
+    ):
+        self.kind, self.names, self.context, self.shape, self.strides = kind, names, context, shape, strides
+        self.dtype, self.inner_shapes = dtype, inner
+        self.key = kind, names, shape, strides, dtype, inner, _frozen(context, kind)
+        self.hash = hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__name__}{list(self.shape)}"
+
+
+def _frozen(value: Any, kind: type) -> Any:
+    """What tells a value of a context from others.
+
+    Raises:
+        TypeError: it holds an array or a tensor, or something that cannot be hashed.
+    """
+    if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+        raise TypeError(
+            f"{kind.__name__}.__tensor_flatten__ gave a {type(value).__name__} within its context, which is static; "
+            "wanted it among the names of inner tensors"
+        )
+    if isinstance(value, Mapping):
+        return type(value), tuple((key, _frozen(each, kind)) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(_frozen(each, kind) for each in value)
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(_frozen(each, kind) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = tuple(field.name for field in dataclasses.fields(value))
+        return type(value), tuple((name, _frozen(getattr(value, name), kind)) for name in fields)
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{kind.__name__}.__tensor_flatten__ gave a {type(value).__name__} within its context, which cannot be "
+            "hashed; wanted static values, by which jax.jit tells what it has compiled"
+        ) from None
+    return type(value), value
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Wrapped:
+    """The arrays of a tensor that wraps others, in place of the tensor.
+
+    It is a pytree of the arrays by the names that the tensor's class gives them: it goes through ``jit``, ``grad``,
+    ``vmap``, shardings and checkpoints as any. The arrays are its attributes, too. A translated function takes it as
+    the tensor that it stands for, and `j2t` gives that tensor.
+
+    Under ``vmap`` the arrays have a dimension for the examples, and the rest is that of one example.
+    """
+
+    def __init__(self, static: _Static, inner: tuple):
+        self._static, self._inner = static, inner
+
+    def tree_flatten_with_keys(self):
+        keys = map(GetAttrKey, self._static.names)
+        return tuple(zip(keys, self._inner, strict=True)), self._static
+
+    def tree_flatten(self):
+        return self._inner, self._static
+
+    @classmethod
+    def tree_unflatten(cls, static: _Static, inner: Any) -> "Wrapped":
+        return cls(static, tuple(inner))
+
+    def __getattr__(self, name: str) -> Any:
+        static = self.__dict__.get("_static")
+        if static is None or name not in static.names:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return self._inner[static.names.index(name)]
+
+    @property
+    def inner(self) -> dict[str, Any]:
+        """The arrays by name; of an inner tensor that wraps others, another `Wrapped`."""
+        return dict(zip(self._static.names, self._inner, strict=True))
+
+    @property
+    def kind(self) -> type:
+        """The class of the tensor."""
+        return self._static.kind
+
+    @property
+    def shape(self) -> tuple:
+        """The shape that the tensor has to PyTorch."""
+        return self._static.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the tensor has to PyTorch."""
+        return len(self._static.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """JAX's dtype of that which the tensor has to PyTorch."""
+        return canonical(self._static.dtype)
+
+    def replaced(self, inner: Mapping[str, Any]) -> "Wrapped":
+        """The same with other arrays."""
+        return Wrapped(self._static, tuple(inner[name] for name in self._static.names))
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.inner.items())
+        return f"Wrapped({self._static!r}, {inner})"
+
+
+def wrapped(tensor: Any, convert: Callable[[torch.Tensor], Any]) -> Wrapped:
+    """What stands for a tensor that wraps others; `convert` gives what stands for an inner one that does not.
+
+    Raises:
+        TypeError: what its class gives beside the names of inner tensors is not static.
+    """
+    names, context = tensor.__tensor_flatten__()
+    names, inner, shapes = tuple(names), [], []
+    for name in names:
+        each = getattr(tensor, name)
+        inner.append(wrapped(each, convert) if is_wrapper(each) else convert(each))
+        shapes.append(_numbers(each.shape))
+    shape, strides = _numbers(tensor.shape), _numbers(tensor.stride())
+    static = _Static(type(tensor), names, context, shape, strides, tensor.dtype, tuple(shapes))
+    return Wrapped(static, tuple(inner))
+
+
+def _numbers(sizes: Any) -> tuple:
+    return tuple(_RAGGED if isinstance(size, torch.SymInt) else int(size) for size in sizes)
+
+
+def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
+    """The tensor that a `Wrapped` stands for, of the tensors that `convert` makes of its arrays.
+
+    Raises:
+        ValueError: the arrays are of other shapes, and of what shape the tensor is cannot be told.
+    """
+    static, inner = given._static, {}
+    for name, value in given.inner.items():
+        inner[name] = tensor_of(value, convert) if isinstance(value, Wrapped) else convert(value)
+    with DisableTorchFunction():
+        shapes = tuple(_numbers(value.shape) for value in inner.values())
+    shape, strides = static.shape, static.strides
+    if _RAGGED in shape:
+        shape = strides = None  # it has lengths of its own
+    elif shapes != static.inner_shapes:
+        followed = next((new for old, new in zip(static.inner_shapes, shapes, strict=True) if old == shape), None)
+        if followed is None:
+            raise ValueError(
+                f"the inner tensors of a {static.kind.__name__} of shape {shape} are of shapes {static.inner_shapes}, "
+                f"but the arrays given for them of {shapes}; wanted those shapes, with one dimension more outside of "
+                "jax.vmap"
+            )
+        with DisableTorchFunction():
+            shape, strides = followed, next(x.stride() for x in inner.values() if _numbers(x.shape) == followed)
+    shape = None if shape is None else torch.Size(shape)
+    return static.kind.__tensor_unflatten__(inner, static.context, shape, strides)
