@@ -26,11 +26,13 @@ __all__ = [
     "OnMetaError",
     "SourceLine",
     "SparseLayoutError",
+    "SymbolicSizeError",
     "TracedValueError",
     "WithoutValuesError",
     "WrapsOthersError",
     "asking_place",
     "hint_at_axes",
+    "hint_at_symbols",
     "is_library",
     "is_raised_by_code",
     "is_translator",
@@ -323,6 +325,17 @@ class WrapsOthersError(WithoutValuesError):
         )
 
 
+class SymbolicSizeError(TypeError):
+    """A size of an argument is a symbol, and PyTorch's code computes with integers."""
+
+    def __init__(self):
+        super().__init__(
+            "got an array with a symbolic size (jax.export.symbolic_shape); PyTorch's code wants integers. "
+            "torch2jax.export(f)(*args) in place of jax.export.export(jax.jit(f))(*args) exports it for all sizes; f "
+            "is what t2j gave, or a function that calls it"
+        )
+
+
 class BatchedValueError(TracedValueError, RuntimeError):
     """As `TracedValueError`, of a value that each example of ``torch.vmap`` has another of."""
 
@@ -353,3 +366,13 @@ def hint_at_axes(error: Exception) -> None:
     """Tells what to do about what JAX says of types that have shardings, if an error says it."""
     if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
         error.add_note(_AXES_HINT)
+
+
+def hint_at_symbols(error: Exception) -> None:
+    """Tells what exports symbolic sizes, if an error says that PyTorch was given one.
+
+    Raises:
+        SymbolicSizeError: it does.
+    """
+    if isinstance(error, TypeError) and "_DimExpr" in str(error):
+        raise SymbolicSizeError from None

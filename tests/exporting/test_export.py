@@ -171,3 +171,14 @@ def _unfinished(x):
 def test_a_platform_that_there_is_not():
     with pytest.raises(ValueError, match=r"got the platform 'cpo'; wanted some of .*nearest: 'cpu'"):
         export(t2j(torch.sin), platforms=["cpo"])(jnp.ones(2))
+
+
+@pytest.mark.parametrize("code", [lambda x: x.relu() + 1, nn.Linear(4, 3)], ids=["function", "module"])
+@pytest.mark.parametrize("is_within", [False, True])
+def test_symbolic_sizes_given_to_jax_alone(code, is_within):
+    f = t2j(code)
+    given = (lambda x: f(x * 2)) if is_within else f
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 4"), "float32")
+    with pytest.raises(TypeError, match=r"torch2jax.export\(f\)\(\*args\) in place of jax.export.export"):
+        jax.export.export(jax.jit(given))(x)
+    assert export(given)(x).call(jnp.ones((3, 4))).shape[0] == 3

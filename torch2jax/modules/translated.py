@@ -23,7 +23,7 @@ from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
-from ..errors import hint_at_axes
+from ..errors import hint_at_axes, hint_at_symbols
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -298,18 +298,19 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
                 return lifted_sparse(value) if is_inner else array_of_sparse(value)
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
-    if stands_for is None:
-        args, kwargs = map_given(enter, args), map_given(enter, kwargs) if kwargs else kwargs
-    else:
-        named = zip(args, stands_for.parameters(args), strict=True)
-        args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
-        kwargs = {name: map_given(functools.partial(enter, parameter=name), value) for name, value in kwargs.items()}
     make = _around.get()
     try:
+        if stands_for is None:
+            args, kwargs = map_given(enter, args), map_given(enter, kwargs) if kwargs else kwargs
+        else:
+            named = zip(args, stands_for.parameters(args), strict=True)
+            args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
+            kwargs = {key: map_given(functools.partial(enter, parameter=key), value) for key, value in kwargs.items()}
         with _NOTHING if make is None or is_inner else make():
             result = function(*args, **kwargs)
     except Exception as error:
         hint_at_axes(error)
+        hint_at_symbols(error)
         raise
     return map_results(leave, result)
 
