@@ -13,6 +13,7 @@ define_vision_operators()  # libraries import torchvision, which need not load b
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALL = {
     "generate": ["--tokens", "4"],
+    "train_at_scale": ["--steps", "1", "--width", "16", "--length", "16"],
     "train_resnet18": ["--steps", "2", "--batch", "2"],
     "train_torch_loop": ["--steps", "20"],
 }

@@ -44,9 +44,14 @@ assert params["up.weight"].sharding.spec == P("data", None)
 
 def start(*args: str, devices: int) -> subprocess.Popen:
     """Starts training in a process with so many virtual devices."""
+    return start_code(TRAIN, *args, devices=devices)
+
+
+def start_code(code: str, *args: str, devices: int) -> subprocess.Popen:
+    """Starts code in a process with so many virtual devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, *args],
+        [sys.executable, "-c", code, *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
