@@ -20,7 +20,7 @@ __all__ = ["Nesting"]
 _NO_TRACE: Any = object()
 
 
-class Slot:
+class FeatureSlot:
     """An attribute of a call for a feature of which there is one at a time: None as long as code does not use it.
 
     It only takes what is assigned. What has no `__get__` costs a reader nothing.
@@ -86,7 +86,7 @@ class Nesting:
         on_result: Feature | None
         """What sees the results of all rules; see `ops.selective`."""
     else:
-        tape, dual, scalars, on_result = Slot(), Slot(), Slot(), Slot()
+        tape, dual, scalars, on_result = (FeatureSlot() for _ in range(4))
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
         self.features = outer.features.shared() if outer is not None and outer.features else Features()
