@@ -1,3 +1,9 @@
 """`torch.distributed` within `jax.shard_map`: a process group is axes of the mesh, a collective one of `jax.lax`."""
 
-from . import functional as functional, in_place as in_place, messages as messages, world as world
+from . import (
+    functional as functional,
+    in_place as in_place,
+    messages as messages,
+    sync_batch_norm as sync_batch_norm,
+    world as world,
+)

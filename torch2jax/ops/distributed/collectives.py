@@ -10,9 +10,14 @@ from jax import lax
 from ...internals.jax_traces import varying_axes
 from ...tracing.manual_axes import varying
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "index_along", "permute", "reduce", "reduce_scatter"]
 
 Axes = tuple[str, ...]
+
+
+def index_along(axes: Axes) -> jax.Array:
+    """The number of the device along some axes."""
+    return lax.axis_index(axes[0] if len(axes) == 1 else axes)  # of several JAX computes it, also of one
 
 
 def all_reduce(x: jax.Array, axes: Axes, op: str) -> jax.Array:
@@ -97,7 +102,7 @@ def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
     """What `all_reduce` gives, on one device; the others have what they had."""
     found = all_reduce(x, axes, op)
     x = lax.stop_gradient(x)  # PyTorch leaves open what they have
-    return lax.select_n(lax.eq(lax.axis_index(axes), target), *_alike(x, found))
+    return lax.select_n(lax.eq(index_along(axes), target), *_alike(x, found))
 
 
 def _alike(*arrays: jax.Array) -> list[jax.Array]:
@@ -108,7 +113,7 @@ def _alike(*arrays: jax.Array) -> list[jax.Array]:
 
 def broadcast(x: jax.Array, axes: Axes, source: int) -> jax.Array:
     """The array of one device, on all."""
-    mine = lax.eq(lax.axis_index(axes), source)
+    mine = lax.eq(index_along(axes), source)
     chosen = lax.select(lax.broadcast(mine, x.shape), *_alike(x, lax.full_like(x, 0)))
     return all_reduce(chosen, axes, "sum")
 

@@ -6,7 +6,7 @@ from jax import lax
 
 from ...patches import runs_instead_of, stands_in
 from ...rules.registry import implements_tensors
-from .collectives import permute, reduce
+from .collectives import index_along, permute, reduce
 from .groups import expect_group, number_in
 from .operations import all_gathered, all_reduced, broadcasted, computed, exchanged, op_name, scattered, write
 
@@ -128,7 +128,7 @@ def _nn_gather(tensor, dst=0, group=None):
 
 def _only_on(x, axes, target):
     """An array on one device, and zeros on all others."""
-    mine = lax.eq(lax.axis_index(axes), target)
+    mine = lax.eq(index_along(axes), target)
     return lax.mul(x, lax.convert_element_type(mine, x.dtype)) if x.dtype != bool else x & mine
 
 

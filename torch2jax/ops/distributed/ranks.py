@@ -19,6 +19,7 @@ from ...internals.jax_traces import BatchTracer, DynamicJaxprTracer
 from ...tensors.tensor import wrap
 from ...tracing.traces import without_derivatives
 from ...values.item import Item
+from .collectives import index_along
 from .groups import MeshGroup, expect_group, ranks_of
 
 __all__ = ["number_along", "peers", "rank_along"]
@@ -28,7 +29,7 @@ _AXES = "_torch2jax_axes"
 
 def rank_along(axes: tuple[str, ...]) -> Any:
     """The number of the device along some axes."""
-    rank = Item.of(wrap(lax.axis_index(axes), torch.int64))
+    rank = Item.of(wrap(index_along(axes), torch.int64))
     vars(rank)[_AXES] = axes
     return rank
 
