@@ -102,9 +102,9 @@ def main() -> None:
             wanted = counts(row.by_hand, row, has_gradient)
             kind = "with gradient" if has_gradient else "forward"
             ratio = f"{found.operations / wanted.operations:.2f}"
-            operations, collectives = zip(found, wanted, strict=True)
-            listed = [", ".join(f"{count} {x}" for x, count in each.items()) for each in collectives]
-            print("|", " | ".join([name, kind, *map(str, operations), ratio, *listed]), "|")
+            operations = [str(each.operations) for each in (found, wanted)]
+            listed = [", ".join(f"{count} {x}" for x, count in each.collectives.items()) for each in (found, wanted)]
+            print("|", " | ".join([name, kind, *operations, ratio, *listed]), "|")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ def _track(module: torch.nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.T
     momentum = module.momentum
     if momentum is None:  # the average of all batches
         momentum = 1 / current().lift(module.num_batches_tracked).to(mean.dtype)
+    unbiased = variance * (count / (count - 1))
     with torch.no_grad():
-        for running, found in ((module.running_mean, mean), (module.running_var, variance * (count / (count - 1)))):
+        for running, found in ((module.running_mean, mean), (module.running_var, unbiased)):
+            assert running is not None  # since it is tracked
             running.copy_(running + momentum * (found.to(running.dtype) - running))
