@@ -2,6 +2,7 @@
 
 Each is compiled once, for images of two sizes, and runs with weights for which many boxes are found, and none. Then in
 training mode: its losses, and their gradients for all parameters. Samplers draw the same in PyTorch and as translated.
+Last, it is mapped over images, and exported for accelerators.
 """
 
 import functools
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from tests.torchvision_library import loaded
-from torch2jax import Padded, t2j
+from torch2jax import Padded, export, t2j
 
 NAMES = ("fcos", "retinanet", "ssd", "ssdlite", "faster", "mask", "keypoint")
 
@@ -115,6 +116,28 @@ def check(name: str) -> list[int]:
         return found
 
 
+def check_mapped(name: str) -> list[int]:
+    """Compares one under `vmap` over images, exports it for accelerators, and gives how many boxes were found."""
+    with loaded(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = make(name).eval()
+        images = torch.rand(3, 3, 32, 32)
+        state = {k: t2j(v) for k, v in model.state_dict().items()}
+        of_one = lambda state, image: t2j(model)([image], state_dict=state)[0]
+        found = jax.jit(jax.vmap(of_one, (None, 0)))(state, t2j(images))
+        for i, image in enumerate(images):
+            with torch.no_grad():
+                (wanted,) = model([image])
+            for key, other in wanted.items():
+                one = found[key].compact()[i]
+                assert one.shape == tuple(other.shape), (name, key, one.shape, other.shape)
+                np.testing.assert_allclose(one, other.numpy(), 1e-3, 1e-4, err_msg=f"{name}: {key}")
+        exported = export(of_one, platforms=["tpu", "cuda"])(state, t2j(images[0]))
+        assert exported.platforms == ("tpu", "cuda")
+        assert exported.serialize()
+        return [len(boxes) for boxes in found["boxes"].compact()]
+
+
 def _targets(name: str) -> list[dict]:
     """Boxes in two images, with what else the detector learns of them."""
     targets = []
@@ -171,3 +194,4 @@ if __name__ == "__main__":
         start = time.perf_counter()
         losses = ", ".join(f"{loss} {value:.4f}" for loss, value in check_losses(each).items())
         print(f"{each} {losses}: {time.perf_counter() - start:.1f} s", flush=True)
+        print(each, "mapped", check_mapped(each), flush=True)

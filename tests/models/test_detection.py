@@ -61,3 +61,7 @@ def test_losses_of_a_whole_detector_are_one_program():
     losses = detectors.check_losses("faster")
     assert len(losses) == 4
     assert all(x > 0 for x in losses.values())
+
+
+def test_a_whole_detector_is_mapped_and_exported():
+    assert min(detectors.check_mapped("ssd")) > 0

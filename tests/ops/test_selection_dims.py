@@ -14,6 +14,7 @@ PARTS = {
     "differences": lambda x, m: ((A[:, None] - x[m]).square().sum(-1), (A[:, None] - x[m]).sum(-1).max(0)),
     "transposed": lambda x, m: (x[m].T, x[m].T.exp().sum(1), x[m].T.sum(0), x[m].T.mT, x[m].t().contiguous()),
     "in order": lambda x, m: (x[m].T.softmax(1), x[m].T.sort(1).values, x[m].T.cumsum(1), x[m].T.argsort(0)),
+    "flipped": lambda x, m: (x[m].T.flip(0), x[m].T.flip(1), x[m].T.flip(0, 1)),
     "permuted": lambda x, m: (A[:, None] * x[m]).permute(2, 1, 0),
     "moved": lambda x, m: (A[:, None] * x[m]).movedim(1, 2).unsqueeze(0).squeeze(0),
     "by mask": lambda x, m: (x.T[:, m], x.T[None, :, m], x.T[1:, m, None], x.T[0, m]),
@@ -23,6 +24,10 @@ PARTS = {
     "joined": lambda x, m: ((A[:, None] * x[m]).reshape(-1, 3), (A[:, None] * x[m]).flatten(0, 1).sum(0)),
     "viewed": lambda x, m: ((A[:, None] * x[m]).view(2, 2, -1, 3), x[m].view(1, -1, 3) * 2, x[m].T.reshape(-1)),
     "columns": lambda x, m: (x[m][:, 0].view(-1, 1) * A[:, 0], x[m][:, 0].reshape(len(x[m]), 1), x[m].view(-1, 1, 3)),
+    "index_select 0": lambda x, m: (
+        x[m].index_select(0, (x[m][:, 0] > 0.5).nonzero().flatten()),
+        x[m][(x[m] > 0)[:, 0],],
+    ),
     "index_select": lambda x, m: (x.T.index_select(1, torch.where(m)[0]), x[m].index_select(1, torch.tensor([2, 0]))),
     "by later places": lambda x, m: (
         x[m.nonzero().T],

@@ -174,6 +174,12 @@ def movedim(input, source, destination):
     return _permuted(input, [there[dim] if dim in there else next(rest) for dim in range(input.ndim)])
 
 
+@implements_moved(torch.flip, Tensor.flip)
+def flip(input, *dims):
+    dims = [_in_front(canonicalize_dim(input.ndim, dim), input.at) for dim in _given(dims)]
+    return moved(input.front.flip(dims), input.at)
+
+
 # With more dimensions, or fewer.
 
 
@@ -449,6 +455,7 @@ _getitem: Any = lookup_selected(Tensor.__getitem__)
 
 @implements_selected(Tensor.__getitem__)
 def getitem_of_chosen(self, index):
+    index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     items = items_of(index, self.ndim)
     if isinstance(self, Selected):
         is_basic = all(x is None or isinstance(x, (int, slice)) for x in items)
