@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
 from jax.sharding import AxisType, PartitionSpec as P
 
 from torch2jax import t2j
@@ -89,3 +90,66 @@ def test_wrong_groups(groups):
 def test_axis_of_vmap():
     x = jnp.arange(4.0)
     assert jax.vmap(t2j(summed, groups="v"), axis_name="v")(x).tolist() == [6.0] * 4
+
+
+def test_a_process_group_that_exists_is_not_touched():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        real = dist.group.WORLD
+        assert over(summed, jnp.arange(8.0)).tolist() == [28.0] * 8
+        assert over(lambda x: summed(x, real), jnp.arange(8.0), groups={real: "b"})[0] == 6
+        assert dist.group.WORLD is real
+        assert dist.get_world_size() == 1
+        assert dist.distributed_c10d._world.default_pg is real
+        with pytest.raises(ValueError, match="which stands for no axes.*shard_map"):
+            t2j(summed)(jnp.ones(2))
+        assert t2j(lambda x: x + dist.get_rank())(jnp.ones(2)).tolist() == [1, 1]  # of processes, as JAX's own
+    finally:
+        dist.destroy_process_group()
+
+
+@CHECKS
+def test_lists_of_all_ranks(check_vma):
+    """Those that in PyTorch one rank alone gives or gets are there on all."""
+
+    def function(x):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        gathered = [torch.empty_like(x) for _ in range(size)]
+        dist.gather(x, gathered, dst=3)
+        part = torch.empty_like(x)
+        dist.scatter(part, [x * 10 + i for i in range(size)], src=2)
+        chosen = differentiable.gather(x, 1)
+        total = differentiable.reduce(x, 5)
+        spread = differentiable.scatter([x * 100 + i for i in range(size)], 4)
+        return torch.stack(
+            [gathered[6], part, torch.stack(list(chosen)).sum(0), torch.where(rank == 5, total, 0), spread], 1
+        )
+
+    found = over(function, jnp.arange(8.0), check_vma=check_vma)
+    assert found[:, 0].tolist() == [6.0] * 8
+    assert found[:, 1].tolist() == [20.0 + i for i in range(8)]
+    assert found[:, 2].tolist() == [0.0, 28, 0, 0, 0, 0, 0, 0]
+    assert found[:, 3].tolist() == [0.0] * 5 + [28, 0, 0]
+    assert found[:, 4].tolist() == [400.0 + i for i in range(8)]
+
+
+def test_batches_of_collectives():
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    x = jnp.arange(24.0).reshape(3, 8)
+
+    def each(x):
+        return jax.vmap(t2j(summed, groups="b"))(x)
+
+    found = jax.jit(jax.shard_map(each, mesh=mesh, in_specs=P(None, ("a", "b")), out_specs=P(None, ("a", "b"))))(x)
+    wanted = jnp.repeat(x.reshape(3, 2, 4).sum(-1), 4, -1)
+    assert jnp.array_equal(found, wanted)
+
+
+def test_parameters_are_written_as_in_pytorch():
+    def function(x):
+        weight = torch.nn.Parameter(torch.ones(1)) * 1
+        leaf = torch.nn.Parameter(x.detach().clone())
+        dist.broadcast(leaf, src=3)
+        return (leaf * weight).detach()
+
+    assert over(function, jnp.arange(8.0)).tolist() == [3.0] * 8

@@ -143,15 +143,16 @@ def expect_group(group: Any = None) -> MeshGroup:
             return group_of_axes(axes)
     if group is None or group is world.default_pg:
         found = default_group()
-        if found is None:
+        if found is not None:
+            return found
+        if world.default_pg is None:
             raise ValueError(
                 "Default process group has not been initialized, please make sure to call init_process_group. In JAX, "
                 + HOW
             )
-        return found
     if isinstance(group, str):
         return group_of_axes(tuple(group.split(",")))
-    raise ValueError(f"got the process group {group!r}, for which groups= tells no axes: {HOW}")
+    raise ValueError(f"got the process group {group or world.default_pg!r}, which stands for no axes: {HOW}")
 
 
 def ranks_of(group: MeshGroup) -> np.ndarray:
