@@ -101,7 +101,7 @@ def test_a_process_group_that_exists_is_not_touched():
         assert dist.group.WORLD is real
         assert dist.get_world_size() == 1
         assert dist.distributed_c10d._world.default_pg is real
-        with pytest.raises(ValueError, match="which stands for no axes.*shard_map"):
+        with pytest.raises(ValueError, match=r"which stands for no axes.*shard_map"):
             t2j(summed)(jnp.ones(2))
         assert t2j(lambda x: x + dist.get_rank())(jnp.ones(2)).tolist() == [1, 1]  # of processes, as JAX's own
     finally:
