@@ -24,6 +24,7 @@ from . import (
     gradients as gradients,
     histogram as histogram,
     indexing as indexing,
+    jagged as jagged,
     keyed_random as keyed_random,
     ldl as ldl,
     lengths as lengths,
