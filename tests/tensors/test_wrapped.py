@@ -295,3 +295,27 @@ def test_arrays_of_other_shapes():
     given = t2j(Scaled(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1), None))
     rows = jax.vmap(t2j(lambda x: x.sum()), in_axes=(given.replaced({"codes": 0, "scale": 0}),))(given)
     np.testing.assert_array_equal(rows, [3, 3])
+
+
+class Detaching(Pair):
+    """Detaches what it computes with, as code below autograd may."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(func(args[0].first), func(args[0].second))
+        args = tree_map(lambda x: x.first.detach() if isinstance(x, Pair) else x, args)
+        return func(*args, **(kwargs or {}))
+
+
+def test_detach_below_autograd():
+    def through(x):
+        return (Detaching(x, x) * 3).sum()
+
+    def cut(x):
+        return (Detaching(x, x).detach() * 3).sum() + x.sum()
+
+    x = jnp.arange(3.0)
+    for run in (lambda f: f, jax.jit):
+        np.testing.assert_array_equal(run(jax.grad(t2j(through)))(x), jnp.full(3, 3.0))
+        np.testing.assert_array_equal(run(jax.grad(t2j(cut)))(x), jnp.ones(3))

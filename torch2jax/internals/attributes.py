@@ -17,6 +17,13 @@ ATTRIBUTES = {
         "_post_accumulate_grad_hooks": "The hooks for after a gradient has been added, by handles; None without.",
         "_version": "How often a tensor's memory has been written to.",
     },
+    "torch.nested._internal.nested_tensor.NestedTensor": {
+        "_lengths": "The lengths of rows with gaps between them, None without gaps.",
+        "_metadata_cache": "The lengths of the shortest and the longest row, where they are known.",
+        "_offsets": "Where rows begin, and the last one ends; also an inner tensor's name.",
+        "_ragged_idx": "Which dimension is ragged.",
+        "_values": "The elements of all rows; also an inner tensor's name.",
+    },
     "torch.UntypedStorage": {
         "_cdata": "A number for the memory, the same for all objects on it.",
         "_weak_ref": "A method: a number for the memory that does not keep it.",

@@ -7,6 +7,7 @@ the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call 
 
 import contextlib
 import types as python_types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,14 +19,32 @@ from ..internals.guards import (
     dispatch_tls_local_include_set,
     is_torch_function_enabled,
 )
-from ..internals.operators import OpOverload, find_torch_dispatch_rule
+from ..internals.jagged import NestedTensor
+from ..internals.operators import DispatchKey, OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves
+from ..rules.features import NEXT, Feature
 from ..rules.kinds import serves, serves_without_values
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, make_view
 from ..tensors.wrapped import Wrapped, Wrapper, is_wrapper, tensor_of, wrapped
 from .call import ValuesCall
+from .jagged import lifted_offsets
 
-__all__ = ["bound", "entering", "is_of_call", "leaving"]
+__all__ = ["bound", "entering", "implements_of_class", "is_of_call", "leaving"]
+
+_of_classes: dict[tuple[type, Any], Callable[..., Any]] = {}
+
+
+def implements_of_class(kind: type, *functions: Any) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be asked first for functions of tensors of a class that wraps others.
+
+    It gets tensors, and may give NotImplemented.
+    """
+
+    def register(rule: Callable) -> Callable:
+        _of_classes.update(((kind, function), rule) for function in functions)
+        return rule
+
+    return register
 
 
 def entering(call: Any, given: Any, is_own: bool = False) -> Any:
@@ -41,6 +60,9 @@ def entering(call: Any, given: Any, is_own: bool = False) -> Any:
             arrays = wrapped(given, lambda inner: inner)
         lift = call.lift_own if is_own else call.lift
         return _like(given, tensor_of(arrays, lift))
+    if given.kind is NestedTensor:
+        offsets = lifted_offsets(call, given)
+        return tensor_of(given, lambda array: offsets[id(array)] if id(array) in offsets else call.lift(array))
     return tensor_of(given, call.lift)
 
 
@@ -73,9 +95,54 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
     return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
 
 
+_DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
+
+
+class _BelowAutograd(Feature):
+    """The code of a ``__torch_dispatch__``, to which ``detach`` gives another tensor and ends no derivative.
+
+    PyTorch differentiates above it: what the code detaches there is no cut, unless it is run for a ``detach``.
+    """
+
+    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        return self.run_operator(call, function, args, kwargs)
+
+    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        del kwargs
+        if function not in _DETACHING or not args or is_wrapper(args[0]):
+            return NEXT
+        tensor = call.lift(args[0])
+        return make_view(tensor, tensor._node, tensor)
+
+    def concerns(self, function: Any) -> bool:
+        return function in _DETACHING
+
+
+_BELOW_AUTOGRAD = _BelowAutograd()
+
+
+@contextlib.contextmanager
+def _below_autograd(call: ValuesCall, operator: OpOverload):
+    """A context for the code of a ``__torch_dispatch__`` that runs for an operator."""
+    if operator in _DETACHING or _BELOW_AUTOGRAD in call.features:
+        yield
+        return
+    call.features.push(_BELOW_AUTOGRAD)
+    try:
+        yield
+    finally:
+        call.features.pop(_BELOW_AUTOGRAD)
+
+
 @serves(Wrapper, rank=30)
 def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
     if is_torch_function_enabled():
+        rule = _of_classes.get((type(args[0]), function)) if args else None
+        if rule is not None:
+            with call.inside():
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         return NotImplemented  # PyTorch asks the classes next
     return _run_below_classes(call, function, args, kwargs)
 
@@ -89,8 +156,8 @@ def _run_below_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dic
 
 
 def _at_autograd(call: ValuesCall) -> contextlib.AbstractContextManager:
-    """A context in which operators begin with autograd's kernels, as around the call, and not below these."""
-    return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys)
+    """A context in which operators begin with autograd's kernels, as around the call; no views are noted."""
+    return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys.add(DispatchKey.ADInplaceOrView))
 
 
 @serves_without_values(WrapsOthersError)
@@ -99,7 +166,7 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     del error
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
-    with call.inside():
+    with call.inside(), _below_autograd(call, function):
         return _run_by_wrappers(function, args, kwargs)
 
 
