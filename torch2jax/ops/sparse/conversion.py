@@ -12,7 +12,7 @@ from ...tensors.tensor import Torchish
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
 from ..values import values as values_of
 from .declaring import implements_forms
-from .places import coalesced, coo, flat_places, known_places, of_known, places, scattered
+from .places import coalesced, coo, coordinates, flat_places, known_places, of_known, places, scattered
 
 __all__ = ["dense", "to_layout"]
 
@@ -174,6 +174,21 @@ def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
         return of_known(np.concatenate([[0], np.bincount(known, minlength=count).cumsum()])[: count + 1])
     counts = scattered(torch.ones_like(rows), rows, count, True)
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+
+
+@implements_tensors(torch._convert_indices_from_coo_to_csr, torch.ops.aten._convert_indices_from_coo_to_csr)
+def convert_indices_from_coo_to_csr(input, size, *, out_int32=False):
+    found = _compressed_of(current().lift(input), size)
+    return found.int() if out_int32 else found
+
+
+@implements_tensors(torch._convert_indices_from_csr_to_coo, torch.ops.aten._convert_indices_from_csr_to_coo)
+def convert_indices_from_csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
+    index = [current().lift(crow_indices), current().lift(col_indices)]
+    size = (crow_indices.shape[-1] - 1, 0)
+    rows, columns = coordinates(make_sparse(torch.sparse_csr, index, col_indices, size, True))
+    found = torch.stack([columns, rows] if transpose else [rows, columns])
+    return found.int() if out_int32 else found
 
 
 def _over_dense(tensor: Sparse, layout, block) -> Sparse:

@@ -76,7 +76,7 @@ def _written(result, out):
     return out.copy_(dense(result))
 
 
-_REDUCTIONS = ("sum", "mean", "amax", "amin")
+_REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "amin": "amin", "max": "amax", "min": "amin"}
 
 
 def _reduced(matrix, other, reduce: str):
@@ -89,7 +89,7 @@ def _reduced(matrix, other, reduce: str):
     rows = size_of(matrix)[0]
     index = indices[0][:, None].expand(terms.shape)
     result = torch.zeros(rows, other.shape[1], dtype=terms.dtype)
-    return result.scatter_reduce(0, index, terms, reduce, include_self=False)
+    return result.scatter_reduce(0, index, terms, _REDUCTIONS[reduce], include_self=False)
 
 
 @implements_sparse(torch.mv, Tensor.mv, torch.ops.aten.mv)
