@@ -184,12 +184,18 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 this_call().features.push(feature)
         if self._owns_stream:
             self.stream.close()
-        if self._is_outermost:
-            for end in self._session.ends:
-                end()
-            self.settings.restore()
-        del self.aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
-        remove_patches()
+        try:
+            if self._is_outermost:
+                ends = self._session.ends
+                if ends:
+                    with contextlib.ExitStack() as stack:
+                        for end in reversed(ends):  # one may raise, and the others follow
+                            stack.callback(end)
+        finally:
+            if self._is_outermost:
+                self.settings.restore()
+            del self.aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
+            remove_patches()
 
     @property
     def pickles(self) -> Pickles:

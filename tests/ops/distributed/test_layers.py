@@ -128,7 +128,7 @@ def test_messages_that_do_not_meet():
         dist.isend(x, dist.get_rank() + 1)
         return x
 
-    x = jnp.ones((4, 2))
+    x, world = jnp.ones((4, 2)), dist.distributed_c10d._world
     for program, kind, message in (
         (lost, RuntimeError, "nobody receives"),
         (early, RuntimeError, "that nobody has sent before"),
@@ -138,6 +138,7 @@ def test_messages_that_do_not_meet():
     ):
         with pytest.raises(kind, match=message):
             over(program, x)
+        assert dist.distributed_c10d._world is world  # nothing stays exchanged
 
 
 def test_wrong_sizes():
