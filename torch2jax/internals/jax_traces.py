@@ -63,7 +63,7 @@ prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lo
 """The set of primitives whose lowering is told for which devices it is."""
 
 
-def varying_axes(array) -> frozenset[str]:
+def varying_axes(value) -> frozenset[str]:
     """The axes of `jax.shard_map` over which the type of an array, or of a variable, says that its values differ."""
-    kind = array.aval if isinstance(array, core.Var | core.Literal) else core.typeof(array)
+    kind = value.aval if isinstance(value, core.Var | core.Literal) else core.typeof(value)
     return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
