@@ -84,6 +84,22 @@ def graph_network():
     return On(run, GATv2Conv(5, 4, heads=2, add_self_loops=False), GCNConv(8, 3)), (torch.randn(8, 5),)
 
 
+@use("torch_geometric", "graphs", "layers over a sparse adjacency matrix (GCN, SAGE, GIN, APPNP)")
+def sparse_adjacency():
+    from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
+    from torch_geometric.utils import to_torch_csr_tensor
+
+    edges = torch.unique(torch.randint(8, (2, 20)), dim=1)
+    adjacency = to_torch_csr_tensor(edges, size=8)
+
+    def run(gcn, sage, gin, appnp, x):
+        x = sage(gcn(x, adjacency).relu(), adjacency)
+        return appnp(gin(x, adjacency), adjacency)
+
+    gin = GINConv(torch.nn.Linear(4, 3))
+    return On(run, GCNConv(5, 4), SAGEConv(4, 4, aggr="max"), gin, APPNP(3, 0.1)), (torch.randn(8, 5),)
+
+
 @use("torch_geometric", "graphs", "messages between the points within a radius, and their attention")
 def radius_graph():
     from torch_geometric.nn import GATv2Conv, GCNConv, PointNetConv, global_max_pool
