@@ -67,6 +67,7 @@ from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
+from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from .call import current, this_call
@@ -366,6 +367,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError:
             raise
         except REFUSALS as error:
+            expect_strided(args, kwargs)
             again = in_one_dtype(func, args, kwargs, error)
             if again is not None:
                 with contextlib.suppress(*REFUSALS):
@@ -446,7 +448,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         try:
             with DisableTorchFunction(), self.aten_mode:
                 result = func(*args, **kwargs)
+        except WithoutValuesError:
+            raise
         except RuntimeError as error:
+            expect_strided(tuple(args), kwargs)
             again = in_one_dtype(func, tuple(args), kwargs, error)
             if again is not None:
                 with contextlib.suppress(*REFUSALS):

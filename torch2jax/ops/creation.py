@@ -138,8 +138,10 @@ def factory(
         known = inspect.signature(body).parameters
 
         def rule(*args, out=None, **kwargs):
-            if kwargs.get("layout") not in (None, torch.strided):
-                raise SparseLayoutError(f"got layout={kwargs['layout']}")
+            layout = kwargs.get("layout")
+            is_sparse = layout not in (None, torch.strided)
+            if is_sparse and functions[0] not in (torch.zeros, torch.empty):
+                raise SparseLayoutError(f"got layout={layout}")
             for name in _MEANINGLESS:
                 kwargs.pop(name, None)
             if "self" in kwargs and "input" in known:
@@ -148,7 +150,7 @@ def factory(
                 kwargs["dtype"] = out.dtype
             result = body(*args, **kwargs)
             if out is None:
-                return result
+                return result.to_sparse(layout=layout) if is_sparse else result
             if operates and any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
                 return write_out(result, out)
             return _write_new(result, out, counts, warns)

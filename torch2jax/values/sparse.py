@@ -32,7 +32,7 @@ from ..tensors.sparse_arrays import (
     parts_of_tensor,
 )
 from ..tensors.tensor import Torchish, geometry
-from ..tensors.trees import map_arguments
+from ..tensors.trees import flatten, map_arguments
 from .call import ValuesCall, current, this_call
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Sparse",
     "array_of_sparse",
     "bound_sparse",
+    "expect_strided",
     "given_sparse",
     "lifted_sparse",
     "make_sparse",
@@ -178,6 +179,18 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
         lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else call.lift(gradient)
     call.constants.sparse[id(tensor)] = tensor, lifted
     return lifted
+
+
+def expect_strided(args: tuple, kwargs: dict) -> None:
+    """Is called where strided tensors were refused: PyTorch may speak of a sparse one, of which it was asked strides.
+
+    Raises:
+        HasSparse: there is one from outside among the arguments.
+    """
+    with DisableTorchFunction():
+        for x in flatten((args, kwargs))[0]:
+            if isinstance(x, torch.Tensor) and (isinstance(x, Sparse) or x.layout in SPARSE_LAYOUTS):
+                raise HasSparse from None
 
 
 def given_sparse(array: Any) -> Sparse:

@@ -58,7 +58,7 @@ def _dense_to_coo(tensor: torch.Tensor, sparse_dim: int) -> Sparse:
 
 def gathered(tensor: torch.Tensor, indices: np.ndarray, sparse: tuple[int, ...]) -> Sparse:
     """The elements of a strided tensor at known coordinates, as COO."""
-    found = of_known(indices.reshape(len(sparse), -1))
+    found = of_known(indices)
     rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
     values = rows.index_select(0, flat_places(found, sparse))
     return make_sparse(_COO, [found], values, tensor.shape, True)

@@ -68,6 +68,11 @@ def sparse_sum(input, dim=None, dtype=None):
     return _sum(input, dim, False, dtype)
 
 
+@implements_sparse(torch._sparse_csr_sum)
+def sparse_csr_sum(input, dim, keepdim=False, *, dtype=None):
+    return _sum(input, dim, keepdim, dtype)
+
+
 @implements_forms("mean")
 def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
     del out
