@@ -210,6 +210,24 @@ def test_arrays_by_name_are_a_state():
     assert_close(jax.jit(t2j(model))(X, state_dict=flat), expected)
 
 
+def test_a_state_that_lacks_an_inner_array():
+    with pytest.raises(RuntimeError, match=r"lacks '0\.weight\.scale', and has other arrays of '0\.weight'"):
+        t2j(_model(Scaled.of))(X, state_dict={"0.weight.codes": jnp.zeros((3, 4), jnp.int8)})
+
+
+def test_files_and_shardings(tmp_path):
+    flax = pytest.importorskip("safetensors.flax")
+    model = _model(Scaled.of)
+    state, function = dict(t2j(model.state_dict())), t2j(model)
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    flax.save_file({path[0].key + "".join(map(str, path[1:])): leaf for path, leaf in leaves}, tmp_path / "weights")
+    assert_close(function(X, state_dict=flax.load_file(tmp_path / "weights")), model(INPUT))
+    everywhere = jax.sharding.NamedSharding(jax.make_mesh((1,), ("x",)), jax.sharding.PartitionSpec())
+    placed = jax.device_put(state, everywhere)
+    assert placed["0.weight"].codes.sharding == everywhere
+    assert_close(jax.jit(function)(X, state_dict=placed), model(INPUT))
+
+
 def test_arguments_and_results():
     given = Pair(torch.arange(3.0), -torch.arange(3.0))
 
