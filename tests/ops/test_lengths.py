@@ -64,6 +64,10 @@ PARTS = {
     "unique": lambda x, m: (x.round().unique(), x.round().unique(return_inverse=True, return_counts=True)),
     "unique of some": lambda x, m: (x[m].round().unique(), x[m][:, 0].round().unique(return_inverse=True)),
     "unique rows": lambda x, m: x[:, :2].round().clamp(-1, 0).unique(dim=0, return_counts=True, return_inverse=True),
+    "unique long rows": lambda x, m: (
+        x[:, :1].round().clamp(-1, 0).expand(8, 70).unique(dim=0, return_inverse=True, return_counts=True),
+        (x[m][:, :1].round().clamp(-1, 0) * torch.arange(90).div(45, rounding_mode="floor")).unique(dim=0),
+    ),
     "consecutive": lambda x, m: torch.unique_consecutive(x[:, 0] > 0, return_inverse=True, return_counts=True),
     "consecutive of some": lambda x, m: torch.unique_consecutive(x[m][:, 0] > 0.5, return_counts=True),
     "repeated": lambda x, m: (x.repeat_interleave(m.int(), 0), torch.repeat_interleave(m.long() * 3)),
@@ -271,6 +275,15 @@ def test_every_result_tells_that_a_bound_was_too_small(bound, n, is_mapped):
             value = value.values
         missing = np.nan if value.dtype.kind == "f" else {"u": 255, "i": np.iinfo(value.dtype).min}[value.dtype.kind]
         assert np.isnan(value).any() if missing is np.nan else (np.asarray(value) == missing).any(), name
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 8, 300])
+def test_few_of_many(count):
+    x = torch.zeros(300)
+    x[torch.randperm(300, generator=torch.Generator().manual_seed(0))[:count]] = 1.0
+    rows = torch.arange(300.0)
+    found = jax.jit(t2j(lambda x, rows: (rows[x > 0][:7], torch.where(x > 0)[0][2:6])))(t2j(x), t2j(rows))
+    check(found, (rows[x > 0][:7], torch.where(x > 0)[0][2:6]), "few")
 
 
 @pytest.mark.parametrize("bounds", [{"file.py": 3}, {"file.py:f": -1}, {"file.py:f": True}, {3: 3}])

@@ -20,12 +20,18 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 _MOST_KEYS = 64
+"""Columns that one sort takes as keys."""
 
 
 def _lexicographic(rows, is_there):
     """The order of rows ``(n, c)`` by their columns, the first before the others; those not there come last."""
     positions = lax.iota(canonical(torch.int64), len(rows))
     rows = cast(rows, canonical(torch.uint8)) if rows.dtype == bool else rows
+    if rows.shape[1] > _MOST_KEYS:  # by the last first, each time in the order that there is
+        by = lambda keys, order: lax.sort((keys[order], order), num_keys=1, is_stable=True)[1]
+        last = rows.shape[1] - 1
+        order = lax.fori_loop(0, last + 1, lambda i, order: by(rows[:, last - i], order), positions)
+        return by(~is_there, order)
     keys = [rows[:, i] for i in range(rows.shape[1])]
     return lax.sort((~is_there, *keys, positions), num_keys=1 + len(keys), is_stable=True)[-1]
 
@@ -84,8 +90,6 @@ def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted
     rows = input if chosen is None else chosen.rows
     mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
     flat = rows.detach().reshape(len(rows), -1)
-    if is_sorted and flat.shape[1] > _MOST_KEYS:
-        raise TracedValueError(f"torch.unique(dim=0) of rows of more than {_MOST_KEYS} elements")
     order = _LEXICOGRAPHIC((flat, mask), {}) if is_sorted else None
     found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
     if return_inverse and chosen is not None:

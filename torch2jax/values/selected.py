@@ -159,9 +159,27 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
 def _places(mask, size: int):
     """Where the first ones of a mask are, in order; beyond them, where the first is."""
     dtype = canonical(torch.int64)
+    if 2 * size * mask.size.bit_length() < mask.size:
+        return _few_places(lax.cumsum(lax.convert_element_type(mask, dtype)), size)
     slots = lax.select(mask, lax.cumsum(lax.convert_element_type(mask, dtype)) - 1, lax.full(mask.shape, size, dtype))
     places = lax.broadcast(lax.argmax(mask, 0, dtype), (size,))
     return places.at[slots].set(lax.iota(dtype, mask.size), mode="drop")
+
+
+def _few_places(counts, size: int):
+    """The same of how many ones there are up to each place: each is looked for, by halves, which is no scatter."""
+    wanted, last = lax.iota(counts.dtype, size) + 1, counts.size - 1
+
+    def halved(_, ends):
+        low, high = ends
+        middle = (low + high) // 2
+        is_behind = counts[lax.min(middle, lax.full_like(middle, last))] < wanted
+        return lax.select(is_behind, middle + 1, low), lax.select(is_behind, high, middle)
+
+    ends = lax.full_like(wanted, 0), lax.full_like(wanted, counts.size)
+    places, _ = lax.fori_loop(0, counts.size.bit_length(), halved, ends)
+    first = lax.broadcast(lax.min(places[0], lax.full_like(places[0], last)), (size,))
+    return lax.select(places <= last, places, first)
 
 
 _PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
