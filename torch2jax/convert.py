@@ -20,6 +20,7 @@ from .modules.originals import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
+from .tensors.distributed import is_distributed
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
 from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
@@ -274,7 +275,7 @@ def _to_jax(
     if isinstance(thing, torch.Tensor):
         if isinstance(thing, Torchish):
             return thing.read()
-        if is_wrapper(thing):
+        if is_wrapper(thing) and not is_distributed(thing):
             return wrapped(
                 thing, lambda inner: without_values(inner) if inner.is_meta else tensor_to_array(inner, copy=copy)
             )

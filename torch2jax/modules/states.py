@@ -13,6 +13,7 @@ import torch
 from ..hints import nearest
 from ..internals.guards import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
+from ..tensors.distributed import is_distributed
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
@@ -223,7 +224,7 @@ def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[di
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
-    if is_wrapper(tensor):
+    if is_wrapper(tensor) and not is_distributed(tensor):
         return wrapped(tensor, _array_of)
     if tensor.layout in SPARSE_LAYOUTS:
         return sparse_tensor_to_array(tensor, copy=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import SparseLayoutError
+from .distributed import array_of_distributed, is_distributed
 from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import values_in_dtype
 from .traced import evaluating
@@ -39,10 +40,14 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
             changes when the tensor is written to, also while JAX still computes with it: for a tensor that nobody else
             has.
 
+    Of a `DTensor` it is the whole, with the sharding that its placements say.
+
     Raises:
         TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
-        ValueError: the tensor has no data (meta device).
+        ValueError: the tensor has no data (meta device), or is a `DTensor` that no sharding says.
     """
+    if is_distributed(tensor):
+        return array_of_distributed(tensor.detach(), tensor_to_array)
     tensor = values_of(tensor)
     wanted = canonical(tensor.dtype)
     is_in_dtype = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0

@@ -1,0 +1,92 @@
+"""PyTorch's `DTensor`s as arrays with a sharding: each process puts its part on its device.
+
+A dimension of a `DeviceMesh` is an axis of a `jax.sharding.Mesh` of the same name, and the rank of a process the number
+of a device.
+"""
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+__all__ = ["array_of_distributed", "is_distributed", "mesh_of"]
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether it is a `DTensor`, of which this process holds a part."""
+    module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def mesh_of(mesh: Any) -> Mesh:
+    """The mesh of JAX's devices that a `DeviceMesh` stands for, by the ranks in it.
+
+    In as many processes as PyTorch has, a rank is the first device of JAX's process of that number; in one process it
+    is the device of that number.
+
+    Raises:
+        ValueError: there are no such devices.
+    """
+    ranks = np.asarray(mesh.mesh.tolist())
+    if jax.process_count() > 1:
+        firsts = {device.process_index: device for device in reversed(jax.devices())}
+        devices = [firsts[process] for process in sorted(firsts)]
+    else:
+        devices = jax.devices()
+    if ranks.max() >= len(devices):
+        raise ValueError(
+            f"got {mesh}, of rank {ranks.max()} and others; JAX has {len(devices)} devices in {jax.process_count()} "
+            "processes. Start JAX in as many (jax.distributed.initialize), or give it so many devices"
+        )
+    names = tuple(mesh.mesh_dim_names or (f"dim_{i}" for i in range(ranks.ndim)))
+    places = np.empty(ranks.shape, object)
+    for index in np.ndindex(ranks.shape):
+        places[index] = devices[ranks[index]]
+    return Mesh(places, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
+    """The array of a `DTensor`'s values, with the sharding that its placements say.
+
+    Args:
+        to_array: gives the array of this process's part.
+
+    Raises:
+        ValueError: its parts are sums that have not been made (`Partial`), or of unequal sizes; or this process cannot
+            know those of others, since JAX does not run in them.
+    """
+    mesh, placements, shape = mesh_of(tensor.device_mesh), tensor.placements, tuple(tensor.shape)
+    spec: list[tuple[str, ...]] = [()] * len(shape)
+    needs_others = False
+    for axis, placement in zip(mesh.axis_names, placements, strict=True):
+        if mesh.shape[axis] == 1:
+            continue
+        if placement.is_replicate():
+            continue
+        if type(placement).__name__ != "Shard":
+            raise ValueError(
+                f"got a DTensor that is {placement!r} over {axis!r}; wanted Shard(dim) or Replicate(): give "
+                "tensor.redistribute(placements=...)"
+            )
+        spec[placement.dim] = (*spec[placement.dim], axis)
+        needs_others = True
+    if needs_others and jax.process_count() != torch.distributed.get_world_size():
+        raise ValueError(
+            f"got a DTensor of shape {shape}, of which this process has a part, and JAX runs in "
+            f"{jax.process_count()} process, PyTorch in {torch.distributed.get_world_size()}; wanted as many: call "
+            "jax.distributed.initialize in each, or give tensor.full_tensor()"
+        )
+    sharding = NamedSharding(mesh, PartitionSpec(*[axes or None for axes in spec]))
+    for dim, axes in enumerate(spec):
+        count = int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
+        if shape[dim] % count:
+            raise ValueError(
+                f"got a DTensor whose dimension {dim}, of size {shape[dim]}, is split into {count} unequal parts; JAX "
+                "has equal ones: give tensor.full_tensor(), and pad or place it"
+            )
+    local = to_array(tensor.to_local())
+    mine = [device for device in sharding.device_set if device.process_index == jax.process_index()]
+    return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(local, x) for x in mine])
