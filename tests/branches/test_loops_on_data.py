@@ -235,6 +235,89 @@ def test_loops(function, args, count):
     agree(function, *args, count=count)
 
 
+def descends(x):
+    w = x.clone().requires_grad_()
+    for _ in range(40):
+        w.grad = None
+        ((w - 1) ** 2).sum().backward()
+        if w.grad.norm() < 1e-2:
+            break
+        with torch.no_grad():
+            w -= 0.3 * w.grad
+    return w.detach(), w.grad
+
+
+def descends_with_momentum(x):
+    w, scale = x.clone().requires_grad_(), (x * 0 + 0.5).requires_grad_()
+    optimizer, smooth, n = torch.optim.SGD([w], lr=0.1, momentum=0.5), x.sum(), 0
+    while smooth > 1e-2:
+        optimizer.zero_grad()
+        loss = ((w * scale - 1) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        smooth, n = 0.5 * smooth + 0.5 * loss, n + 1
+    return w.detach(), n, smooth.detach(), smooth.requires_grad, w.is_leaf
+
+
+def leaves_anew(x):
+    w, a = x, x.clone().requires_grad_()
+    while True:
+        w = w.detach().requires_grad_()
+        (g,) = torch.autograd.grad(((w - 1) ** 2).sum() + (w * a).sum() * 0.01, w)
+        if g.norm() < 1e-2:
+            return w.detach(), g
+        w = w - 0.3 * g
+
+
+def differentiates_by_func(x):
+    n = 0
+    while True:
+        g = torch.func.grad(lambda w: ((w - 1) ** 2).sum())(x)
+        if g.norm() < 1e-2:
+            return x, n
+        x, n = x - 0.3 * g, n + 1
+
+
+def goes_back_to_what_was_before(x):
+    a = x.clone().requires_grad_()
+    a.grad, squared, n = torch.zeros(3), (a * a).sum() * 0.001, 0
+    while squared.detach() * 0.9**n > 1e-2:
+        (squared * 0.9**n).backward(retain_graph=True)
+        n += 1
+    return a.grad, n
+
+
+@pytest.mark.parametrize(
+    "function",
+    [descends, descends_with_momentum, leaves_anew, differentiates_by_func, goes_back_to_what_was_before],
+)
+def test_turns_that_take_derivatives(function):
+    agree(function, X)
+
+
+def test_derivatives_that_lead_through_turns_keep_branches():
+    def function(x):
+        y = x = x.clone().requires_grad_()
+        for _ in range(20):
+            if y.norm() < 1:
+                break
+            y = y / 2
+        y.sum().backward()
+        return x.grad
+
+    agree(function, X, count=0)
+
+    def without_end(x):
+        y = x = x.clone().requires_grad_()
+        while y.norm() > 1:
+            y = y / 2
+        y.sum().backward()
+        return x.grad
+
+    with pytest.raises(BranchError, match="a derivative that the code takes leads through its turns"):
+        jax.make_jaxpr(t2j(without_end))(X)
+
+
 def test_the_graph_is_that_of_a_loop_by_hand():
     def halved(x):
         while x.sum() > 1:

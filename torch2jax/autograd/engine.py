@@ -15,7 +15,7 @@ from ..internals.gradients import autograd_module
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusal_between, used_in_derivatives
+from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusing_between, used_in_derivatives
 from ..tensors.journal import Uncontained, expect_no_journal, journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
@@ -78,9 +78,9 @@ def run_backward(
     tape = _tape_of(outputs)
     ends = {id(x.history) for x in wanted}
     wanted = wanted or tape.sources_of(outputs)
-    refusal = refusal_between([x.history for x in outputs], ends) if tape.refuses else None
-    if refusal is not None:
-        raise RuntimeError(refusal)
+    refusing = refusing_between([x.history for x in outputs], ends) if tape.refuses else None
+    if refusing is not None:
+        refusing.refuse()
     if accumulate_grad:
         for tensor in wanted if inputs else []:
             retain(tensor)

@@ -307,6 +307,10 @@ class Tape(Feature):
         """Whether what is computed now is recorded here: not within another transformation."""
         return current_trace() is self.levels[0].trace
 
+    def is_all_beside(self, trace) -> bool:
+        """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
+        return self.is_current and self.outer is None and self._count == self.depth and self.levels[-1].below is trace
+
     def leaf(self, array, source: Source):
         """An array of the same values with which the history of `source` begins."""
         values = self.primal(array, self._count)

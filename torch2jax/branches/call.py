@@ -1,7 +1,7 @@
 """What questions about traced values ask of the call that they are asked in."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import jax
 import torch
@@ -50,6 +50,11 @@ class BranchesCall(RulesCall, TracingCall, Protocol):
     def stream(self) -> _Stream:
         """Where its random operators take their keys from."""
         ...
+
+    is_backward: bool
+    """Whether it runs the backward of a custom function."""
+    passes: list[Any]
+    """The backward passes under way."""
 
     def array_of(self, tensor: Torchish) -> jax.Array:
         """The array of a tensor as it leaves the code that runs `nested`."""

@@ -2,8 +2,12 @@
 
 Values in memory that stays are written there, so that everything that sees the memory sees them. What the turns make
 anew is made anew here as well: nobody else may see it change.
+
+Where the code takes derivatives, a tensor that requires grad by itself does so in each turn. What else a turn has
+computed of such ends with it: a derivative that leads back there shows that the loop is none of the graph (`Cut`).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -12,7 +16,7 @@ import torch
 
 from ..internals.frames import set_locals
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..tensors.history import UNRECORDED
+from ..tensors.history import UNRECORDED, Node, Source
 from ..tensors.objects import codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
@@ -23,13 +27,38 @@ from .loop_state import Change, State, TensorEntry, Unlike, item_names
 __all__ = ["number", "put"]
 
 
-def put(state: State, changes: Sequence[Change], arrays: Sequence, frame: FrameType) -> list[Callable[[], None]]:
+class Cut(Node):
+    """The history of what the turns before have computed.
+
+    Args:
+        before: what it was when the first turn began.
+        refuse: is called where a derivative leads back to it, and raises.
+    """
+
+    __slots__ = ("_refuse",)
+
+    def __init__(self, before: Node, refuse: Callable[[], None]):
+        super().__init__("Loop", [before])
+        self._refuse = refuse
+
+    def refuses(self, ends: set[int]) -> bool:
+        del ends  # what it leads to in other turns is not known
+        return True
+
+    def refuse(self) -> None:
+        self._refuse()
+
+
+def put(
+    state: State, changes: Sequence[Change], arrays: Sequence, frame: FrameType, refuse: Callable[[], None]
+) -> list[Callable[[], None]]:
     """Lets what a loop carries hold other values.
 
     Args:
         state: what lives, as it was just taken down.
         arrays: the values of what is carried, in order.
         frame: whose local variables are the roots.
+        refuse: is called where a derivative leads back to turns before, and raises.
 
     Returns:
         What undoes changes of objects.
@@ -37,7 +66,7 @@ def put(state: State, changes: Sequence[Change], arrays: Sequence, frame: FrameT
     Raises:
         Unlike: something cannot be put where it belongs.
     """
-    return _Putting(state, changes, arrays).into(frame)
+    return _Putting(state, changes, arrays, refuse).into(frame)
 
 
 def number(array: Any) -> Any:
@@ -47,8 +76,8 @@ def number(array: Any) -> Any:
 
 
 class _Putting:
-    def __init__(self, state: State, changes: Sequence[Change], arrays: Sequence):
-        self._state = state
+    def __init__(self, state: State, changes: Sequence[Change], arrays: Sequence, refuse: Callable[[], None]):
+        self._state, self._refuse = state, refuse
         self._arrays = dict(zip([x.path for x in changes if x.is_carried], arrays, strict=True))
         self._kinds = {x.path: x.kind for x in changes}
         self._done: set[str] = set()
@@ -76,8 +105,26 @@ class _Putting:
         return self._undo
 
     def _write(self, storage: Storage, array: Any) -> None:
-        storage.replace(PhysicalArray(array, None), None, is_written=True)
+        history, tape = storage.history, this_call().tape
+        physical = PhysicalArray(array, None)
+        if isinstance(history, Source) and tape is not None:
+            before, layout = storage.physical
+            if not tape.has(before):
+                raise Unlike("a tensor that requires grad by itself does so no longer")
+            physical = PhysicalArray(tape.with_values(before, physical.arranged(layout)), layout)
+        elif history is not None:
+            physical = PhysicalArray(self._cut(storage, history, array), None)
+        storage.replace(physical, None, is_written=True)
         storage.differentiable = storage.differentiable or array.dtype.kind not in "biu"
+
+    def _cut(self, storage: Storage, history: Node, array: Any) -> Any:
+        """The values of what turns before have computed, on a storage; `history` was that of the first."""
+        tape = this_call().tape
+        if tape is None:
+            storage.history = UNRECORDED
+            return array
+        storage.history, tape.refuses = Cut(history, self._refuse), True
+        return tape.beginning(array, 0)
 
     def _put(self, value: Any, path: str) -> Any:
         """What takes the place of a value."""
@@ -119,6 +166,7 @@ class _Putting:
             return tensor
         at = entry.like.storage
         if self._kinds.get(at) != "made":
+            self._put_attributes(tensor, tensor, path)
             return tensor
         self._done.add(at)
         if tensor.stands_for is not None:
@@ -126,7 +174,17 @@ class _Putting:
         if type(tensor) is not Torchish:
             raise Unlike(f"{path} is another {type(tensor).__name__} in each turn")
         found = self._memo[id(tensor)] = self._again(tensor, self._arrays[at])
+        self._put_attributes(tensor, found, path)
         return found
+
+    def _put_attributes(self, tensor: Torchish, found: Torchish, path: str) -> None:
+        self._memo[id(tensor)] = found
+        for name, value in tensor.attributes.items():
+            new = self._put(value, f"{path}.{name}") if name != "_restriction" else value
+            if new is not value and found is tensor:
+                self._undo.append(functools.partial(setattr, tensor, name, value))
+            if new is not getattr(found, name):
+                setattr(found, name, new)
 
     def _again(self, tensor: Torchish, array: Any) -> Torchish:
         """A tensor like another, in new memory."""
@@ -136,7 +194,8 @@ class _Putting:
         node: Any = self._storages.get(id(old))
         if node is None:
             node = self._storages[id(old)] = Storage(PhysicalArray(array, None), None, old.order, None, old.gaps)
-            node.history = None if old.history is None else UNRECORDED
+            if old.history is not None and not isinstance(old.history, Source):
+                node.replace(PhysicalArray(self._cut(node, old.history, array), None), None, is_written=False)
         for kind, place in steps_to(tensor._node):
             node = View(node, kind)
             node.place = place
@@ -144,4 +203,16 @@ class _Putting:
             shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         found = make_tensor(node, shape, tensor.dtype, strides, offset, tensor._label)
         vars(found).update(tensor.attributes)
+        if isinstance(old.history, Source):
+            self._begin(old.history, tensor, found)
         return found
+
+    def _begin(self, source: Source, tensor: Torchish, found: Torchish) -> None:
+        """Lets a tensor require grad by itself as another does."""
+        path = self._state.seen[id(tensor)]
+        if source.variable is not tensor or found._node is not self._storages[id(tensor._node.storage)]:
+            raise Unlike(f"{path} is a part of a tensor that requires grad by itself, another one in each turn")
+        if source.is_hooked or source.hooked is not None or tensor._retains_grad:
+            raise Unlike(f"{path} has hooks on its gradient, and is another tensor in each turn")
+        found.start_history(source.is_given)
+        self._storages[id(tensor._node.storage)] = found._node.storage

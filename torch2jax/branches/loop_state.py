@@ -23,6 +23,7 @@ from jax.core import Tracer
 from ..errors import is_library
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import default_dtype
+from ..tensors.history import Node, Source
 from ..tensors.known import evaluate, real
 from ..tensors.objects import codec_of, has_attributes, leaf_of
 from ..tensors.storage import Storage, steps_to
@@ -217,7 +218,7 @@ class State:
         restriction = tensor._restriction and tensor._restriction.kind
         geometry = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), restriction
         places = tuple([(kind.bit, kind.permutation, kind.overlaps, place) for kind, place in steps])
-        of_storage = (storage.frame, storage.dtype, storage.gaps, storage.history is not None, memory)
+        of_storage = (storage.frame, storage.dtype, storage.gaps, _kind_of_history(storage.history), memory)
         of_storage = of_storage if first == path else memory
         self._add(path, TensorEntry(first, type(tensor), tensor.dtype, (*geometry, places), of_storage), value)
         for name, item in tensor.attributes.items():
@@ -264,12 +265,12 @@ class State:
         """The value of what is carried."""
         if change.kind == "draws":
             return self.draws.before + np.int32(self.draws.taken)
-        entry = self.entries[change.path]
+        entry, call = self.entries[change.path], this_call()
         if isinstance(entry.like, _Number):
-            call: Any = this_call()
             dtype = torch.float64 if entry.like.kind is float else torch.int64
             return call.lift(torch.tensor(entry.value, dtype=dtype)).read()
-        return self.storages[change.path].read()
+        array = self.storages[change.path].read()
+        return array if call.tape is None else call.tape.primal(array)
 
 
 _DRAWS = "the random stream"
@@ -314,6 +315,15 @@ def _shown(entry: _Entry) -> str:
     head = like[1] if isinstance(like, tuple) else None
     length = head if isinstance(head, int) else len(head) if isinstance(head, tuple) else None
     return f"a {type(value).__name__}" + ("" if length is None else f" of length {length}")
+
+
+def _kind_of_history(history: Node | None) -> Any:
+    """What turns must have in common of how values came about: the rest of it ends with a turn."""
+    if not isinstance(history, Source):
+        return history is not None
+    hooked = None if history.hooked is None else len(history.hooked.hooks)
+    hooks = history._prehooks, history._posthooks, history._accumulated
+    return hooked, *[0 if x is None else len(x) for x in hooks]
 
 
 def _held(storage: Storage) -> Any:

@@ -17,6 +17,7 @@ like the one that was seen: the code has nothing else to go by.
 
 import contextlib
 import dis
+import functools
 import itertools
 import sys
 from collections import deque
@@ -31,7 +32,7 @@ from jax.extend.core import Primitive
 
 from ..errors import SourceLine, is_translator
 from ..internals.frames import set_locals
-from ..tracing.traces import current_trace
+from ..tracing.traces import current_trace, running
 from .call import current, this_call
 from .loop_carry import number, put
 from .loop_heads import Head, heads_of
@@ -347,6 +348,10 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
 
+    def _refuse_derivative(self, instance: _Instance) -> None:
+        self._refuse(instance, "a derivative that the code takes leads through its turns")
+        self._path.abandon()
+
     def _state(self, instance: _Instance) -> State:
         """What lives where turns begin.
 
@@ -354,10 +359,13 @@ class Watch:
             Unlike: no loop can have that.
         """
         frame, call = instance.frame, this_call()
-        if current_trace() is not self._path.trace or call.transformations:
+        if call.passes or call.is_backward or call.dual is not None:
+            raise Unlike("it is part of a derivative")
+        is_plain = (
+            current_trace() is self._path.trace if call.tape is None else call.tape.is_all_beside(self._path.trace)
+        )
+        if not is_plain or call.transformations:
             raise Unlike("it is within a transformation that the code has begun")
-        if call.tape is not None or call.dual is not None:
-            raise Unlike("derivatives are taken by code around it, or in it")
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         return State(roots, frame.f_code, frame.f_globals)
@@ -410,21 +418,24 @@ class Watch:
         arrays = [state.array(change) for change in facts.changes if change.is_carried]
         if facts.turns is not None:
             arrays = [np.int32(facts.at), *arrays]
-        first: Any = enter_p.bind(*map(jnp.asarray, arrays), loop=facts)
+        with running(self._path.trace):
+            first: Any = enter_p.bind(*map(jnp.asarray, arrays), loop=facts)
         instance.carried = first
         if facts.turns is not None:
             goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
             if not goes_on:
                 instance.is_skipping, instance.state = True, state
                 self._path.begin_script(deque(facts.script))
-                skip_p.bind()
+                with running(self._path.trace):
+                    skip_p.bind()
                 return
         self._put(instance, state)
 
     def _put(self, instance: _Instance, state: State) -> None:
         facts, carried = instance.facts, instance.carried or []
         first = 0 if facts.turns is None else 1
-        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame))
+        refuse = functools.partial(self._refuse_derivative, instance)
+        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse))
         instance.state = self._state(instance)
 
     def _end_skip(self, instance: _Instance) -> None:
@@ -433,7 +444,8 @@ class Watch:
         if facts.add(begun.changes_until(state)):
             self._loops.note(facts)
             self._path.abandon()
-        skip_p.bind()
+        with running(self._path.trace):
+            skip_p.bind()
         self._path.end_script()
         instance.is_skipping = False
         self._put(instance, state)
@@ -462,7 +474,8 @@ class Watch:
                 raise Unlike(
                     f"a turn begins with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
                 )
-        again_p.bind(*map(jnp.asarray, arrays), loop=facts)
+        with running(self._path.trace):
+            again_p.bind(*map(jnp.asarray, arrays), loop=facts)
         self._path.come_back(facts)
 
 

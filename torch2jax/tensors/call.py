@@ -47,6 +47,14 @@ class Recorder(Protocol):
         """The array without its place."""
         ...
 
+    def is_all_beside(self, trace: Any) -> bool:
+        """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
+        ...
+
+    def beginning(self, array: jax.Array, number: int) -> jax.Array:
+        """The same values, where derivatives begin at the levels from one on."""
+        ...
+
     def leaf(self, array: jax.Array, source: Source) -> jax.Array:
         """The same values, where a history begins."""
         ...

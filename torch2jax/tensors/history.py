@@ -31,7 +31,7 @@ __all__ = [
     "made_beside",
     "next_node",
     "reaches",
-    "refusal_between",
+    "refusing_between",
     "saves",
     "sources_among",
     "used_beside",
@@ -133,6 +133,14 @@ class Node(graph.Node):
         """Whether it is the history of the tensor on that part of memory, which requires grad by itself."""
         del part
         return False
+
+    def refuses(self, ends: set[int]) -> bool:
+        """Whether a backward pass that comes by it, on its way to the nodes of these ids, is an error."""
+        return self.refusal is not None and (not ends or bool(reaches(self.inputs, ends)))
+
+    def refuse(self) -> None:
+        """Raises that error."""
+        raise RuntimeError(self.refusal)
 
     def uses(self, place: int, other: int) -> bool:
         """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
@@ -369,15 +377,14 @@ def made_beside(ends: Iterable[Node | None], wanted: Node) -> bool:
     )
 
 
-def refusal_between(starts: Iterable[Node | None], ends: set[int]) -> str | None:
-    """The error that a backward pass comes upon.
+def refusing_between(starts: Iterable[Node | None], ends: set[int]) -> Node | None:
+    """The node whose error a backward pass comes upon.
 
     Args:
         starts: what is differentiated.
         ends: the ids of what it is differentiated with respect to; empty for all that leads there.
     """
-    refusing = [node for node in _leading_to(starts).values() if node.refusal is not None]
-    return next((node.refusal for node in refusing if not ends or reaches(node.inputs, ends)), None)
+    return next((node for node in _leading_to(starts).values() if node.refuses(ends)), None)
 
 
 def sources_among(ends: Iterable[Node | None]) -> list[Source]:
