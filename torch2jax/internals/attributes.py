@@ -53,6 +53,9 @@ ATTRIBUTES = {
         "_parameters": "Its own parameters by name.",
         "_version": "The version that its state is saved with.",
     },
+    "torch.nn.SyncBatchNorm": {
+        "_check_input_dim": "A method: refuses an input of fewer than two dimensions.",
+    },
     "torch.nn.parameter.UninitializedTensorMixin": {
         "_allowed_methods": "What may be asked of a parameter that has no shape yet.",
     },
