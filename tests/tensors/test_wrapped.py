@@ -337,3 +337,47 @@ def test_detach_below_autograd():
     for run in (lambda f: f, jax.jit):
         np.testing.assert_array_equal(run(jax.grad(t2j(through)))(x), jnp.full(3, 3.0))
         np.testing.assert_array_equal(run(jax.grad(t2j(cut)))(x), jnp.ones(3))
+
+
+class _Rounding(torch.Tensor):
+    """A weight whose products round what they are given, below autograd."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mm.default:
+            x, weight = args
+            return (x * 10).round() @ weight.inner / 10
+        if func is torch.ops.aten.mul.Tensor:
+            weight, x = args
+            return weight.inner * (x * 10).to(torch.int32)
+        if func is torch.ops.aten.add.Tensor:
+            weight, x = args
+            return weight.inner + (x * 10).round_()
+        return NotImplemented
+
+
+@pytest.mark.parametrize("f", [lambda x, w: x @ w, lambda x, w: w * x, lambda x, w: w + x], ids=["mm", "mul", "add"])
+def test_what_a_dispatch_rounds_has_no_derivative_of_zero(f):
+    weight = t2j(_Rounding(torch.rand(3, 3)))
+    x = jax.random.normal(jax.random.key(0), (3, 3))
+    function = t2j(f)
+    for run in (function, jax.jit(function)):
+        np.testing.assert_allclose(run(x, weight), f(j2t(x), j2t(weight)), rtol=1e-6)
+    for wrapped in (lambda g: g, jax.jit):
+        with pytest.raises(NotImplementedError, match="__torch_dispatch__ rounds"):
+            wrapped(jax.grad(lambda x: function(x, weight).sum()))(x)
+    assert jax.grad(lambda y: (function(x, weight) * y).sum())(x).shape == (3, 3)

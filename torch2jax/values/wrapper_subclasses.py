@@ -6,11 +6,15 @@ the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call 
 """
 
 import contextlib
+import functools
 import types as python_types
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import torch
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from ..errors import WrapsOthersError
 from ..internals.guards import (
@@ -23,8 +27,11 @@ from ..internals.jagged import NestedTensor
 from ..internals.operators import DispatchKey, OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves
 from ..rules.features import NEXT, Feature
+from ..rules.keywords import run_named
 from ..rules.kinds import serves, serves_without_values
+from ..rules.rule import as_result
 from ..tensors.tensor import Torchish, make_view
+from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, Wrapper, is_wrapper, tensor_of, wrapped
 from .call import ValuesCall
 from .jagged import lifted_offsets
@@ -98,11 +105,31 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
 _DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
 
 
+_CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))
+_ROUNDING = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", *_CASTS))
+
+
 class _BelowAutograd(Feature):
     """The code of a ``__torch_dispatch__``, to which ``detach`` gives another tensor and ends no derivative.
 
-    PyTorch differentiates above it: what the code detaches there is no cut, unless it is run for a ``detach``.
+    PyTorch differentiates above it: what the code detaches there is no cut, unless it is run for a ``detach``; and the
+    derivative of an operator for which it rounds is not zero. JAX differentiates the code, so that is refused.
     """
+
+    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        name = getattr(function, "__name__", "").partition(".")[0]
+        if name.rstrip("_") not in _ROUNDING or not args or not _has_derivative(args[0]):
+            return NEXT
+        array = args[0].read()
+        if name.rstrip("_") in _CASTS:
+            result = run_named(function, rule, args, kwargs)
+            if result.dtype.is_complex or (result.dtype.is_floating_point and result.dtype.itemsize > 1):
+                return result
+        held = as_result(_without_derivative(array), args[0].dtype, [args[0]], name=name)
+        if name.endswith("_"):
+            args[0].copy_(held)
+            return NEXT
+        return run_named(function, rule, (held, *args[1:]), kwargs)
 
     def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
         return self.run_operator(call, function, args, kwargs)
@@ -116,6 +143,27 @@ class _BelowAutograd(Feature):
 
     def concerns(self, function: Any) -> bool:
         return function in _DETACHING
+
+
+def _has_derivative(operand: Any) -> bool:
+    return isinstance(operand, Torchish) and operand.is_floating_point() and is_traced(operand.read())
+
+
+@jax.custom_jvp
+def _without_derivative(x: jax.Array) -> jax.Array:
+    """The array, of which no derivative may be taken."""
+    return x
+
+
+@functools.partial(_without_derivative.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    if not isinstance(tangents[0], SymbolicZero):
+        raise NotImplementedError(
+            "a __torch_dispatch__ rounds a tensor whose derivative is taken: PyTorch's is that of the operator, "
+            "whatever the code computes, and JAX's would be zero. Wanted a derivative that the class says itself: a "
+            "torch.autograd.Function in its __torch_function__"
+        )
+    return primals[0], lax.full_like(primals[0], 0)
 
 
 _BELOW_AUTOGRAD = _BelowAutograd()
