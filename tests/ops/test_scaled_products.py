@@ -200,3 +200,12 @@ def test_the_graph_is_one_product():
     graph = str(jax.make_jaxpr(function)(*map(t2j, (A, B, ROWS, COLUMNS))))
     assert graph.count("dot_general[") == 1
     assert jax.eval_shape(function, *map(t2j, (A, B, ROWS, COLUMNS))).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("recipe", "first", "second"), TABLE)
+def test_the_product_is_one_of_8_bits(recipe, first, second):
+    function = t2j(lambda a, b, x, y: F.scaled_mm(a, b.t(), x, recipe, y, recipe, output_dtype=torch.bfloat16))
+    text = jax.jit(function).lower(*map(t2j, (A, B.t(), first, second))).as_text()
+    assert "contracting_dims = [1] x [1]" in text
+    assert "(tensor<16x64xf8E4M3FN>, tensor<32x64xf8E5M2>) -> tensor<16x32xf32>" in text
+    assert "16x64xf32" not in text and "32x64xf32" not in text

@@ -1,15 +1,18 @@
 """Products of matrices in 8 bits, whose scales are beside them.
 
-The operands are brought to float32 and scaled in front of the product: XLA knows that form, and has kernels for 8 bits
-where the device does.
+Where a scale is of a row, or of all, the product is one of operands in 8 bits, and scaled. Those with a scale for each
+part of a row are brought to float32 and scaled in front of the product.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from jax import lax
 from torch.nn.functional import ScalingType, SwizzleType
 
 from ..rules.registry import implements_tensors
+from ..rules.rule import InnerRule
 
 __all__ = []
 
@@ -129,9 +132,36 @@ def _product(left, right, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizz
             f"scaled_mm: got the recipes {_names(recipe_a)} and {_names(recipe_b)}; wanted the same twice, or "
             "BlockWise128x128 beside BlockWise1x128"
         )
+    if set(recipe_a) | set(recipe_b) <= {_TENSOR, _ROW} and len(recipe_a) == 1:
+        return _scaled_once(left, right, *scale_a, *recipe_a, *scale_b, *recipe_b)
     first = _scaled(left, scale_a, recipe_a, swizzle_a, "scale_a")
     second = _scaled(right.t(), scale_b, recipe_b, swizzle_b, "scale_b")
     return first @ second.t()
+
+
+def _scaled_once(left, right, scale_a, recipe_a: int, scale_b, recipe_b: int):
+    """The product of operands in 8 bits, which is scaled."""
+    scale_a = _of_rows(scale_a, recipe_a, left.shape[0], "scale_a")
+    scale_b = _of_rows(scale_b, recipe_b, right.shape[1], "scale_b").t()
+    is_turned = right.stride(0) == 1 and right.stride(1) != 1
+    product = _IN_8_BITS((left, right.t() if is_turned else right, is_turned), {})
+    return product * scale_a * scale_b
+
+
+def _in_8_bits(left, right, is_turned: bool):
+    dims = ((1,), (1 if is_turned else 0,)), ((), ())
+    return lax.dot_general(left, right, dims, preferred_element_type=np.float32)
+
+
+_IN_8_BITS = InnerRule(_in_8_bits, "scaled_mm")
+
+
+def _of_rows(scale, recipe: int, rows: int, name: str):
+    """A scale for each row, or one for all, as a column."""
+    count = 1 if recipe == _TENSOR else rows
+    if scale.numel() != count:
+        raise ValueError(f"{name} must have {count} Float elements, got {scale.numel()}")
+    return scale.float().reshape(-1, 1)
 
 
 def _names(recipes: Sequence[int]) -> str:
@@ -153,11 +183,6 @@ def _scaled(matrix, scales, recipes, swizzles, name: str):
         )
     (recipe,), (scale,) = recipes, scales
     scale = scale.float()
-    if recipe in (_TENSOR, _ROW):
-        count = 1 if recipe == _TENSOR else rows
-        if scale.numel() != count:
-            raise ValueError(f"{name} must have {count} Float elements, got {scale.numel()}")
-        return matrix.float() * scale.reshape(-1, 1)
     if recipe == _PARTS_OF_32:
         if columns % 32:
             raise ValueError(f"scaled_mm: got {columns} columns in blocks of 32; wanted a multiple of 32")
