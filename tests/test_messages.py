@@ -92,7 +92,7 @@ def trains_from_outside(x):
 def on_explicit_mesh():
     with jax.set_mesh(jax.make_mesh((2,), ("data",))):
         x = jax.device_put(jnp.zeros((4,), jnp.int32), jax.P("data"))
-        table = jax.device_put(jnp.ones((4, 2)), jax.P("data"))
+        table = jax.device_put(jnp.ones((4, 2)), jax.P(None, "data"))
         return jax.jit(t2j(nn.Embedding(4, 2)))(x, state_dict={"weight": table})
 
 
@@ -441,7 +441,7 @@ ROWS = {
         "give its array",
     ),
     "a mesh with explicit axes": Row(
-        on_explicit_mesh, Exception, "float32[4@data,2]", "out_sharding=", "jax.sharding.auto_axes(function"
+        on_explicit_mesh, Exception, "float32[4,2@data]", "out_sharding=", "jax.sharding.auto_axes(function"
     ),
     "a model without a plan": Row(
         lambda: sharding.specs(LINEAR, jax.make_mesh((1,), ("model",)), tensor="model"),

@@ -330,7 +330,7 @@ def test_an_error_of_the_translation_is_no_check():
     def function(x):
         if x.sum() > 0:
             return x
-        return torch.tensor(x.tolist()).sum(0)
+        return torch.tensor(x.repeat(99).tolist()).sum(0)
 
     with pytest.raises(TracedValueError) as caught:
         jax.jit(t2j(function))(INPUTS[0])
