@@ -66,4 +66,5 @@ prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lo
 def varying_axes(value) -> frozenset[str]:
     """The axes of `jax.shard_map` over which the type of an array, or of a variable, says that its values differ."""
     kind = value.aval if isinstance(value, core.Var | core.Literal) else core.typeof(value)
-    return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
+    found = getattr(kind, "mat", None)  # releases have the one or the other
+    return getattr(kind, "vma", frozenset()) if found is None else found.varying
