@@ -282,11 +282,11 @@ class Exchange(Function):
 
 def tensor_parallel(x, column, row):
     """A Megatron layer: x is the same on all ranks, the weights are parts."""
-    return ReduceFromRegion.apply(F.gelu(CopyToRegion.apply(x) @ column) @ row)
+    return ReduceFromRegion.apply(F.silu(CopyToRegion.apply(x) @ column) @ row)
 
 
 def tensor_parallel_gathered(x, column, row):
-    hidden = GatherFromRegion.apply(F.gelu(CopyToRegion.apply(x) @ column))
+    hidden = GatherFromRegion.apply(F.silu(CopyToRegion.apply(x) @ column))
     width = row.shape[0]
     mine = hidden.narrow(-1, dist.get_rank() * width, width)
     return ReduceFromRegion.apply(mine @ row)
@@ -294,7 +294,7 @@ def tensor_parallel_gathered(x, column, row):
 
 def sequence_parallel(x, column, row):
     """x is a part of the sequence."""
-    return ScatterSequence.apply(F.gelu(GatherSequence.apply(x) @ column) @ row)
+    return ScatterSequence.apply(F.silu(GatherSequence.apply(x) @ column) @ row)
 
 
 @with_gradient

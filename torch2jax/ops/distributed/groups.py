@@ -94,6 +94,10 @@ class MeshGroup(dist.ProcessGroup):
     def group_name(self) -> Any:
         return ",".join(self.axes)
 
+    def _get_backend(self, device: Any) -> None:
+        """None of PyTorch's: what is sent and received as a batch goes one by one."""
+        del device
+
     @property
     def group_desc(self) -> str:
         return f"the axes {', '.join(self.axes)} of a mesh"
