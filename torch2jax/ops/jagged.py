@@ -85,6 +85,12 @@ def _columns(jagged, rows):
     return torch.arange(rows.shape[0]) - jagged._offsets[rows]
 
 
+@implements_of_class(NestedTensor, torch.broadcast_tensors)
+def broadcast_tensors(*tensors):
+    """Tensors of one shape as they are: PyTorch 2.15's kernel wants sizes that are integers."""
+    return list(tensors) if all(x.shape == tensors[0].shape for x in tensors) else NotImplemented
+
+
 @implements_of_class(NestedTensor, torch.unbind, torch.Tensor.unbind)
 def unbind(input, dim=0):
     if dim == 0 and isinstance(input._offsets, Torchish) and input._offsets.known is None and current().stages:
