@@ -1,5 +1,7 @@
 """Loops that end when traced values say so, against PyTorch: under jit, in a batch, and their derivatives."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -235,6 +237,13 @@ def test_loops(function, args, count):
     agree(function, *args, count=count)
 
 
+FIRST_TURN_APART = pytest.mark.xfail(
+    sys.version_info >= (3, 12),
+    reason="a first turn that begins otherwise is set apart in Python 3.11 alone; elsewhere there are branches",
+    strict=True,
+)
+
+
 def descends(x):
     w = x.clone().requires_grad_()
     for _ in range(40):
@@ -289,7 +298,13 @@ def goes_back_to_what_was_before(x):
 
 @pytest.mark.parametrize(
     "function",
-    [descends, descends_with_momentum, leaves_anew, differentiates_by_func, goes_back_to_what_was_before],
+    [
+        pytest.param(descends, marks=FIRST_TURN_APART),
+        descends_with_momentum,
+        leaves_anew,
+        differentiates_by_func,
+        goes_back_to_what_was_before,
+    ],
 )
 def test_turns_that_take_derivatives(function):
     agree(function, X)
