@@ -551,3 +551,15 @@ def test_optimizers_of_a_call_keep_the_arguments_of_their_step():
     found = []
     t2j(function)(jnp.ones(2))
     assert isinstance(found[0], torch.amp.GradScaler)
+
+
+def test_a_state_is_loaded_after_init():
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, y = arrays(*batch())
+    state = t2j(train, state=(model, optimizer)).init(x, y)
+    another = t2j(train, state=(model, optimizer))
+    with pytest.raises(RuntimeError, match=r"optimizer.state.\*.step, one number for all parameters.* call that first"):
+        another.load(state)
+    another.init(x, y)
+    another.load(state)

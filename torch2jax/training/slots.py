@@ -93,6 +93,11 @@ class Inserted:
             owner.get().grad = value
             return
         parts = path.split(".", 2)
+        if isinstance(thing, Optimizer) and parts[:2] == ["state", "*"]:
+            raise RuntimeError(
+                f"the state has {name}.{path}, one number for all parameters, which is known after init(*args) of the "
+                "step that the state is of: call that first"
+            )
         if isinstance(thing, Optimizer) and parts[0] == "state" and len(parts) == 3:
             parameters = [p for group in thing.param_groups for p in group["params"]]
             thing.state[parameters[int(parts[1])]][parts[2]] = value
