@@ -45,13 +45,6 @@ SEEDS = Apart(
 APART = (
     SEEDS,
     Apart(
-        "sparse tensors",
-        "JAX's arrays are dense",
-        test=r"(?i)sparse(?!_?max|_?false)",
-        source=r"\bsparse=True",
-        calls=r"to_sparse(_\w+)?|sparse_(coo|csr|csc|bsr|bsc|compressed)_tensor|_sparse_\w*tensor\w*|_?coalesce|sparse_mask",
-    ),
-    Apart(
         "quantized tensors",
         "JAX has no dtype that carries a scale",
         test=r"(?i)quantiz|qint|quint",

@@ -33,15 +33,26 @@ def install() -> None:
 
 
 def _in_torch(tensor: torch.Tensor) -> torch.Tensor:
-    """A real tensor of the same values, dtype and strides."""
+    """A real tensor of the same values, dtype, layout and strides."""
     from torch2jax.ops.values import values
     from torch2jax.tensors.interop import array_to_tensor
     from torch2jax.tensors.tensor import Torchish
+    from torch2jax.values.sparse import Sparse, size_of
 
+    if isinstance(tensor, Sparse):
+        parts = [_in_torch(x) for x in (*tensor.index, tensor.elements)]
+        return _outside(_sparse, tensor.kind, parts, size_of(tensor), tensor.coalesced)
     if not isinstance(tensor, Torchish):
         return tensor
     array, strides = values(tensor, "a comparison"), tensor.stride()
-    return _outside(_strided, array_to_tensor(array), tensor.dtype, strides)
+    return _outside(_strided, _outside(array_to_tensor, array), tensor.dtype, strides)
+
+
+def _sparse(layout: torch.layout, parts: list[torch.Tensor], size: torch.Size, is_coalesced: bool) -> torch.Tensor:
+    *index, values = parts
+    if layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(index[0], values, size, is_coalesced=is_coalesced)
+    return torch.sparse_compressed_tensor(index[0], index[1], values, size, layout=layout)
 
 
 def _strided(tensor: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...]) -> torch.Tensor:
@@ -53,5 +64,7 @@ def _strided(tensor: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...])
 
 def _outside(function: Callable, *args):
     """Calls a function that no translated call intercepts."""
-    with torch._C.DisableTorchFunction():
+    from torch2jax.internals.guards import DisableTorchDispatch, DisableTorchFunction
+
+    with DisableTorchFunction(), DisableTorchDispatch():
         return function(*args)

@@ -182,10 +182,7 @@ def test_the_error_below_a_sample_is_told():
 @pytest.mark.parametrize(
     ("test", "source", "calls", "expected"),
     [
-        ("test_nn.py::TestNN.test_Embedding_sparse", "", (), "sparse tensors"),
-        ("test_nn.py::TestNN.test_log_sparsemax", "", (), None),
-        ("test_nn.py::TestNN.test_linear", "", {"to_sparse_csr"}, "sparse tensors"),
-        ("test_nn.py::TestNN.test_linear", "", {"to_dense"}, None),
+        ("test_nn.py::TestNN.test_Embedding_sparse", "", {"to_sparse_csr"}, None),
         ("test_torch.py::T.test_x_cpu_complex32", "", (), "complex numbers of half precision"),
         ("test_torch.py::T.test_x", "x = torch.ones(3, dtype=torch.chalf)", (), "complex numbers of half precision"),
         ("test_torch.py::T.test_x_cpu_half", "@dtypes(torch.half, torch.chalf)\n{torch.chalf: tol(1)}", (), None),
@@ -275,7 +272,7 @@ def test_only_what_is_missing_is_run(tmp_path):
     tests = [f"a.py::T.{name}" for name in ("fine", "wrong", "skipped", "sparse", "new")]
     results = Results(tmp_path / "build" / "results.jsonl")
     for test, result in zip(tests[:4], ("ok", "ok", "skip", "ok"), strict=True):
-        results.append(Outcome(test, "pytorch", result, apart="sparse tensors" if "sparse" in test else None))
+        results.append(Outcome(test, "pytorch", result, apart="nested tensors" if "sparse" in test else None))
     results.append(Outcome(tests[0], "translated", "fail", "ValueError: 1"))
     results.append(Outcome(tests[0], "translated", "ok"))
     results = Results(results.path)
@@ -294,14 +291,14 @@ def test_the_page_counts(tmp_path):
     for n, (result, error) in enumerate([("ok", ""), ("fail", "E: 1|`x`"), ("fail", "E: 2|`x`"), ("late", "")]):
         results.append(Outcome(f"a.py::T.test_{n}", "pytorch", "ok"))
         results.append(Outcome(f"a.py::T.test_{n}", "translated", result, error))
-    results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="sparse tensors"))
+    results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="nested tensors"))
     results.append(Outcome("a.py::T.test_skipped", "pytorch", "skip"))
     lines = list(page(rows(results)))
     assert "| `a.py` | 9 | 6 | 5 | 1 | 4 | 1 | 25.0 |" in lines
     assert r"| `E: N\|'x'` | 2 | `T.test_1` |" in lines
     assert "Tried were 6 of 9 tests: of some files all, of others one in so many." in lines
     assert "| `takes too long` | 1 | `T.test_3` |" in lines
-    assert "Apart: sparse tensors (1)." in lines
+    assert "Apart: nested tensors (1)." in lines
 
 
 def test_the_page_keeps_what_had_more_tests_run(tmp_path):

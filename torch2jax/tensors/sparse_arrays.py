@@ -15,6 +15,7 @@ __all__ = [
     "SparseParts",
     "array_of_parts",
     "is_sparse_array",
+    "layout_name",
     "parts_of_array",
     "parts_of_tensor",
     "sparse_array_to_tensor",
@@ -141,3 +142,9 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
     if not within.all():  # what pads a BCOO
         index[0], values = index[0][:, within], values[within]
     return torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)
+
+
+def layout_name(layout: torch.layout) -> str:
+    """What PyTorch's errors call a layout."""
+    name = str(layout).removeprefix("torch.")
+    return "Sparse" if name == "sparse_coo" else name.title().replace("_", "")

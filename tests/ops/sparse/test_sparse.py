@@ -1,5 +1,7 @@
 """Sparse tensors around calls: as state, arguments and results, with gradients from inside, and their refusals."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,7 +157,18 @@ def test_writes_in_place():
         (lambda m, x: m + 1, RuntimeError, "elements everywhere"),
         (lambda m, x: m @ x.t(), RuntimeError, "cannot be multiplied"),
         (lambda m, x: m.stride(), RuntimeError, "strides"),
-        (lambda m, x: m.indices(), RuntimeError, "sparse_coo"),
+        (lambda m, x: m.indices(), RuntimeError, "indices expected sparse coordinate tensor layout but got SparseCsr"),
+        (lambda m, x: x.crow_indices(), RuntimeError, "expected sparse row compressed tensor layout but got Strided"),
+        (lambda m, x: x.values(), RuntimeError, "expected sparse tensor layout but got Strided"),
+        (lambda m, x: torch.isclose(m, m, 1e-3, 1e-3), NotImplementedError, "comparisons"),
+        (lambda m, x: torch.isclose(x, m.to_sparse_coo()), NotImplementedError, "layout torch.sparse_coo"),
+        (lambda m, x: m == 0, NotImplementedError, "to_dense"),
+        (lambda m, x: m.int().asin_(), RuntimeError, "result type Float can't be cast to the desired output type Int"),
+        (lambda m, x: torch.sin(m, out=m.int()), RuntimeError, "can't be cast"),
+        (lambda m, x: torch.empty_like(m, layout=torch.sparse_csc), RuntimeError, "empty_like with different sparse"),
+        (lambda m, x: torch.randn_like(m.to_sparse_coo()), NotImplementedError, "randn_like"),
+        (lambda m, x: m.clone().copy_(x), RuntimeError, "different layouts.*SparseCsr and src layout is Strided"),
+        (lambda m, x: m.clone().copy_(torch.zeros_like(m)), RuntimeError, "same number of specified elements"),
         (lambda m, x: x.to_sparse(), TypeError, "number of elements that are not zero"),
         (lambda m, x: torch.sparse_coo_tensor(torch.tensor([[7]]), x[0, :1], (3,)), RuntimeError, "found index 7"),
         (lambda m, x: m.numpy(), TypeError, "to_dense"),
@@ -164,3 +177,64 @@ def test_writes_in_place():
 def test_refusals(function, error, words):
     with pytest.raises(error, match=words):
         jax.jit(t2j(function))(t2j(sparse_of("csr")), jnp.asarray(X))
+
+
+@pytest.mark.parametrize(
+    ("compressed", "plain", "words"),
+    [
+        ([0, 1, 3], [1, 0, 2], None),
+        ([0, 0, 3], [0, 1, 2], None),
+        ([1, 1, 3], [0, 1, 2], r"crow_indices\[..., 0\] == 0"),
+        ([0, 1, 2], [0, 1, 2], r"crow_indices\[..., -1\] == nnz"),
+        ([0, 4, 3], [0, 1, 2], r"0 <= crow_indices\[..., 1:\] - .* <= ncols"),
+        ([0, 1, 3], [0, 1, 3], "0 <= col_indices < ncols"),
+        ([0, 1, 3], [0, 2, 1], "sorted and distinct"),
+        ([0, 1, 3], [0, 1, 1], "sorted and distinct"),
+        ([0, 3], [0, 1, 2], r"nrows \+ 1 = 3"),
+    ],
+)
+def test_invariants_of_indices(compressed, plain, words):
+    def check():
+        torch._validate_compressed_sparse_indices(True, torch.tensor(compressed), torch.tensor(plain), 2, 3, 3)
+
+    for run in (check, t2j(check)):
+        with contextlib.nullcontext() if words is None else pytest.raises(RuntimeError, match=words):
+            run()
+
+
+def test_a_batch_of_none_has_no_invariants():
+    none = [torch.zeros((0, n), dtype=torch.int64) for n in (3, 0)]
+    t2j(lambda: torch._validate_compressed_sparse_indices(True, *none, 2, 3, 0))()
+
+
+def test_random_elements_at_the_same_places():
+    matrix = jax.jit(t2j(lambda m: torch.randn_like(m)))(t2j(sparse_of("csr")), rng=jax.random.key(0))
+    assert np.array_equal(matrix.indices, sparse_of("csr").col_indices())
+    assert len(np.unique(matrix.data)) == 7
+
+
+@pytest.mark.parametrize("dims", [[0], [1], [0, 1]])
+def test_products_of_elements(dims):
+    matrix = sparse_of("csr")
+    expected = torch._sparse_csr_prod(matrix, dims, True)
+
+    def program(values):
+        built = torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), values, matrix.shape)
+        return torch._sparse_csr_prod(built, dims, True).values()
+
+    for run in (t2j(program), jax.jit(t2j(program))):
+        np.testing.assert_allclose(run(jnp.asarray(matrix.values())), expected.values(), rtol=1e-6)
+    found = j2t(t2j(lambda m: torch._sparse_csr_prod(m, dims, True))(t2j(matrix)))
+    assert found.shape == expected.shape
+    assert torch.equal(found.col_indices(), expected.col_indices())
+    gradients = jax.grad(lambda values: t2j(program)(values).sum())(jnp.asarray(matrix.values()))
+    values = matrix.values().clone().requires_grad_()
+    _sum_of_products(values, matrix, dims).backward()
+    np.testing.assert_allclose(gradients, values.grad, rtol=1e-5)
+
+
+def _sum_of_products(values, matrix, dims):
+    """The sum of the products by dense indexing, which PyTorch differentiates."""
+    rows, columns = matrix.to_sparse_coo().indices()
+    keys = {(0,): columns, (1,): rows}.get(tuple(dims), rows * 0)
+    return sum(values[keys == key].prod() for key in keys.unique())

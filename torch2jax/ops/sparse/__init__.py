@@ -1,9 +1,11 @@
 """Rules of tensors of sparse layouts: functions of their indices and values, which are tensors of the call."""
 
 from . import (
+    checks as checks,
     construction as construction,
     conversion as conversion,
     elementwise as elementwise,
+    likes as likes,
     metadata as metadata,
     products as products,
     reductions as reductions,

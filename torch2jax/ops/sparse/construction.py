@@ -4,11 +4,11 @@ import numpy as np
 import torch
 
 from ...calls.call import current
-from ...rules.registry import implements_sparse, implements_tensors
-from ...values.sparse import BLOCKED, COLUMNS, make_sparse, size_of
+from ...rules.registry import implements_tensors
+from ...values.sparse import BLOCKED, COLUMNS, make_sparse
 from .places import known_places, places
 
-__all__ = ["compressed", "coo_tensor"]
+__all__ = ["compressed", "coo_tensor", "finished"]
 
 _COO = torch.sparse_coo
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -21,7 +21,8 @@ def _tensor(value, dtype=None) -> torch.Tensor:
     return current().lift(value) if dtype is None else current().lift(value).to(dtype)
 
 
-def _finished(tensor, requires_grad: bool):
+def finished(tensor, requires_grad: bool):
+    """The tensor, a leaf that requires grad if that is asked for."""
     if requires_grad:
         tensor.elements = tensor.elements.detach().requires_grad_()
     return tensor
@@ -45,13 +46,13 @@ def sparse_coo_tensor(
     if values is None:  # a size
         shape = tuple(indices)
         values = torch.empty(0, dtype=dtype or torch.get_default_dtype())
-        return _finished(
+        return finished(
             make_sparse(_COO, [torch.empty(len(shape), 0, dtype=torch.int64)], values, shape, True), requires_grad
         )
     indices, values = _tensor(indices, torch.int64), _tensor(values, dtype)
     if values.ndim == 0:
         values = values.reshape(1)
-    return _finished(coo_tensor(indices, values, size, bool(is_coalesced), check_invariants), requires_grad)
+    return finished(coo_tensor(indices, values, size, bool(is_coalesced), check_invariants), requires_grad)
 
 
 def coo_tensor(indices, values, size=None, is_coalesced: bool = False, checks: bool | None = None):
@@ -122,7 +123,7 @@ def sparse_compressed_tensor(
     del device, pin_memory, check_invariants
     if layout not in _COMPRESSED:
         raise RuntimeError(f"sparse_compressed_tensor expected a compressed sparse layout, but got {layout}")
-    return _finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+    return finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
 
 
 def compressed(layout, compressed_indices, plain_indices, values, size=None, dtype=None):
@@ -166,7 +167,7 @@ def compressed(layout, compressed_indices, plain_indices, values, size=None, dty
 def _implements_layout(name: str, layout: torch.layout) -> None:
     def rule(compressed_indices, plain_indices, values, size=None, *, dtype=None, requires_grad=False, **options):
         del options
-        return _finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+        return finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
 
     def named(**kwargs):
         indices = [kwargs.pop(key) for key in list(kwargs) if key.endswith("_indices")]
@@ -206,24 +207,3 @@ def spdiags(diagonals, offsets, shape, layout=None):
     values = diagonals.reshape(-1).index_select(0, torch.from_numpy(flat))
     result = make_sparse(_COO, [current().lift_own(torch.from_numpy(indices))], values, (rows, columns), False)
     return result if layout in (None, _COO) else result.to_sparse(layout=layout)
-
-
-@implements_sparse(torch.zeros_like, torch.empty_like, torch.ops.aten.zeros_like, torch.ops.aten.empty_like)
-def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
-    del options
-    if layout is not None and layout is not input.kind:
-        return torch.zeros(size_of(input), dtype=dtype or input.dtype, layout=layout)
-    return _finished(empty_of(input, dtype or input.dtype), requires_grad)
-
-
-def empty_of(like, dtype):
-    """A tensor without elements, of the size and layout of another."""
-    batch = like.batch_ndim
-    shape = list(like.elements.shape)
-    shape[batch] = 0
-    if like.kind is _COO:
-        index = [like.index[0].new_zeros((like.index[0].shape[0], 0))]
-    else:
-        first, plain = like.index
-        index = [torch.zeros_like(first), plain.new_zeros((*plain.shape[:-1], 0))]
-    return make_sparse(like.kind, index, torch.zeros(shape, dtype=dtype), size_of(like), True)

@@ -8,6 +8,7 @@ import torch
 
 from ...calls.call import current
 from ...rules.registry import implements_sparse, implements_tensors
+from ...tensors.sparse_arrays import layout_name
 from ...tensors.tensor import Torchish
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
 from ..values import values as values_of
@@ -330,14 +331,39 @@ def copy_(self, src, non_blocking=False):
     del non_blocking
     if not isinstance(self, Sparse):
         raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
-    if not isinstance(src, Sparse):
+    source = src.kind if isinstance(src, Sparse) else torch.strided
+    if self.kind is not _COO and source is not self.kind:
+        raise RuntimeError(
+            "torch.copy_: copy of sparse compressed tensors having different layouts is not supported. self layout is "
+            f"{layout_name(self.kind)} and src layout is {layout_name(source)}"
+        )
+    if source is not self.kind:
         raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
-    return self.become(to_layout(src, self.kind).of_values(src.elements.to(self.dtype)))
+    if self.kind is not _COO:
+        _expect_alike(self, src)
+    return self.become(src.of_values(src.elements.to(self.dtype)))
+
+
+def _expect_alike(tensor: Sparse, source: Sparse) -> None:
+    if tensor.index[1].shape != source.index[1].shape:
+        raise RuntimeError(
+            "torch.copy_: only sparse compressed tensors with the same number of specified elements are supported."
+        )
+    if size_of(tensor) != size_of(source):
+        raise RuntimeError(
+            "torch.copy_: expected shapes of self and src to match along dimension "
+            f"but got {list(size_of(tensor))} and {list(size_of(source))}"
+        )
+    if tensor.block != source.block:
+        raise RuntimeError(
+            "torch.copy_: copy of sparse compressed tensors having different block sizes is not supported. "
+            f"self and src block sizes are {list(tensor.block)} and {list(source.block)}, respectively."
+        )
 
 
 @implements_sparse(Tensor.zero_)
 def zero_(self):
-    from .construction import empty_of
+    from .likes import empty_of
 
     if self.kind is _COO:
         return self.become(empty_of(self, self.dtype))

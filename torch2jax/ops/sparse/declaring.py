@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 
 Tensor = torch.Tensor
@@ -17,6 +18,12 @@ _OPERATORS = {
     "floor_divide": "floordiv",
     "pow": "pow",
     "matmul": "matmul",
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
     "neg": "neg",
     "positive": "pos",
     "abs": "abs",
@@ -32,20 +39,30 @@ def forms_of(name: str) -> list[Any]:
     return found
 
 
+def written(target: Any, result: Any) -> Any:
+    """The sparse tensor, which is the result from now on; it keeps its dtype.
+
+    Raises:
+        RuntimeError: the result's dtype cannot be cast to it.
+    """
+    check_cast(result, target)
+    return target.become(result if result.dtype == target.dtype else result.to(target.dtype))
+
+
 def implements_forms(*names: str) -> Callable[[Callable], Callable]:
     """Declares the rule of functions by their names, in all forms, and of the forms that write in place."""
 
     def register(body: Callable) -> Callable:
         def in_place(self, *args, **kwargs):
-            return self.become(body(self, *args, **kwargs))
+            return written(self, body(self, *args, **kwargs))
 
         for name in names:
             implements_sparse(*forms_of(name))(body)
-            written = forms_of(name + "_")
+            in_place_forms = forms_of(name + "_")
             operator = f"__i{_OPERATORS[name]}__" if name in _OPERATORS else ""
             if hasattr(Tensor, operator):
-                written.append(getattr(Tensor, operator))
-            implements_sparse(*written)(in_place)
+                in_place_forms.append(getattr(Tensor, operator))
+            implements_sparse(*in_place_forms)(in_place)
         return body
 
     return register

@@ -8,7 +8,7 @@ import torch
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
-from .declaring import implements_forms, implements_reflected
+from .declaring import implements_forms, implements_reflected, written
 from .places import coalesced, coo, first_places, known_places, of_known, places
 
 Tensor = torch.Tensor
@@ -30,7 +30,7 @@ def _of_elements(name: str, coalesces: bool):
         if coalesces and input.kind is _COO:
             input = coalesced(input)
         result = input.of_values(function(input.elements, *args, **kwargs))
-        return result if out is None else out.become(to_layout(result, out.kind))
+        return result if out is None else written(out, to_layout(result, out.kind))
 
     return rule
 
@@ -39,6 +39,13 @@ for _name in _LINEAR:
     implements_forms(_name)(_of_elements(_name, False))
 for _name in _KEEPING_ZERO:
     implements_forms(_name)(_of_elements(_name, True))
+
+
+@implements_sparse(torch.nn.functional.relu)
+def relu(input, inplace=False):
+    return torch.relu_(input) if inplace else torch.relu(input)
+
+
 for _name in ("real", "imag"):
     implements_sparse(getattr(Tensor, _name).__get__)(_of_elements(_name, False))
 
@@ -151,7 +158,7 @@ def _are_alike(one: Sparse, other: Sparse) -> bool:
 @implements_forms("mul", "multiply")
 def mul(input, other, *, out=None):
     result = _multiplied(input, other)
-    return result if out is None else out.become(to_layout(result, out.kind))
+    return result if out is None else written(out, to_layout(result, out.kind))
 
 
 implements_reflected("mul")(_multiplied)
@@ -204,6 +211,11 @@ def _added(one, other, alpha=1):
 
 def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
     if tuple(size_of(one)) != tuple(size_of(other)):
+        if one.kind is not _COO:
+            raise RuntimeError(
+                "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape "
+                f"{list(size_of(one))} and tensor `other` with shape {list(size_of(other))}"
+            )
         raise RuntimeError(
             f"add: expected sizes of 'self' and 'other' to match, but {list(size_of(one))} != {list(size_of(other))}"
         )
@@ -232,7 +244,7 @@ def add(input, other, *, alpha=1, out=None):
     result = _added(input, other, alpha)
     if out is None:
         return result
-    return out.become(to_layout(result, out.kind)) if isinstance(out, Sparse) else out.copy_(result)
+    return written(out, to_layout(result, out.kind)) if isinstance(out, Sparse) else out.copy_(result)
 
 
 @implements_forms("sub", "subtract")
@@ -246,7 +258,7 @@ implements_reflected("sub")(lambda one, other: _added(one, other, -1))
 
 def _add_in_place(self, other, *, alpha=1):
     if isinstance(self, Sparse):
-        return self.become(_added(self, other, alpha))
+        return written(self, _added(self, other, alpha))
     return self.add_(dense(other), alpha=alpha)
 
 
@@ -258,7 +270,7 @@ implements_sparse(Tensor.sub_, Tensor.__isub__, torch.ops.aten.sub_)(
 
 def _mul_in_place(self, other):
     if isinstance(self, Sparse):
-        return self.become(_multiplied(self, other))
+        return written(self, _multiplied(self, other))
     return self.mul_(dense(other))
 
 
@@ -276,9 +288,9 @@ def equal(input, other):
 
 
 @implements_forms("isclose", "eq", "ne", "lt", "le", "gt", "ge")
-def _compare(input, other, **kwargs):
-    del other, kwargs
-    name = str(input.kind if isinstance(input, Sparse) else _COO)
+def _compare(input, other, *args, **kwargs):
+    del args, kwargs
+    name = next(x.kind for x in (input, other) if isinstance(x, Sparse))
     raise NotImplementedError(f"comparisons are not defined for tensors of layout {name}: call .to_dense() first")
 
 

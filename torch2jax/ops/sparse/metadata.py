@@ -8,10 +8,11 @@ import torch
 
 from ...errors import TracedValueError
 from ...rules.registry import implements_sparse, implements_tensors
+from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
 from ...values.lengths import heed
 from ...values.selected import first
-from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
+from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
 from .declaring import forms_of, implements_forms
 from .places import coalesced, first_places, known_places, of_known
 
@@ -43,10 +44,11 @@ for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "
 
 
 def _expect(tensor, name: str, kinds) -> None:
-    if not isinstance(tensor, Sparse) or tensor.kind not in kinds:
-        kind = tensor.kind if isinstance(tensor, Sparse) else tensor.layout
-        wanted = " or ".join(sorted(str(x).removeprefix("torch.") for x in kinds))
-        raise RuntimeError(f"{name} expected a tensor of layout {wanted}, but got {str(kind).removeprefix('torch.')}")
+    kind = tensor.kind if isinstance(tensor, Sparse) else tensor.layout
+    if kind not in kinds:
+        wanted = {_COO: "coordinate", torch.sparse_csr: "row compressed", torch.sparse_csc: "column compressed"}
+        which = next(text for layout, text in wanted.items() if layout in kinds)
+        raise RuntimeError(f"{name} expected sparse {which} tensor layout but got {layout_name(kind)}")
 
 
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
@@ -89,6 +91,23 @@ def values(self):
     return self.elements.view_as(self.elements)
 
 
+def _refuse_strided(name: str, which: str) -> None:
+    def rule(self):
+        expect_strided((self,), {})
+        raise RuntimeError(f"{name} expected sparse {which}tensor layout but got {layout_name(self.layout)}")
+
+    implements_tensors(getattr(Tensor, name), getattr(torch.ops.aten, name))(rule)
+
+
+for _name, _which in (
+    *((name, "row compressed ") for name in ("crow_indices", "col_indices")),
+    *((name, "column compressed ") for name in ("ccol_indices", "row_indices")),
+    ("indices", "coordinate "),
+    ("values", ""),
+):
+    _refuse_strided(_name, _which)
+
+
 @implements_forms("_values")
 def _values(self):
     return self.elements.detach()
@@ -123,6 +142,18 @@ def sparse_dim(self):
 @implements_forms("dense_dim", "_dimV")
 def dense_dim(self):
     return self.dense_ndim
+
+
+@implements_tensors(*forms_of("sparse_dim"))
+def sparse_dim_of_strided(self):
+    expect_strided((self,), {})
+    return 0
+
+
+@implements_tensors(*forms_of("dense_dim"))
+def dense_dim_of_strided(self):
+    expect_strided((self,), {})
+    return self.ndim
 
 
 @implements_sparse(Tensor.is_coalesced, torch.ops.aten.is_coalesced)

@@ -9,7 +9,7 @@ from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
 from .declaring import implements_forms
-from .places import coalesced, coo, dim_of, flat_places, known_places, of_known, places
+from .places import coalesced, coo, dim_of, first_places, flat_places, known_places, of_known, places
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -71,6 +71,22 @@ def sparse_sum(input, dim=None, dtype=None):
 @implements_sparse(torch._sparse_csr_sum)
 def sparse_csr_sum(input, dim, keepdim=False, *, dtype=None):
     return _sum(input, dim, keepdim, dtype)
+
+
+@implements_sparse(torch._sparse_csr_prod)
+def sparse_csr_prod(input, dim, keepdim=False, *, dtype=None):
+    """The products of the elements that are there, of each row, column, or all."""
+    if not keepdim:
+        raise RuntimeError("reduction operations on CSR tensors with keepdim=False is unsupported")
+    indices, elements = coo(input)
+    known = places(indices, "products of a sparse tensor's elements").copy()
+    dims = _dims(dim, len(size_of(input)))
+    known[dims] = 0
+    found, which = first_places(known)
+    start = torch.ones(found.shape[1], dtype=dtype or elements.dtype)
+    values = start.scatter_reduce(0, of_known(which), elements.to(start.dtype), "prod")
+    size = [1 if i in dims else length for i, length in enumerate(size_of(input))]
+    return to_layout(make_sparse(_COO, [of_known(found)], values, size, True), input.kind)
 
 
 @implements_forms("mean")

@@ -1,0 +1,52 @@
+"""Whether indices are those of a tensor of a compressed layout, as PyTorch asks for its invariants."""
+
+import math
+
+import numpy as np
+import torch
+
+from ...rules.registry import implements_tensors
+from .places import known_places
+
+
+@implements_tensors(torch._validate_compressed_sparse_indices, torch.ops.aten._validate_compressed_sparse_indices)
+def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim, dim, nnz):
+    """Checks the invariants 5.1 to 5.6 of PyTorch; of indices that a traced input decides only their shapes.
+
+    Raises:
+        RuntimeError: one does not hold.
+    """
+    compressed, plain = ("crow", "col") if is_crow else ("ccol", "row")
+    first, count = f"{compressed}_indices", f"n{compressed[1:]}s"
+    other = f"n{plain}s"
+    if compressed_idx.dtype != plain_idx.dtype:
+        raise RuntimeError(f"{first} and {plain}_indices must have the same dtype")
+    if compressed_idx.shape[-1] != cdim + 1:
+        raise RuntimeError(
+            f"{first} have wrong shape: {first}.shape[-1] = {compressed_idx.shape[-1]} is not equal to {count} + 1 = "
+            f"{cdim + 1}"
+        )
+    begins, places = known_places(compressed_idx), known_places(plain_idx)
+    if begins is None or places is None:
+        return
+    lengths = np.diff(begins)
+    for holds, text in (
+        ((begins[..., 0] == 0).all(), f"{first}[..., 0] == 0"),
+        ((begins[..., -1] == nnz).all(), f"{first}[..., -1] == nnz"),
+        (((lengths >= 0) & (lengths <= dim)).all(), f"0 <= {first}[..., 1:] - {first}[..., :-1] <= {other}"),
+        (((places >= 0) & (places < dim)).all(), f"0 <= {plain}_indices < {other}"),
+    ):
+        if not holds:
+            raise RuntimeError(f"`{text}` is not satisfied.")
+    # Within a row each place is beyond the one before; between two rows anything is right.
+    batch = math.prod(begins.shape[:-1])
+    rows, spots = begins.reshape(batch, cdim + 1), places.reshape(batch, nnz)
+    for row, spot in zip(rows, spots, strict=True):
+        inner = np.ones(max(nnz - 1, 0), bool)
+        ends = row[(row > 0) & (row < nnz)]
+        inner[ends - 1] = False
+        if (np.diff(spot)[inner] <= 0).any():
+            raise RuntimeError(
+                f"`{plain}_indices[..., {first}[..., i - 1]:{first}[..., i]] for all i = 1, ..., {count} are sorted "
+                "and distinct along the last dimension values` is not satisfied."
+            )
