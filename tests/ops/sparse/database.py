@@ -18,6 +18,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from torch2jax import j2t, t2j
 
+from .table import parts_of
+
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -60,6 +62,7 @@ def run(op: Any, sample: Any, layout: torch.layout) -> Sampled | None:
         warnings.simplefilter("ignore")
         try:
             expected = call()
+            _expect_valid(expected)
         except (RuntimeError, TypeError, ValueError, IndexError):
             return None
         try:
@@ -68,6 +71,13 @@ def run(op: Any, sample: Any, layout: torch.layout) -> Sampled | None:
         except Exception as error:
             return Sampled(op.name, layout, f"{type(error).__name__}: {error}".replace("\n", " ")[:160])
     return Sampled(op.name, layout, "")
+
+
+def _expect_valid(result: Any) -> None:
+    """That PyTorch's result has the invariants of its layout: means of rows, some masked wholly, are made without."""
+    if isinstance(result, torch.Tensor) and result.layout in LAYOUTS[1:]:
+        index, values = parts_of(result)
+        torch._validate_sparse_compressed_tensor_args(index[0], index[1], values, result.shape, result.layout)
 
 
 def _expect_same(found: Any, expected: Any) -> None:

@@ -238,3 +238,33 @@ def _sum_of_products(values, matrix, dims):
     rows, columns = matrix.to_sparse_coo().indices()
     keys = {(0,): columns, (1,): rows}.get(tuple(dims), rows * 0)
     return sum(values[keys == key].prod() for key in keys.unique())
+
+
+def test_dtypes_of_indices_and_results():
+    matrix = sparse_of("csr")
+    small = torch.sparse_csr_tensor(matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values(), (4, 6))
+
+    def kinds():
+        blocks, columns = small.to_sparse_bsr((2, 3)), small.to_sparse_csc()
+        return (
+            *(blocks.crow_indices().dtype, columns.row_indices().dtype, small.to_sparse_coo().indices().dtype),
+            *(matrix.to_sparse_csc().row_indices().dtype, torch.select_copy(matrix, 0, 2).layout),
+            *(torch.result_type(matrix.int(), 0.5), torch.result_type(torch.zeros(2).double(), matrix)),
+            torch.result_type(matrix, torch.tensor(1.0, dtype=torch.float64)),
+            (torch.ones(2, 3).dense_dim(), torch.ones(2, 3).sparse_dim(), small.dense_dim()),
+        )
+
+    found = []
+    t2j(lambda: found.append(kinds()))()
+    assert found == [kinds()]
+
+
+@pytest.mark.parametrize("layout", ["csr", "bsr"])
+def test_compressed_layouts_have_two_sparse_dimensions(layout):
+    def convert():
+        tensor = torch.ones(2, 2, 2).to_sparse()
+        return getattr(tensor, f"to_sparse_{layout}")(*[(1, 1)] * (layout == "bsr"))
+
+    for run in (convert, t2j(convert)):
+        with pytest.raises(RuntimeError, match="for input tensors with sparse_dim"):
+            run()

@@ -138,12 +138,15 @@ def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, den
 def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
     if tensor.kind is layout and tuple(block or tensor.block) == tensor.block:
         return tensor
+    if tensor.sparse_ndim != 2:
+        raise RuntimeError(
+            f"to_sparse: conversion from Sparse to {layout_name(layout)} for input tensors with sparse_dim()!=2 is not "
+            "supported"
+        )
     if layout in BLOCKED and not block and tensor.kind not in BLOCKED:
         raise RuntimeError(f"to_sparse: conversion from {tensor.kind} to {layout} needs a blocksize")
     if layout in BLOCKED or tensor.kind in BLOCKED or tensor.batch_ndim:
         return _over_dense(tensor, layout, block or tensor.block if layout in BLOCKED else None)
-    if tensor.sparse_ndim != 2:
-        raise RuntimeError(f"to_sparse: conversion from a tensor of {tensor.sparse_ndim} sparse dimensions to {layout}")
     ordered = _ordered_by(tensor, layout)
     indices, values = ordered.index[0], ordered.elements
     main, other = (1, 0) if layout in COLUMNS else (0, 1)
@@ -229,7 +232,10 @@ def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
     if not isinstance(tensor, Sparse):
         return strided_to_sparse(tensor, layout=layout, blocksize=block)
     if layout is not _COO:
-        return _to_compressed(tensor, layout, block)
+        found = _to_compressed(tensor, layout, block)
+        if tensor.kind is not _COO:  # PyTorch keeps the dtype of their indices
+            found.index = tuple(x.to(tensor.index[0].dtype) for x in found.index)
+        return found
     if tensor.kind is _COO:
         return tensor
     if tensor.kind in BLOCKED or tensor.kind in COLUMNS or tensor.batch_ndim:

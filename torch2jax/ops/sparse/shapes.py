@@ -121,7 +121,7 @@ def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
     return make_sparse(_COO, [of_known(np.delete(found, dim, 0))], values, rest, False)
 
 
-@implements_forms("select")
+@implements_forms("select", "select_copy")
 def select(input, dim, index):
     return _select(input, dim, int(index))
 
