@@ -164,7 +164,8 @@ def t2j(
         max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
             with 1 such a question is an error.
         max_steps: how many turns a loop may have that ends when traced values say so, and is differentiated backwards:
-            with more, the gradient is NaN. Without, only loops that Python ends have gradients; see docs/loops.md.
+            with more, the gradient is NaN. Without, only loops that Python's numbers bound have gradients; see
+            docs/loops.md.
         bounds: how many there are at most where data decide how many, by where: ``{"file.py:12": 100}``, or with the
             name of the function in place of the line. Where there are more, `checks` says what becomes of it, and
             floating-point results are nan.

@@ -29,6 +29,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, shown
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
 from .call import this_call
+from .loop_bounds import Way, most_turns
 from .loop_watch import Facts, Loops, Watch, again_p, enter_p, frames_of_code, skip_p
 from .programs import (
     Assertion,
@@ -473,6 +474,16 @@ class _Node:
         """Those of all ways from there on."""
         return [self.end] if self.end is not None else [end for node in self.next for end in node.ends]
 
+    def ways(self, loop: Facts | None) -> "Iterable[Way]":
+        """Those from there on that are turns of a loop."""
+        steps = self.steps or []
+        if isinstance(self.end, _Again) and self.end.loop is loop:
+            yield Way(steps, [], self.results)
+        for side in self.next:
+            answers = [(self.flag, answer) for answer, other in self.sides.items() if other is side]
+            for way in side.ways(loop):
+                yield Way([*steps, *way.steps], [*answers, *way.answers], way.results)
+
     def comes_back(self, loop: Facts | None) -> bool:
         """Whether a way is a turn of a loop."""
         return any(isinstance(end, _Again) and end.loop is loop for end in self.ends)
@@ -815,11 +826,22 @@ class _Ways:
             used = free(found.program) | free(rest.program)
             kept = [var for step in turn.steps or () for var in step.outvars if var in used]
             test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
-        bound = self._policy.max_steps if loop.turns is None else loop.turns - loop.at + 1
+        bound = self._bound(node, turn) if loop.turns is None else loop.turns - loop.at + 1
         statement = While(
             node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
         )
         return rest.behind([*(node.steps or []), statement])
+
+    def _bound(self, node: _Node, turn: _Node) -> int | None:
+        """How many turns a `while` has at most, the last included that does not come back."""
+
+        def known(var: Any) -> Any:
+            value = self._values.get(var)
+            return None if isinstance(value, Tracer) else value
+
+        said = self._policy.max_steps
+        found = most_turns([*turn.ways(node.loop)], node.carried, node.first, known)
+        return said if found is None or (said is not None and said <= found) else found + 1
 
     def _checked(self, node: _Node, side: _Side, wanted: bool, message: str) -> _Side:
         check = _CHECKS[self._policy.checks]

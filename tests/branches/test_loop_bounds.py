@@ -1,0 +1,184 @@
+"""Loops that numbers bound as well as traced values: gradients need no other bound, against PyTorch's autograd."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from tests.branches.test_paths import QUICK
+from torch2jax import t2j
+from torch2jax.errors import BranchError
+
+X = np.array([30, 40, 5], np.float32)
+
+
+def turned(x, y):
+    return x / 2 + 0.01 * y.sin()
+
+
+def counted(x, most=20):
+    y, n = x, 0
+    while n < most and x.norm() > 1:
+        x = turned(x, y)
+        n += 1
+    return x.sum() + n
+
+
+def question_first(x):
+    y, n = x, 0
+    while x.norm() > 1 and n <= 15:
+        x = turned(x, y)
+        n += 1
+    return x.sum() * n
+
+
+def broken(x):
+    y, n = x, 0
+    while x.norm() > 1:
+        if n >= 20:
+            break
+        x = turned(x, y)
+        n = n + 1
+    return x.sum()
+
+
+def downwards(x):
+    y, left = x, 30
+    while left != 0 and x.norm() > 1:
+        left -= 2
+        x = turned(x, y)
+    return x.sum() * left
+
+
+def behind(x):
+    y, n = x, 1
+    while True:
+        x = turned(x, y)
+        n += 1
+        if x.norm() < 1 or 2 * n > 30:
+            return x.sum()
+
+
+def with_continue(x):
+    y, n = x, 0
+    while 20 > n and x.norm() > 1:
+        n += 1
+        if x[0] < 3:
+            x = x * 0.4
+            continue
+        x = turned(x, y)
+    return x.sum()
+
+
+def within(x):
+    y, n = x, 0
+    while n < 12 and x.norm() > 1:
+        m = 0
+        while m < 10 and x.norm() > 10:
+            x = turned(x, y)
+            m += 1
+        x = turned(x, y)
+        n += 1
+    return x.sum()
+
+
+def raising(x):
+    y, n = x, 0
+    while x.norm() > 1:
+        if n > 20:
+            raise RuntimeError("it has not converged")
+        x = turned(x, y)
+        n += 1
+    return x.sum()
+
+
+BOUNDED = [counted, question_first, broken, downwards, behind, with_continue, within, raising]
+
+
+@pytest.mark.parametrize("function", BOUNDED)
+def test_gradients(function):
+    leaf = torch.from_numpy(X.copy()).requires_grad_()
+    value = function(leaf)
+    (wanted,) = torch.autograd.grad(value, leaf)
+    translated = t2j(function)
+    np.testing.assert_allclose(translated(X), value.detach(), 1e-5)
+    assert " while[" in str(jax.make_jaxpr(translated)(X))
+    for found in (jax.grad(translated), jax.jit(jax.grad(jax.jit(translated)), compiler_options=QUICK)):
+        np.testing.assert_allclose(found(X), wanted, 1e-4)
+
+
+def test_gradients_in_a_batch():
+    """Each example has its own turns; forward mode and the other order of ``jit`` and ``grad`` give the same."""
+    translated, batch = t2j(counted), np.stack([X, X / 100])
+    leaf = torch.from_numpy(batch.copy()).requires_grad_()
+    values = torch.stack([counted(row) for row in leaf])
+    (wanted,) = torch.autograd.grad(values.sum(), leaf)
+    found, slopes = jax.jit(jax.vmap(jax.value_and_grad(translated)), compiler_options=QUICK)(batch)
+    np.testing.assert_allclose(found, values.detach(), 1e-5)
+    np.testing.assert_allclose(slopes, wanted, 1e-4)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(translated), compiler_options=QUICK)(X), wanted[0], 1e-4)
+
+
+def test_the_bound_is_reached():
+    """Turns that the number ends, not the tensor: all of them count, and none more."""
+
+    def function(x):
+        n = 0
+        while n < 13 and x.norm() > 1e-6:
+            x = x * 0.9
+            n += 1
+        return x.sum()
+
+    translated = t2j(function)
+    for found in (jax.grad(jax.jit(translated))(X), jax.jit(jax.grad(translated))(X)):
+        np.testing.assert_allclose(found, np.full(3, 0.9**13), 1e-5)
+    few = jax.grad(jax.jit(t2j(function, max_steps=3)))(X)  # what is said stays said
+    assert np.isnan(few).all()
+    np.testing.assert_allclose(jax.grad(jax.jit(t2j(function, max_steps=50)))(X), np.full(3, 0.9**13), 1e-5)
+
+
+def test_what_raises_in_pytorch_is_nan():
+    far = X * 2**30
+    with pytest.raises(RuntimeError, match="converged"):
+        raising(torch.from_numpy(far))
+    assert np.isnan(jax.jit(jax.grad(t2j(raising)))(far)).all()
+
+
+def other_steps(x):
+    n = 0
+    while n < 20 and x.norm() > 1:
+        n += 1 if x[0] > 3 else 0
+        x = x / 2
+    return x.sum()
+
+
+def never_met(x):
+    n = 1
+    while n != 20 and x.norm() > 1:
+        n += 2
+        x = x / 2
+    return x.sum()
+
+
+def some_ways(x):
+    n = 0
+    while x.norm() > 1:
+        n += 1
+        if x[0] > 3 and n > 20:
+            break
+        x = x / 2
+    return x.sum()
+
+
+def traced_bound(x):
+    n, most = 0, x.argmax().item() + 20
+    while n < most and x.norm() > 1:
+        n += 1
+        x = x / 2
+    return x.sum()
+
+
+@pytest.mark.parametrize("function", [other_steps, never_met, some_ways, traced_bound])
+def test_what_bounds_nothing(function):
+    with pytest.raises(BranchError, match="max_steps=N"):
+        jax.grad(jax.jit(t2j(function)))(X)
