@@ -56,19 +56,21 @@ def test_integers_with_integers(rows):
     _compare(torch._int_mm, x, w.t().contiguous())
     _compare(lambda x, w: torch._int_mm(x, w.t(), out=torch.empty(x.shape[0], 24, dtype=torch.int32)), x, w)
     unsigned = _integers(0, 256, rows, 40, dtype=torch.uint8)
-    np.testing.assert_array_equal(t2j(torch._int_mm)(t2j(unsigned), t2j(w.t())), unsigned.int() @ w.t().int())
+    product = unsigned.int() @ w.t().int()
+    np.testing.assert_array_equal(t2j(torch._int_mm)(t2j(unsigned), t2j(w.t())), product)
+    np.testing.assert_array_equal(jax.jit(t2j(_by_column))(t2j(unsigned), t2j(w)), product)
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_integers_stay_integers(rows):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_integers_stay_integers(rows, dtype):
     """One product of int8 with the weight as it lies in memory, and on the CPU no copy of it."""
-    x, w = _integers(-128, 128, rows, 512), _integers(-128, 128, 256, 512)
+    x, w = _integers(0, 128, rows, 512, dtype=dtype), _integers(-128, 128, 256, 512)
     text = _stablehlo(_by_column, x, w, platform="cpu")
     (product,) = re.findall(r"dot_general .*", text)
     assert "contracting_dims = [1] x [1]" in product
-    assert re.search(
-        rf"\(tensor<{max(rows, 2)}x512xi8>, tensor<256x512xi8>\) -> tensor<{max(rows, 2)}x256xi32>", product
-    )
+    count = rows + 1 if dtype == torch.uint8 else max(rows, 2)
+    assert re.search(rf"\(tensor<{count}x512xi8>, tensor<256x512xi8>\) -> tensor<{count}x256xi32>", product)
     assert "transpose" not in text
     compiled = jax.jit(t2j(_by_column), compiler_options={"xla_backend_optimization_level": 3})
     memory = compiled.lower(t2j(x), t2j(w)).compile().memory_analysis()
