@@ -1,0 +1,216 @@
+"""Runs models that torchao has quantized through `t2j`, and writes `docs/quantized-models.md`.
+
+torchao and transformers belong in an environment of their own, with the versions of `constraints.txt`:
+
+    pip install torchao transformers -c constraints.txt
+    python -m scripts.quantized                 # all rows, and the page
+    python -m scripts.quantized --only Float8   # print those with it in their name, with their tracebacks
+
+Both models have random weights. Where a row fails, the page has its reason.
+"""
+
+import argparse
+import importlib.metadata
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torchao import quantization as ao
+from torchao.prototype.quantization import int4
+from torchao.quantization import qat
+
+from torch2jax import j2t, t2j
+from torch2jax.tools.vision import define_vision_operators
+
+PAGE = Path(__file__).parents[1] / "docs" / "quantized-models.md"
+_HEAD = """# Quantized models that were run
+
+`python -m scripts.quantized` compares these with PyTorch on the CPU; [](quantized.md) says how to bring your own.
+Versions: {versions}.
+
+The perceptron has three layers (128, 256, 256, 64) and 16 rows of input. Llama is transformers', of 2 layers, width 128
+and a vocabulary of 256; it decodes {tokens} tokens greedily, without a cache. A difference is the largest, divided by
+the largest of PyTorch's values. The products are those of the call's StableHLO with operands in 8 bits, of all. Bytes
+are those of the arguments of the compiled program: state and input.
+
+Differences of a hundredth, and of gradients of most of a value, are of numbers that lie half way between two steps:
+torchao's symmetric scales put the largest of each group there (7.5 of int4, 127.5 of int8), and XLA's division on the
+CPU is one unit in the last place off for some numbers. Such a number is rounded to the other step, or is beyond the
+range, where its gradient is zero. With the same scales torchao's fake quantization and its gradients are PyTorch's to
+the bit.
+
+| configuration | model | outputs, eager | outputs, `jit` | gradients | tokens | products in 8 bits | bytes |
+|---|---|---|---|---|---|---|---|
+"""
+_PRODUCT = re.compile(r"dot_general .*: \(tensor<[^>]*?x([a-z]\w*)>, tensor<[^>]*?x([a-z]\w*)>\)")
+_TOKENS = 8
+_GROUP = ao.PerGroup(32)
+CONFIGS: dict[str, Callable] = {
+    "none (float32)": lambda: None,
+    "Int8WeightOnly": ao.Int8WeightOnlyConfig,
+    "Int8DynamicActivationInt8Weight": ao.Int8DynamicActivationInt8WeightConfig,
+    "Int4WeightOnly (plain)": lambda: ao.Int4WeightOnlyConfig(group_size=32),
+    "PrototypeInt4WeightOnly (CPU)": lambda: int4.PrototypeInt4WeightOnlyConfig(group_size=32),
+    "Int8DynamicActivationInt4Weight (CPU)": int4.Int8DynamicActivationInt4WeightConfig,
+    "Float8WeightOnly": ao.Float8WeightOnlyConfig,
+    "Float8DynamicActivationFloat8Weight": ao.Float8DynamicActivationFloat8WeightConfig,
+    "IntxWeightOnly (int8 of rows)": ao.IntxWeightOnlyConfig,
+    "IntxWeightOnly (int4, groups of 32)": lambda: ao.IntxWeightOnlyConfig(torch.int4, _GROUP),
+    "Int8DynamicActivationIntxWeight (int4)": lambda: ao.Int8DynamicActivationIntxWeightConfig(torch.int4, _GROUP),
+    "QAT of Int8DynamicActivationIntxWeight (int4)": lambda: qat.QATConfig(
+        ao.Int8DynamicActivationIntxWeightConfig(torch.int4, _GROUP), step="prepare"
+    ),
+    "QAT of weights (int4, asymmetric)": lambda: qat.QATConfig(
+        weight_config=qat.IntxFakeQuantizeConfig(torch.int4, group_size=32, is_symmetric=False), step="prepare"
+    ),
+    "QAT of Float8DynamicActivationFloat8Weight": lambda: qat.QATConfig(
+        ao.Float8DynamicActivationFloat8WeightConfig(), step="prepare"
+    ),
+}
+
+
+def perceptron() -> tuple[torch.nn.Module, torch.Tensor]:
+    layers = [torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(256, 64)), torch.randn(16, 128)
+
+
+class _Logits(torch.nn.Module):
+    """Of tokens, without a cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        return self.model(tokens, use_cache=False).logits
+
+
+def llama() -> tuple[torch.nn.Module, torch.Tensor]:
+    define_vision_operators()  # transformers imports torchvision, which need not load beside this build of PyTorch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 256, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    return _Logits(LlamaForCausalLM(config)), torch.randint(256, (2, 12))
+
+
+def difference(result, expected) -> str:
+    result, expected = np.asarray(result, np.float32), expected.detach().float().numpy()
+    return f"{np.abs(result - expected).max() / np.abs(expected).max():.0e}"
+
+
+def gradients(model, function, x) -> str:
+    """Those of all parameters that PyTorch differentiates, and of an input of floating point."""
+    params, names = dict(model.named_parameters()), [n for n, p in model.named_parameters() if p.requires_grad]
+    given = j2t(x).requires_grad_() if jnp.issubdtype(x.dtype, jnp.floating) else j2t(x)
+    wanted = [params[name] for name in names] + [given] * given.requires_grad
+    try:
+        expected = torch.autograd.grad(model(given).square().mean(), wanted)
+    except RuntimeError:
+        return "none in PyTorch"
+
+    def loss(given):
+        state = {name: array for name, array in given.items() if name}
+        return jnp.square(function(given.get("", x), state_dict=state)).mean()
+
+    found = {name: t2j(params[name].detach()) for name in names} | ({"": x} if given.requires_grad else {})
+    found = jax.jit(jax.grad(loss))(found)
+    pairs = zip([*names, ""], expected, strict=False)
+    return max((difference(found[name], slope) for name, slope in pairs), key=float)
+
+
+def greedy(call: Callable, tokens, count: int, join: Callable):
+    for _ in range(count):
+        tokens = join([tokens, call(tokens)[:, -1:].argmax(-1)])
+    return tokens
+
+
+def bytes_of(tree) -> int:
+    return sum(array.nbytes for array in jax.tree.leaves(tree))
+
+
+def _tried(check: Callable[[], str]) -> str:
+    """What a check says, or the kind of its error: the reason stands below the table."""
+    try:
+        return check()
+    except Exception as error:
+        traceback.print_exc()
+        number = _REASONS.setdefault(f"{type(error).__name__}: {_first_line(error)}", len(_REASONS) + 1)
+        return f"fails ({number})"
+
+
+_REASONS: dict[str, int] = {}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
+def row(name: str, make: Callable) -> str:
+    torch.manual_seed(0)
+    model, given = make()
+    model.eval()
+    cells = [name, "Llama" if make is llama else "perceptron"]
+    try:
+        config = CONFIGS[name]()
+        if config is not None:
+            ao.quantize_(model, config)
+        expected = model(given)
+    except Exception as error:
+        return _line([*cells, f"PyTorch on this CPU: {type(error).__name__}: {_first_line(error)[:120]}", *[""] * 5])
+    function, x = t2j(model), t2j(given)
+    state = t2j(model.state_dict())
+    jitted = jax.jit(lambda state, x: function(x, state_dict=state))
+
+    def tokens() -> str:
+        wanted = greedy(model, given, _TOKENS, lambda both: torch.cat(both, 1))
+        found = greedy(lambda x: jitted(state, x), x, _TOKENS, lambda both: jnp.concatenate(both, 1))
+        return "equal" if np.array_equal(found, wanted) else "differ"
+
+    def products() -> str:
+        operands = _PRODUCT.findall(jitted.lower(state, x).as_text())
+        in_8_bits = [pair for pair in operands if all(re.match("u?i8|f8", dtype) for dtype in pair)]
+        return f"{len(in_8_bits)} of {len(operands)}"
+
+    return _line([
+        *cells,
+        _tried(lambda: difference(function(x), expected)),
+        _tried(lambda: difference(jitted(state, x), expected)),
+        _tried(lambda: gradients(model, function, x)),
+        _tried(tokens) if make is llama else "",
+        _tried(products),
+        f"{bytes_of((state, x)):,}",
+    ])  # fmt: skip
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="TEXT", help="write no page, print rows with it in their name")
+    only = parser.parse_args().only
+    rows = []
+    for name in CONFIGS:
+        if only is None or only in name:
+            for make in (perceptron, llama):
+                rows.append(row(name, make))
+                print(rows[-1], flush=True)
+    reasons = [f"({number}) {reason}" for reason, number in _REASONS.items()]
+    print(*reasons, sep="\n")
+    if only is None:
+        versions = ", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in ("torch", "torchao", "transformers", "jax")
+        )
+        text = "\n".join([_HEAD.format(versions=versions, tokens=_TOKENS).rstrip(), *rows, "", *reasons])
+        PAGE.write_text(text.rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
