@@ -137,6 +137,13 @@ def _apart(apart: collections.Counter) -> Iterator[str]:
         yield f"Apart: {', '.join(f'{name} ({count})' for name, count in apart.most_common())}."
 
 
+def _ended(rows: dict[str, Row]) -> list[str]:
+    """The classes that rows of the page as it was tell of, and that are none now."""
+    lines = [line for row in rows.values() for line in row.section if line.startswith("Apart: ")]
+    named = {name for line in lines for name in re.findall(r"(?:Apart:|,) (.+?) \(\d+\)", line)}
+    return sorted(named - {x.name for x in APART})
+
+
 def _cell(text: str) -> str:
     """Text as code, in a table."""
     return f"`{text.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
@@ -168,6 +175,7 @@ def page(rows: dict[str, Row]) -> Iterator[str]:
         "| class | reason |",
         "|---|---|",
         *(f"| {x.name} | {x.reason} |" for x in APART),
+        *(f"| {name} | no more: tests that wait to be tried again |" for name in _ended(rows)),
         "",
         "## Why the others fail",
         "",

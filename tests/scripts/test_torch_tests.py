@@ -299,6 +299,17 @@ def test_the_page_counts(tmp_path):
     assert "Tried were 6 of 9 tests: of some files all, of others one in so many." in lines
     assert "| `takes too long` | 1 | `T.test_3` |" in lines
     assert "Apart: nested tensors (1)." in lines
+    assert not [line for line in lines if "no more" in line]
+
+
+def test_the_page_tells_of_classes_that_have_ended(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    for n, name in enumerate(("nested tensors", "a former class", "`make_fx`")):
+        results.append(Outcome(f"a.py::T.test_{n}", "pytorch", "ok", apart=name))
+    lines = list(page(rows(results)))
+    assert [line for line in lines if "no more" in line] == [
+        "| a former class | no more: tests that wait to be tried again |"
+    ]
 
 
 def test_the_page_keeps_what_had_more_tests_run(tmp_path):

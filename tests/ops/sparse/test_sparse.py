@@ -251,6 +251,7 @@ def test_dtypes_of_indices_and_results():
             *(matrix.to_sparse_csc().row_indices().dtype, torch.select_copy(matrix, 0, 2).layout),
             *(torch.result_type(matrix.int(), 0.5), torch.result_type(torch.zeros(2).double(), matrix)),
             torch.result_type(matrix, torch.tensor(1.0, dtype=torch.float64)),
+            torch.tensor([0, 200, 100], dtype=torch.uint8).to_sparse().select(0, 1).dtype,
             (torch.ones(2, 3).dense_dim(), torch.ones(2, 3).sparse_dim(), small.dense_dim()),
         )
 
@@ -268,3 +269,18 @@ def test_compressed_layouts_have_two_sparse_dimensions(layout):
     for run in (convert, t2j(convert)):
         with pytest.raises(RuntimeError, match="for input tensors with sparse_dim"):
             run()
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])  # PyTorch's engine takes no gradients of the others
+def test_gradients_of_sparse_outputs(layout):
+    matrix = sparse_of(layout)
+    full = torch.arange(24.0).reshape(4, 6)
+
+    def program(given):
+        leaf = matrix.detach().clone().requires_grad_()
+        (leaf * 3).backward(given(leaf.detach()))
+        return leaf.grad.to_dense()
+
+    for given in (lambda leaf: leaf * 2, full.sparse_mask):
+        found = jax.jit(t2j(lambda given=given: program(given)))()
+        np.testing.assert_allclose(found, program(given), rtol=1e-6)

@@ -13,6 +13,7 @@ from ...values.item import Item
 from ...values.lengths import heed
 from ...values.selected import first
 from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
+from .conversion import dense, masked_by
 from .declaring import forms_of, implements_forms
 from .places import coalesced, first_places, known_places, of_known
 
@@ -309,6 +310,35 @@ def register_hook(self, hook):
     return self.elements.register_hook(of_values)
 
 
+def _elements(tensor):
+    return tensor.elements if isinstance(tensor, Sparse) else tensor
+
+
+def _gradient_for(tensor, gradient):
+    """The gradient that is given for a tensor, at its elements."""
+    if gradient is None or not isinstance(tensor, Sparse):
+        return gradient
+    same = isinstance(gradient, Sparse) and all(a is b for a, b in zip(tensor.index, gradient.index, strict=False))
+    if same and tensor.kind is gradient.kind:
+        return gradient.elements
+    return masked_by(dense(gradient), tensor).elements
+
+
+@implements_sparse(torch.autograd.backward)
+def autograd_backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, inputs=None):
+    tensors = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+    given = grad_tensors if isinstance(grad_tensors, (tuple, list)) else [grad_tensors] * len(tensors)
+    if inputs is not None:
+        inputs = [_elements(x) for x in (inputs if isinstance(inputs, (tuple, list)) else (inputs,))]
+    torch.autograd.backward(
+        [_elements(x) for x in tensors],
+        [_gradient_for(x, gradient) for x, gradient in zip(tensors, given, strict=True)],
+        retain_graph,
+        create_graph,
+        inputs=inputs,
+    )
+
+
 @implements_sparse(torch.autograd.grad)
 def autograd_grad(outputs, inputs, grad_outputs=None, **options):
     inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
@@ -316,9 +346,9 @@ def autograd_grad(outputs, inputs, grad_outputs=None, **options):
     given = [None] * len(outputs) if grad_outputs is None else grad_outputs
     given = given if isinstance(given, (tuple, list)) else [given]
     found = torch.autograd.grad(
-        [x.elements if isinstance(x, Sparse) else x for x in outputs],
-        [x.elements if isinstance(x, Sparse) else x for x in inputs],
-        [x.elements if isinstance(x, Sparse) else x for x in given],
+        [_elements(x) for x in outputs],
+        [_elements(x) for x in inputs],
+        [_gradient_for(x, gradient) for x, gradient in zip(outputs, given, strict=True)],
         **options,
     )
     return tuple(

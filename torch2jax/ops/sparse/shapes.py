@@ -117,7 +117,7 @@ def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
     known = places(tensor.index[0], "a part of a sparse tensor")
     found, values = _kept(tensor, known[dim] == index)
     if sparse == 1:
-        return values.sum(0)
+        return values.sum(0, dtype=values.dtype)
     return make_sparse(_COO, [of_known(np.delete(found, dim, 0))], values, rest, False)
 
 
