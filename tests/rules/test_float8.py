@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.compiling import known_flags
 from torch2jax import t2j
 
 # The flags of tests name other emitters, which round numbers below the smallest normal one otherwise. So does what runs
 # one by one, which has these flags.
-_AS_USERS_HAVE_IT = {"xla_cpu_use_fusion_emitters": True}
+_EMITTERS = "xla_cpu_use_fusion_emitters"
+_AS_USERS_HAVE_IT = {_EMITTERS: True} if _EMITTERS in known_flags() else {}
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
 _PATTERNS = torch.arange(65536, dtype=torch.int32).to(torch.int16)
 _HALVES = {dtype: _PATTERNS.view(dtype) for dtype in (torch.float16, torch.bfloat16)}
