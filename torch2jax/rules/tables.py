@@ -25,6 +25,7 @@ from .rule import ArrayRule, Reflected, TensorRule
 from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
 
 __all__ = [
+    "OPERATORS",
     "PROVIDED",
     "TAGS_WITHOUT_RULE",
     "Rules",
@@ -39,7 +40,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-_OPERATORS = {
+OPERATORS = {
     "add": "add",
     "sub": "sub",
     "mul": "mul",
@@ -64,6 +65,7 @@ _OPERATORS = {
     "bitwise_not": "invert",
     "abs": "abs",
 }
+"""Functions that operators of Python run, by their names: ``torch.div`` is ``__truediv__``."""
 _FACTORY_KEYWORDS = {"device", "layout", "pin_memory", "out", "memory_format", "generator", "names", "dtype"}
 
 
@@ -218,7 +220,7 @@ class Rules:
         in_place = functools.partial(InPlace, rule)
         if owner is torch.Tensor:
             self._set_default(owner, name, lambda _: rule)
-            operator = _OPERATORS.get(name)
+            operator = OPERATORS.get(name)
             if operator is not None:
                 self._set_default(owner, f"__{operator}__", lambda _: rule)
                 self._set_default(owner, f"__r{operator}__", lambda _: Reflected(rule))

@@ -7,35 +7,17 @@ import torch
 
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
+from ...rules.tables import OPERATORS
 
 Tensor = torch.Tensor
-
-_OPERATORS = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "div": "truediv",
-    "floor_divide": "floordiv",
-    "pow": "pow",
-    "matmul": "matmul",
-    "eq": "eq",
-    "ne": "ne",
-    "lt": "lt",
-    "le": "le",
-    "gt": "gt",
-    "ge": "ge",
-    "neg": "neg",
-    "positive": "pos",
-    "abs": "abs",
-}
 
 
 def forms_of(name: str) -> list[Any]:
     """The functions, the method, the operator of Python, and the ATen operator of this name."""
     owners = (torch, Tensor, torch.sparse, torch.nn.functional, torch.special, torch.ops.aten)
     found = [getattr(owner, name) for owner in owners if hasattr(owner, name)]
-    if name in _OPERATORS and hasattr(Tensor, f"__{_OPERATORS[name]}__"):
-        found.append(getattr(Tensor, f"__{_OPERATORS[name]}__"))
+    if name in OPERATORS and hasattr(Tensor, f"__{OPERATORS[name]}__"):
+        found.append(getattr(Tensor, f"__{OPERATORS[name]}__"))
     return found
 
 
@@ -59,7 +41,7 @@ def implements_forms(*names: str) -> Callable[[Callable], Callable]:
         for name in names:
             implements_sparse(*forms_of(name))(body)
             in_place_forms = forms_of(name + "_")
-            operator = f"__i{_OPERATORS[name]}__" if name in _OPERATORS else ""
+            operator = f"__i{OPERATORS[name]}__" if name in OPERATORS else ""
             if hasattr(Tensor, operator):
                 in_place_forms.append(getattr(Tensor, operator))
             implements_sparse(*in_place_forms)(in_place)
@@ -72,7 +54,7 @@ def implements_reflected(*names: str) -> Callable[[Callable], Callable]:
     """Declares the rule of operators of Python, their operands exchanged."""
 
     def register(body: Callable) -> Callable:
-        methods = [getattr(Tensor, f"__r{_OPERATORS[name]}__") for name in names]
+        methods = [getattr(Tensor, f"__r{OPERATORS[name]}__") for name in names]
         implements_sparse(*methods)(lambda self, other: body(other, self))
         return body
 
