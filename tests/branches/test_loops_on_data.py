@@ -1,7 +1,5 @@
 """Loops that end when traced values say so, against PyTorch: under jit, in a batch, and their derivatives."""
 
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -213,6 +211,41 @@ def tuples(x):
     return state
 
 
+def ends_within_with(x):
+    """Python puts what leaves a ``with`` by an exception behind the whole function."""
+    for n in range(40):
+        if x.norm() < 1:
+            with torch.no_grad():
+                break
+        if x[0] > 20:
+            with torch.no_grad():
+                x = x / 3
+                continue
+        try:
+            x = x * (0.6 + 0.001 * n)
+        finally:
+            x = x - 0.01
+        with torch.no_grad():
+            x = x * 0.9
+    while x.norm() > 0.1:
+        with torch.no_grad():
+            x = x / 2
+    return x, n
+
+
+def begins_with_a_loop(x):
+    """The first instruction of a turn is where another loop begins, and the last one where a third does."""
+    for n in range(12):
+        while x.norm() > 40 - 3 * n:
+            x, n = x * 0.9, n - 1
+        x = x + 0.3
+        if x.sum() < 3:
+            break
+    while x.norm() > 1:
+        x = x / 2
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "args", "count"),
     [
@@ -231,17 +264,12 @@ def tuples(x):
         (aliases, (X,), 1),
         (closures, (X,), 1),
         (tuples, (X,), 1),
+        (ends_within_with, (X,), 7),
+        (begins_with_a_loop, (X,), 5),
     ],
 )
 def test_loops(function, args, count):
     agree(function, *args, count=count)
-
-
-FIRST_TURN_APART = pytest.mark.xfail(
-    sys.version_info >= (3, 12),
-    reason="a first turn that begins otherwise is set apart in Python 3.11 alone; elsewhere there are branches",
-    strict=True,
-)
 
 
 def descends(x):
@@ -299,7 +327,7 @@ def goes_back_to_what_was_before(x):
 @pytest.mark.parametrize(
     "function",
     [
-        pytest.param(descends, marks=FIRST_TURN_APART),
+        descends,
         descends_with_momentum,
         leaves_anew,
         differentiates_by_func,

@@ -24,17 +24,15 @@ class Head(NamedTuple):
 
     entry: int
     again: int | None
-    start: int
-    """The first offset of the loop."""
-    stop: int
-    """Its last."""
+    within: frozenset[int]
+    """The offsets of all instructions of the loop, wherever Python has put them: those from which a turn can end."""
     live: frozenset[str]
     """The local variables that something may still read."""
     line: int
     variables: tuple[str, ...] = ()
     """Of a ``for``, what it assigns to and what its turns may read."""
-    body: int | None = None
-    """Of a ``for``, where these have been assigned."""
+    body: tuple[int, int] | None = None
+    """Of a ``for``, the last instruction that assigns to these, and the one behind."""
 
     @property
     def is_for(self) -> bool:
@@ -42,7 +40,7 @@ class Head(NamedTuple):
 
     def is_come_back(self, before: int | None) -> bool:
         """Whether a turn has ended, if the head was reached by its first offset from another one."""
-        return before is not None and self.start <= before <= self.stop
+        return before in self.within
 
 
 @functools.lru_cache(maxsize=512)
@@ -61,32 +59,57 @@ class _Code:
         self._index = {step.offset: i for i, step in enumerate(self._steps)}
         entries: Any = getattr(listing, "exception_entries", ())
         self._handlers = [(x.start, x.end, x.target) for x in entries]
+        self._nexts = [self._successors(i) for i in range(len(self._steps))]
+        self._befores: list[set[int]] = [set() for _ in self._steps]
+        for i, nexts in enumerate(self._nexts):
+            for j in (*nexts, *self._handlers_of(i)):
+                self._befores[j].add(i)
         self._live = self._liveness()
 
     def heads(self) -> tuple[Head, ...]:
-        stops: dict[int, int] = {}
-        for step in self._steps:
-            if "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname:
-                target = self._beyond_nothing(step.argval)
-                stops[target] = max(stops.get(target, -1), step.offset)
         found: dict[int, Head] = {}
-        for target in sorted(stops):
-            head = self._head(target, stops[target])
+        for target, jumps in sorted(self._jumps_back().items()):
+            within = [self._natural_loop(target, jump) for jump in jumps]
+            if any(0 in loop and target != 0 for loop in within):
+                continue  # there is another way in: where turns begin is elsewhere
+            head = self._head(target, sorted(jumps, reverse=True), frozenset().union(*within))
             if head is not None and head.entry in found:
                 other = found[head.entry]
                 again = other.again if head.again is None else head.again
-                start, stop = min(head.start, other.start), max(head.stop, other.stop)
-                head = head._replace(again=again, start=start, stop=stop, live=head.live | other.live)
+                head = head._replace(again=again, within=head.within | other.within, live=head.live | other.live)
             if head is not None:
                 found[head.entry] = head
         heads = [head for head in found.values() if not self._hides_something(head)]
-        return tuple(sorted(heads, key=lambda head: (head.start, -head.stop)))
+        return tuple(sorted(heads, key=lambda head: len(head.within), reverse=True))
+
+    def _jumps_back(self) -> dict[int, list[int]]:
+        """The jumps to what comes before them, by where they lead to: places of instructions."""
+        found: dict[int, list[int]] = {}
+        for i, step in enumerate(self._steps):
+            if "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname:
+                found.setdefault(self._beyond_nothing(step.argval), []).append(i)
+        return found
+
+    def _natural_loop(self, target: int, jump: int) -> set[int]:
+        """The places of the instructions that lead to a jump without its target between.
+
+        What Python puts behind the function, as the end of a ``with`` that an exception leaves, is among them.
+        """
+        found, pending = {target, jump}, [jump]
+        while pending:
+            i = pending.pop()
+            if i != target:
+                new = self._befores[i] - found
+                found |= new
+                pending.extend(new)
+        return found
 
     def _beyond_nothing(self, offset: int) -> int:
+        """The place of the instruction that is at an offset, or behind what does nothing there."""
         at = self._index[self._at(offset)]
         while self._steps[at].opname == "NOP":
             at += 1
-        return self._steps[at].offset
+        return at
 
     def _at(self, offset: int) -> int:
         """The offset of the instruction that is there, behind the prefixes of its argument."""
@@ -96,26 +119,26 @@ class _Code:
 
     def _hides_something(self, head: Head) -> bool:
         """Whether a turn changes what only Python's stack has."""
-        return any(step.opname in _HIDDEN for step in self._steps if head.start <= step.offset <= head.stop)
+        return any(step.opname in _HIDDEN for step in self._steps if step.offset in head.within)
 
-    def _head(self, target: int, stop: int) -> Head | None:
-        at = self._index[target]
-        step = self._steps[at]
+    def _head(self, target: int, jumps: list[int], loop: frozenset[int]) -> Head | None:
+        step = self._steps[target]
+        within = frozenset(self._steps[i].offset for i in loop)
         if step.opname == "FOR_ITER":
-            return self._for(at, stop)
-        first, second = at, self._index[stop]
-        is_apart = self._steps[second].opname == "JUMP_BACKWARD" and self._is_copy(
-            self._steps[second - 1], self._steps[second]
-        )
-        second -= is_apart and "JUMP" in self._steps[second - 1].opname
-        while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
-            first, second = first - 1, second - 1
-        entry = self._steps[first]
-        live = self._live[first]
-        if first == at:
-            return Head(target, None, target, stop, live, self._line(at))
-        again = self._steps[second + 1]
-        return Head(entry.offset, again.offset, entry.offset, stop, live | self._live[second + 1], self._line(first))
+            return self._for(target, within)
+        for jump in jumps:
+            first, second = target, jump
+            is_apart = self._steps[second].opname == "JUMP_BACKWARD" and self._is_copy(
+                self._steps[second - 1], self._steps[second]
+            )
+            second -= is_apart and "JUMP" in self._steps[second - 1].opname
+            while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
+                first, second = first - 1, second - 1
+            if first != target:
+                within = within.union(step.offset for step in self._steps[first:target])
+                live = self._live[first] | self._live[second + 1]
+                return Head(self._steps[first].offset, self._steps[second + 1].offset, within, live, self._line(first))
+        return Head(step.offset, None, within, self._live[target], self._line(target))
 
     def _line(self, at: int) -> int:
         positions = self._steps[at].positions
@@ -129,7 +152,7 @@ class _Code:
             return False
         return one.offset < other.offset and (are_jumps or (kinds[0] == kinds[1] and one.argval == other.argval))
 
-    def _for(self, at: int, stop: int) -> Head | None:
+    def _for(self, at: int, within: frozenset[int]) -> Head | None:
         names: list[str] = []
         behind, wanted = at + 1, 1
         while wanted:
@@ -145,20 +168,19 @@ class _Code:
             elif step.opname != "NOP":
                 return None
             behind += 1
-        offset = self._steps[at].offset
         read = tuple(name for name in names if name in self._live[behind])
-        return Head(offset, None, offset, stop, self._live[at], self._line(at), read, self._steps[behind].offset)
+        offset, body = self._steps[at].offset, (self._steps[behind - 1].offset, self._steps[behind].offset)
+        return Head(offset, None, within, self._live[at], self._line(at), read, body)
 
     def _liveness(self) -> list[frozenset[str]]:
         """For each instruction, the local variables that are read from there on before they are assigned."""
         always = frozenset((*self._code.co_cellvars, *self._code.co_freevars))
-        nexts = [self._successors(i) for i in range(len(self._steps))]
         live = [always] * len(self._steps)
         changes = True
         while changes:
             changes = False
             for i in range(len(self._steps) - 1, -1, -1):
-                after = set(always).union(*(live[j] for j in nexts[i]))
+                after = set(always).union(*(live[j] for j in self._nexts[i]))
                 handled = [live[j] for j in self._handlers_of(i)]
                 _step_back(self._steps[i], after)
                 found = frozenset(after.union(*handled))

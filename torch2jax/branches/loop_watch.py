@@ -124,7 +124,7 @@ class Loops:
         frame = common[-1]
         for head in reversed(heads_of(frame.f_code)):
             key = frame.f_code, head.entry
-            if head.start <= frame.f_lasti <= head.stop and key not in self._known:
+            if frame.f_lasti in head.within and key not in self._known:
                 self._known.add(key)
                 watched = self.heads.setdefault(frame.f_code, {})
                 watched[head.entry] = head
@@ -252,11 +252,11 @@ class Watch:
             before = self._last.get(id(frame))
             if frame.f_code.co_code[at] != _NOP:
                 self._last[id(frame)] = at
+            if self._running:
+                self._within(frame, at, before)
             head = self._loops.heads.get(frame.f_code, _NONE).get(at)
             if head is not None:
                 self._arrive(frame, head, head.is_come_back(before) or at == head.again)
-            elif self._running:
-                self._within(frame, at, before)
         return self._step
 
     # Where a `for` has assigned to its variables, and where it has ended.
@@ -266,12 +266,12 @@ class Watch:
             head = instance.head
             if instance.frame is not frame or not head.is_for or instance.facts.refusal:
                 continue
-            if at == head.body and not instance.facts.is_ready:
+            if (before, at) == head.body and not instance.facts.is_ready:
                 shown = frame.f_locals
                 instance.values.append(tuple([shown.get(name) for name in head.variables]))
-            elif at == head.body and instance.carried is not None and not instance.is_skipping:
+            elif (before, at) == head.body and instance.carried is not None and not instance.is_skipping:
                 self._place(instance)
-            elif before == head.entry and not head.start <= at <= head.stop and not instance.facts.is_ready:
+            elif before == head.entry and at not in head.within and not instance.facts.is_ready:
                 self._end_probe(instance)
 
     def _place(self, instance: _Instance) -> None:
