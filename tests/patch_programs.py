@@ -491,11 +491,16 @@ def data_parallel(x):
     return nn.DataParallel(nn.Identity())(x)
 
 
-@comes_by("torch.nn.parallel.distributed.DistributedDataParallel.forward")
+@comes_by(
+    "torch.nn.parallel.distributed.DistributedDataParallel.__init__",
+    "torch.nn.parallel.distributed.DistributedDataParallel.forward",
+    "torch.nn.parallel.distributed.DistributedDataParallel.register_comm_hook",
+)
 def distributed_data_parallel(x):
-    wrapper = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
-    nn.Module.__init__(wrapper)
-    wrapper.module = nn.Identity()
+    wrapper = nn.parallel.DistributedDataParallel(nn.utils.skip_init(nn.PReLU))
+    with contextlib.suppress(NotImplementedError):
+        wrapper.register_comm_hook(None, print)
+    nn.init.ones_(wrapper.module.weight)
     return wrapper(x)
 
 

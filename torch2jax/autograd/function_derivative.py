@@ -25,13 +25,13 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_arguments
 from ..tracing.closures import closed_over
 from ..tracing.linear_call import linear_call
-from ..tracing.manual_axes import varying
+from ..tracing.manual_axes import axes_in_types, varying
 from ..tracing.markers import once
 from ..tracing.tensor_spec import conjugate
 from ..translation import is_in_progress
 from .call import this_call
 from .forward_start import Start, run_forward
-from .manual_axes import axes_in_types, matched, reduced_axes
+from .manual_axes import matched, own_axes, reduced_axes
 from .tape import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
@@ -149,6 +149,7 @@ class Derivative:
         self._around = [x for x in around if id(x) not in given and _may_be_differentiated(x)]
         """Tensors that are no arguments: weights of a module, say, which a pass within the backward comes by."""
         self._inputs = [(x.dtype, x.shape) for x in (*inputs.values(), *self._around)]
+        self._own_axes = own_axes((*inputs.values(), *self._around))
         self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
         self._runs = Runs(call.attempt.path.policy)
@@ -248,6 +249,8 @@ class Derivative:
 
     def _as_backward_takes(self, inputs: list, results: list, residuals: list, axes: frozenset[str]) -> list:
         """The results, typed as differing over the axes over which the backward sums their cotangents."""
+        if self._own_axes:
+            return [varying(x, axes) for x in results]
         if not any(axes - varying_axes(x) for x in results):
             return results
 

@@ -26,9 +26,11 @@ from jax.extend.core import (
 from jax.interpreters import ad, partial_eval as pe
 
 from ..internals.jax_programs import NullAccum, ValAccum, VJPNode, backward_pass3, join_effects
-from ..internals.jax_traces import DynamicJaxprTrace, LinearizeTrace, LinearizeTracer
+from ..internals.jax_traces import DynamicJaxprTrace, LinearizeTrace, LinearizeTracer, varying_axes
+from ..tracing.manual_axes import axes_in_types, varying
 from ..tracing.markers import LevelEnd, stops_levels
 from ..tracing.traces import is_zero
+from .manual_axes import matched
 
 __all__ = ["Linearization", "Subgraph", "Var", "keep_with", "renumber"]
 
@@ -142,9 +144,12 @@ class Linearization:
         tangents.tag = self.tag = TraceTag()
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
+        self.axes = axes_in_types()
+        """Over which the values of all that has a derivative count as different: each device has its own."""
 
     def leaf(self, array):
         """An array of the same values that derivatives may be asked for with respect to."""
+        array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
@@ -153,9 +158,11 @@ class Linearization:
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
             return self.leaf(array)
+        array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         with set_current_trace(self._tangents):
-            return self.with_tangent(array, _none_p.bind(*tangents, aval=aval))
+            tangent = _none_p.bind(*tangents, aval=aval)
+        return self.with_tangent(array, tangent)
 
     def has(self, array) -> bool:
         return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
@@ -170,18 +177,19 @@ class Linearization:
 
     def with_values(self, array, values):
         """Other values with the derivatives of `array`."""
-        return LinearizeTracer(self.trace, values, array.tangent) if self.has(array) else values
+        return self.with_tangent(values, array.tangent) if self.has(array) else values
 
     def with_tangent(self, values, tangent):
         """Values with a place in this linearization."""
-        return LinearizeTracer(self.trace, values, tangent)
+        return LinearizeTracer(self.trace, varying(values, varying_axes(tangent)) if self.axes else values, tangent)
 
     def with_new_variable(self, array, values):
         """As `with_values`, with a variable of its own."""
         if not self.has(array):
             return values
         with set_current_trace(self._tangents):
-            return LinearizeTracer(self.trace, values, _same_p.bind(array.tangent))
+            tangent = _same_p.bind(array.tangent)
+        return self.with_tangent(values, tangent)
 
     def variable(self, array) -> Var | None:
         """The variable of an array, None if it has no derivative here."""
@@ -340,7 +348,11 @@ class _Backward:
             program, _ = pe.dce_jaxpr(program, [True] * len(outputs), instantiate=True)
         with source_info_util.reset_name_stack():  # the steps have theirs, from what is around this too
             backward_pass3(
-                program, True, list(constants.values()), list(inputs.values()), [cotangents.pop(var) for var in outputs]
+                program,
+                True,
+                list(constants.values()),
+                list(inputs.values()),
+                [_popped(cotangents, x) for x in outputs],
             )
         for var, accumulator in inputs.items():
             if isinstance(accumulator, ValAccum) and not is_zero(accumulator.freeze()):
@@ -395,6 +407,12 @@ def _has_code(step) -> bool:
 def _variables_of(step) -> list[Var]:
     """The variables among the inputs of a step; the others are literals."""
     return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
+
+
+def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
+    """The cotangent of a variable, typed as JAX's transposes expect: what code gives (ones, a hook's) need not be."""
+    cotangent = cotangents.pop(var)
+    return matched(cotangent, varying_axes(var)) if axes_in_types() and not is_zero(cotangent) else cotangent
 
 
 def _accumulator(var: Var, cotangent):

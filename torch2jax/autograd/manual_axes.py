@@ -4,27 +4,39 @@ What is the same on all devices of an axis has one cotangent, the same on all of
 Where a value that is the same meets others that differ, JAX sums the cotangents that the devices have for it. A custom
 function says itself what is summed, so that types have to be what its backward means: where it sums cotangents over an
 axis, each device has its own part of them, and the result counts as one that differs.
+
+In PyTorch each process has derivatives of its own, of what it computes itself. So has each device where code takes them
+by `.backward()` and the like: what such a derivative comes by counts as different on all devices, from the leaves on,
+and JAX sums nothing. What code reduces is the same on all devices again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import torch
 from jax import lax
 
-from ..internals.jax_programs import checks_manual_axes
 from ..internals.jax_traces import varying_axes
-from ..tracing.manual_axes import varying
+from ..tensors.tensor import Torchish
+from ..tracing.manual_axes import axes_in_types, varying
+from .call import this_call
 
-__all__ = ["axes_in_types", "matched", "reduced_axes"]
+__all__ = ["matched", "own_axes", "reduced_axes"]
 
 Axes = frozenset[str]
 
 
-def axes_in_types() -> Axes:
-    """The axes over which types say whether values differ."""
-    axes = jax.sharding.get_abstract_mesh().manual_axes
-    return frozenset(axes) if axes and checks_manual_axes() else frozenset()
+def own_axes(operands: Iterable[Torchish]) -> Axes:
+    """The axes over which devices have derivatives of their own of what is computed of some tensors.
+
+    There are none where the code itself differentiates none of these.
+    """
+    call = this_call()
+    differentiates = call.tape is not None or any(level.takes_gradients for level in call.transformations)
+    if not differentiates or not torch.is_grad_enabled() or all(x.history is None for x in operands):
+        return frozenset()
+    return axes_in_types()
 
 
 def matched(cotangent: Any, axes: Axes) -> Any:

@@ -31,6 +31,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracebacks import name_place
+from ..tracing.manual_axes import unvaried
 from ..tracing.markers import LevelEnd, stop_levels
 from ..tracing.rolling import Rolling
 from ..tracing.tensor_spec import TensorSpec
@@ -366,7 +367,7 @@ class Tape(Feature):
         """The array without its history at the first `count` levels, or at all of the code's own."""
         for level in self.levels[: self.depth if count is None else count]:
             array = level.values(array)
-        return array
+        return unvaried(array) if self.levels and self.levels[0].axes else array
 
     def has(self, array) -> bool:
         """Whether the array has a history that the code knows of."""

@@ -24,9 +24,11 @@ from ..internals.functorch import (
 )
 from ..internals.gradients import set_fwd_grad_enabled
 from ..internals.guards import DisableTorchFunction
+from ..internals.jax_traces import varying_axes
 from ..internals.pytree import tree_flatten, tree_unflatten, treespec_pprint
 from ..patches import stands_in
 from ..tensors.tensor import Torchish
+from ..tracing.manual_axes import axes_in_types, varying
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from .call import this_call
 from .transformation import Transformation
@@ -55,8 +57,9 @@ class _Derivative(Transformation):
 
     @property
     def arrays(self) -> list:
-        """What is differentiated with respect to."""
-        return [tensor.physical.array for tensor in self.inputs]
+        """What is differentiated with respect to: to each device of `jax.shard_map` its own."""
+        axes = axes_in_types()
+        return [varying(tensor.physical.array, axes) for tensor in self.inputs]
 
     def arguments(self, arrays, *, require_grad: bool) -> tuple[tuple, dict]:
         """The arguments for the function, with tensors on these arrays."""
@@ -132,7 +135,7 @@ def _grad_and_value(func, argnums, has_aux, args, kwargs):
 
     values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
     level.write_back(written)
-    gradients = level.gradients(pull([np.ones((), value.dtype) for value in values]))
+    gradients = level.gradients(pull([_typed(np.ones((), value.dtype), value) for value in values]))
     output, aux = level.put(found, arrays)
     return gradients, ((output, aux) if has_aux else output)
 
@@ -190,7 +193,12 @@ def _cotangent(index: int, gradient, spec: TensorSpec, value):
             f"Mismatch in shape: grad_output[{index}] has a shape of {lifted.shape} and output[{index}] has a shape of "
             f"{torch.Size(value.shape)}."
         )
-    return conjugate(_cast(lifted.physical.arranged(spec.layout), value.dtype))
+    return _typed(conjugate(_cast(lifted.physical.arranged(spec.layout), value.dtype)), value)
+
+
+def _typed(array, other):
+    """The array, as one whose values differ over the axes over which those of another do."""
+    return varying(array, varying_axes(other))
 
 
 def _cast(array, dtype):
@@ -238,6 +246,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
             assert_non_empty_tensor_output(flat, jvp_str)
             return _moved(level, flat, specs, strict), (level.taken(), level.written())
 
+    given = [_typed(*each) for each in zip(given, level.arrays, strict=True)]
     values, moves, (arrays, written) = jax.jvp(run, level.arrays, given, has_aux=True)
     level.write_back(written)
     pairs = zip(values, moves, strict=True)
@@ -341,7 +350,7 @@ def _traced_by_linearize(trace):
 
     def graph(*tangents):
         given = [tangent_array(*each) for each in zip(tangents, level.inputs, level.specs, strict=True)]
-        moves = iter(push(*given))
+        moves = iter(push(*[_typed(*each) for each in zip(given, level.arrays, strict=True)]))
         return [torch.zeros_like(x) if isinstance(x, Torchish) else x.result(next(moves)) for x in specs]
 
     return lambda tangents: graph

@@ -227,10 +227,9 @@ def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> D
     return copied
 
 
-@stands_in(DistributedDataParallel, "forward")
 @stands_in(torch.nn.DataParallel, "forward")
 def _forward_of_wrapper(self, *inputs, **kwargs):
-    """JAX alone decides where arrays are, and what is averaged over devices."""
+    """JAX alone decides where arrays are."""
     return self.module(*inputs, **kwargs)
 
 

@@ -12,8 +12,11 @@ import torch.distributed._functional_collectives as compiled
 import torch.distributed.nn.functional as differentiable
 import torch.nn.functional as F
 from torch.autograd import Function
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import skip_init
+from torch.utils.checkpoint import checkpoint
 
-__all__ = ["CASES", "RANKS", "given", "with_gradient"]
+__all__ = ["CASES", "RANKS", "Perceptron", "given", "with_gradient"]
 
 RANKS = 4
 CASES: dict[str, tuple[Callable, bool]] = {}
@@ -345,3 +348,194 @@ def ring_attention(x):
         if step < size - 1:
             k, v = RingPass.apply(torch.stack([k, v])).unbind(0)
     return out / total
+
+
+# Each process differentiates what it computes itself.
+
+
+class Perceptron(torch.nn.Module):
+    """With the same weights wherever it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = (skip_init(torch.nn.Linear, *sizes) for sizes in ((6, 5), (5, 2)))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.cos(torch.arange(float(parameter.numel()))).reshape(parameter.shape) / 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.hidden(x)))
+
+
+def _flat(tensors):
+    return torch.cat([x.detach().reshape(-1) for x in tensors])
+
+
+@value
+def own_gradients(x):
+    net = Perceptron()
+    net(x).square().sum().backward()
+    return _flat(p.grad for p in net.parameters())
+
+
+@value
+def gradients_summed_by_hand(x):
+    """After two passes, then steps of an optimizer with what is the same on all ranks."""
+    net = Perceptron()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for part in x.chunk(2):
+            net(part).square().sum().backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+    return _flat([*net.parameters(), *(p.grad for p in net.parameters())])
+
+
+@value
+def gradients_of_some_tensors(x):
+    net, scale = Perceptron(), torch.full((6,), 1.5, requires_grad=True)
+    loss = net(x * scale).square().sum() + net.out.bias.exp().sum()
+    gradients = torch.autograd.grad(loss, [scale, *net.parameters()], retain_graph=True)
+    total = torch.autograd.grad(loss, net.out.bias)[0]
+    dist.all_reduce(total)
+    return torch.cat([_flat(gradients), total])
+
+
+@value
+def gradients_by_collectives_with_derivatives(x):
+    """Of a loss on this rank that comes by what all ranks have."""
+    w = torch.linspace(-1, 1, 6).requires_grad_()
+    shared = differentiable.all_reduce((x * w).tanh())
+    gathered = torch.stack(differentiable.all_gather(w * x[0]))
+    ((shared * x).sum() + (gathered.cos() * dist.get_rank()).sum() + w.sum()).backward()
+    return w.grad
+
+
+@value
+def gradients_of_parallel_layers(x):
+    """What all ranks have alike goes around the layers too; the loss differs."""
+    x = torch.linspace(-1, 1, 48).reshape(8, 6) + x[0].mean() * 0
+    first = torch.cos(torch.arange(24.0) + dist.get_rank()).reshape(6, 4)
+    leaves = [w.clone().requires_grad_() for w in (x, first, first.T * 2)]
+    y = tensor_parallel(*leaves) + leaves[0]
+    (y * (1.0 + dist.get_rank())).sin().sum().backward()
+    return _flat(leaf.grad for leaf in leaves)
+
+
+@value
+def gradients_of_recomputed_layers(x):
+    def layer(x, first, second):
+        return ReduceFromRegion.apply(torch.tanh(CopyToRegion.apply(x) @ first) @ second) + x
+
+    first = torch.cos(torch.arange(24.0)).reshape(6, 4)
+    leaves = [w.clone().requires_grad_() for w in (x, first, first.T / 8)]
+    y = checkpoint(layer, *leaves, use_reentrant=False)
+    y = checkpoint(layer, y, *leaves[1:], use_reentrant=False)
+    y.sin().sum().backward()
+    return _flat(leaf.grad for leaf in leaves)
+
+
+@value
+def gradients_of_gradients(x):
+    net = Perceptron()
+    y = net(x)
+    gradients = torch.autograd.grad(y.square().sum(), list(net.parameters()), create_graph=True)
+    (y.sum() + sum(gradient.square().sum() for gradient in gradients)).backward()
+    for p in net.parameters():
+        dist.all_reduce(p.grad, dist.ReduceOp.MAX)
+    return _flat(p.grad for p in net.parameters())
+
+
+@value
+def gradients_summed_by_hooks(x):
+    net = Perceptron()
+
+    def reduce(gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+    def reduce_left(parameter):
+        dist.all_reduce(parameter.grad)
+
+    net.hidden.weight.register_hook(reduce)
+    net.out.weight.register_post_accumulate_grad_hook(reduce_left)
+    net(x).square().sum().backward()
+    return _flat(p.grad for p in net.parameters())
+
+
+@value
+def gradients_by_rank(x):
+    """Ranks that go different ways, and one that has nothing to differentiate."""
+    net = Perceptron()
+    y = net(x)
+    y = y.square() if dist.get_rank() % 2 else y.sin() * 0.5
+    (y.sum() * float(2)).backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p -= 0.1 * p.grad
+    net.zero_grad()
+    net(x).sum().backward()
+    return _flat([*net.parameters(), *(p.grad for p in net.parameters())])
+
+
+@value
+def data_parallel_steps(x):
+    """The losses of three steps, and the weights after them."""
+    model = DistributedDataParallel(Perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), x[:, :2].sin())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+    return _flat([*losses, *model.parameters()])
+
+
+@value
+def data_parallel_accumulates(x):
+    """Gradients of passes of which one alone is averaged at once, and of another after that."""
+    model = DistributedDataParallel(Perceptron())
+    with model.no_sync():
+        model(x[:2]).square().sum().backward()
+        model(x[2:5]).square().sum().backward()
+    model(x[5:]).square().sum().backward()
+    model(x.cos()).square().sum().backward()
+    return _flat(p.grad for p in model.parameters())
+
+
+@value
+def data_parallel_with_buffers(x):
+    """The buffers of the first rank are everybody's before each pass."""
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.BatchNorm1d(6), Perceptron()))
+    for turn in range(2):
+        model(x + turn).square().sum().backward()
+    return _flat([*(p.grad for p in model.parameters()), *(b.float() for b in model.buffers())])
+
+
+@value
+def data_parallel_of_shared_parts(x):
+    """Weights that are tied, a part that is frozen, and more than one pass before going back."""
+    net = Perceptron()
+    net.again = net.hidden
+    net.hidden.bias.requires_grad_(False)
+    model = DistributedDataParallel(net, process_group=dist.new_group([0, 1, 2, 3]))
+    (model(x).square().sum() * model(-x).sum()).backward()
+    return _flat(p.grad for p in model.parameters() if p.requires_grad)
+
+
+@value
+def data_parallel_of_recurrent_layers(x):
+    """Which hold their weights in a list too."""
+    net = torch.nn.LSTM(6, 3, device="meta").to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.cos(torch.arange(float(parameter.numel()))).reshape(parameter.shape))
+    model = DistributedDataParallel(net)
+    for turn in range(2):
+        model(x * (turn + 1))[0].square().sum().backward()
+    return _flat(p.grad for p in model.parameters())

@@ -1,6 +1,7 @@
 """`torch.distributed` within `jax.shard_map`: a process group is axes of the mesh, a collective one of `jax.lax`."""
 
 from . import (
+    data_parallel as data_parallel,
     functional as functional,
     in_place as in_place,
     messages as messages,

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import torch
 import torch.distributed as dist
 
+from ...autograd.manual_axes import own_axes
 from ...rules.operands import lift
 from ...rules.rule import as_result
+from ...tracing.manual_axes import varying
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from .groups import MeshGroup
 
@@ -55,10 +58,14 @@ def op_name(op: Any, dtype: torch.dtype) -> str:
 def computed(name: str, body: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any) -> Any:
     """The tensor, or a list of them, of what a function of arrays gives for those of tensors.
 
-    It is traced where the mesh is, also for tensors whose values are known.
+    It is traced where the mesh is, also for tensors whose values are known. Where the code differentiates it, each
+    device has a derivative of its own, as each process has in PyTorch.
     """
     lifted = [lift(x) for x in tensors]
     result = body(*[x.read() for x in lifted], *args)
+    axes = own_axes(lifted)
+    if axes:
+        result = jax.tree.map(lambda x: varying(x, axes), result)
     if isinstance(result, (list, tuple)):
         return [as_result(x, None, lifted, name=name) for x in result]
     return as_result(result, None, lifted, name=name)

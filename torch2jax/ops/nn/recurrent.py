@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...internals.jax_traces import varying_axes
 from ...rules.registry import implements, implements_tensors
 from ...rules.rule import InnerRule
+from ...tracing.manual_axes import varying
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values
@@ -91,6 +93,9 @@ def _direction(cell: _Cell, input, states, weights, has_biases: bool, valid, rev
             new = tuple(lax.select(_columns(keep, n), n, old) for n, old in zip(new, states, strict=True))
         return new, new[0]
 
+    # Within jax.shard_map: states that are the same on all devices do not stay so.
+    axes = frozenset[str]().union(*map(varying_axes, (projected, *states, *weights)))
+    states = tuple(varying(state, axes) for state in states)
     states, output = lax.scan(step, states, (projected, valid), reverse=reverse)
     return output, states
 

@@ -1,0 +1,198 @@
+"""`torch.nn.parallel.DistributedDataParallel`: a module whose parameters' gradients are means over devices.
+
+PyTorch averages what has been added to ``.grad``. JAX differentiates functions, so here the module computes with what
+an identity gives for each parameter, whose transpose averages: that serves `jax.grad` and ``.backward()``. What a
+``.grad`` holds already, of passes under ``no_sync()``, is averaged after the backward pass has added to it. Means of
+means are the same means, so the order does not count.
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ...calls.call import current
+from ...internals.jax_traces import varying_axes
+from ...patches import stands_in
+from ...tracing.manual_axes import varying
+from .collectives import all_reduce, broadcast
+from .groups import MeshGroup, default_group, expect_group
+from .operations import all_reduced, computed, write
+
+__all__: list[str] = []
+
+Axes = tuple[str, ...]
+_UNSERVED = {
+    "mixed_precision": "mixed_precision=: use torch.autocast",
+    "_comm_hooks": "hooks of communication: change the gradients after the backward pass",
+    "_delay_all_reduce_params": "delay_all_reduce_named_params=",
+    "delay_all_reduce_named_params": "delay_all_reduce_named_params=",
+}
+_OPTIONS = inspect.signature(DistributedDataParallel)
+
+
+@stands_in(DistributedDataParallel, "__init__")
+def _init(self, *args, **kwargs):
+    """What the wrapper is asked for in code; there is no reducer and no process to agree with."""
+    options = _OPTIONS.bind(*args, **kwargs).arguments
+    torch.nn.Module.__init__(self)
+    module, process_group, mesh = (options.get(name) for name in ("module", "process_group", "device_mesh"))
+    assert isinstance(module, torch.nn.Module)
+    if process_group is not None and mesh is not None:
+        raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+    for name in ("mixed_precision", "delay_all_reduce_named_params"):
+        if options.get(name) is not None:
+            raise _unserved(name)
+    self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    if not any(x.requires_grad for name, x in module.named_parameters() if name not in self.parameters_to_ignore):
+        raise RuntimeError(
+            "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
+        )
+    self.module, self.device_ids, self.dim = module, options.get("device_ids"), options.get("dim", 0)
+    self.process_group = process_group if mesh is None else mesh.get_group(mesh_dim=0)
+    vars(self)["forward_sync_buffers"] = _first_of(options, "forward_sync_buffers", "broadcast_buffers")
+    self.require_backward_grad_sync = self.require_forward_param_sync = True
+
+
+def _first_of(options: dict[str, Any], *names: str) -> bool:
+    """The first of some options that is given; PyTorch's default is True for each."""
+    return next((options[name] for name in names if options.get(name) is not None), True)
+
+
+def _unserved(name: str) -> NotImplementedError:
+    return NotImplementedError(f"DistributedDataParallel within jax.shard_map does not serve {_UNSERVED[name]}")
+
+
+@stands_in(DistributedDataParallel, "register_comm_hook")
+def _register_comm_hook(self, state, hook):
+    raise _unserved("_comm_hooks")
+
+
+@stands_in(DistributedDataParallel, "forward")
+def _forward(self, *inputs, **kwargs):
+    """Outside of a mesh it is the module below: JAX alone decides where arrays are."""
+    group = _group_of(self)
+    if group is None:
+        return self.module(*inputs, **kwargs)
+    for name in _UNSERVED:
+        if vars(self).get(name):
+            raise _unserved(name)
+    _share_buffers(self, group)
+    self.require_forward_param_sync = self.require_backward_grad_sync or not torch.is_grad_enabled()
+    with _exchanged(self.module, dict(_averaged(self, group))):
+        return self.module(*inputs, **kwargs)
+
+
+def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tuple[int, torch.Tensor]]:
+    """By the ids of parameters, what the module computes with."""
+    for name, parameter in wrapper.module.named_parameters():
+        if not (parameter.is_floating_point() or parameter.is_complex()):
+            continue
+        is_synced = wrapper.require_backward_grad_sync
+        when = "never" if name in wrapper.parameters_to_ignore else "now" if is_synced else "later"
+        yield id(parameter), computed("average_gradient", _averaging, [parameter], group.axes, when)
+        if when == "now" and torch.is_grad_enabled() and parameter.grad is not None:
+            _average_after(parameter, group)
+
+
+@contextlib.contextmanager
+def _exchanged(module: torch.nn.Module, given: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Puts tensors in the places of parameters; `functional_call` leaves some there if a part is in two places."""
+    places = []
+    for part in module.modules():
+        table = vars(part)["_parameters"]
+        for name, parameter in table.items():
+            if id(parameter) in given:
+                places.append((table, name, parameter))
+                table[name] = given[id(parameter)]
+    try:
+        yield
+    finally:
+        for table, name, parameter in places:
+            if table.get(name) is given[id(parameter)]:  # the module may have put another there
+                table[name] = parameter
+
+
+def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
+    """What a wrapper's group stands for; None outside of a mesh.
+
+    Raises:
+        ValueError: it is a group that stands for nothing.
+    """
+    group: Any = vars(wrapper).get("process_group")
+    if isinstance(group, MeshGroup):
+        return group
+    if any(told is group for told, _ in current().attempt.path.policy.groups if told is not None):
+        return expect_group(group)
+    whole = default_group()
+    # PyTorch calls the default one so, which may be gone by now: a wrapper that is translated needs none.
+    if whole is None or group is None or group.group_desc == "default_pg":
+        return whole
+    return expect_group(group)
+
+
+def _share_buffers(wrapper: DistributedDataParallel, group: MeshGroup) -> None:
+    """Gives all devices the buffers of the first one, as PyTorch does before each forward pass that counts."""
+    if not (
+        _first_of(vars(wrapper), "forward_sync_buffers", "broadcast_buffers") and wrapper.require_forward_param_sync
+    ):
+        return
+    with torch.no_grad():
+        for name, buffer in wrapper.module.named_buffers():
+            if name not in wrapper.parameters_to_ignore:
+                write(buffer, computed("broadcast", broadcast, [buffer], group.axes, 0))
+
+
+def _average_after(parameter: torch.nn.Parameter, group: MeshGroup) -> None:
+    """Averages all that a parameter's gradient holds after the next backward pass."""
+
+    def average(parameter: torch.Tensor) -> None:
+        handle.remove()
+        with torch.no_grad():
+            assert parameter.grad is not None  # it has just been added to
+            parameter.grad.copy_(all_reduced(parameter.grad, "avg", group))
+
+    handle = parameter.register_post_accumulate_grad_hook(average)
+
+
+def _averaging(x: jax.Array, axes: Axes, when: str) -> jax.Array:
+    """The array, whose cotangents are averaged over some axes.
+
+    It is typed as one that differs over them (``check_vma``): else JAX would sum the cotangents of one that is the same
+    on all devices before they come here. In JAX's types such a one has no cotangent of its own on each device, so what
+    is to be averaged later is averaged now, which gives the same in the end; and one that never is cannot be right.
+
+    Args:
+        when: ``"now"``, ``"later"`` or ``"never"``.
+    """
+    before = varying_axes(x)
+    is_same = bool(varying_axes(varying(x, frozenset(axes))) - before)
+    return _identity(x, axes, before, when) if when == "now" or is_same else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _identity(x: jax.Array, axes: Axes, before: frozenset[str], when: str) -> jax.Array:
+    del before, when
+    return varying(x, frozenset(axes))
+
+
+def _forward_of_identity(x: jax.Array, axes: Axes, before: frozenset[str], when: str) -> tuple[jax.Array, None]:
+    return _identity(x, axes, before, when), None
+
+
+def _backward_of_identity(axes: Axes, before: frozenset[str], when: str, _: None, cotangent: jax.Array):
+    if when == "never":
+        raise ValueError(
+            f"DistributedDataParallel ignores a parameter, whose gradient then differs over {', '.join(axes)}; for "
+            "jax.shard_map its value is the same there, and so is its gradient. Use check_vma=False, and take the "
+            "gradient within"
+        )
+    return (varying(all_reduce(cotangent, axes, "avg"), before),)
+
+
+_identity.defvjp(_forward_of_identity, _backward_of_identity)
