@@ -257,13 +257,17 @@ class TracedValueError(TypeError):
         what: what asks.
         leaves_pytorch: whether that takes the value out of PyTorch, as for numpy.
         place: the user's ``file:line`` that the error names; the innermost one on the stack if it is None.
+        instead: what can be written in its place, and needs no value.
     """
 
-    def __init__(self, what: str, *, leaves_pytorch: bool = False, place: str | None = None):
+    def __init__(
+        self, what: str, *, leaves_pytorch: bool = False, place: str | None = None, instead: str | None = None
+    ):
         self.what, place = what, place or user_location()
+        first = "" if instead is None else f"{instead}; "
         super().__init__(
-            f"{what} needs the value of a tensor that depends on a traced input, at {place}. "
-            "Under jax.jit, vmap and scan such a value does not exist yet. Ways out: call the function without jit; "
+            f"{what} needs the value of a tensor that depends on a traced input, at {place}. Under jax.jit, vmap and "
+            f"scan such a value does not exist yet. Ways out: {first}call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data." + (_LEAVING_HINT if leaves_pytorch else "")
         )

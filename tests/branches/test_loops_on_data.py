@@ -555,6 +555,35 @@ def test_short_loops_stay_what_they_are():
         assert loops(function, x) == 0
 
 
+def rows_until(x, n):
+    y, i = torch.zeros(()), 0
+    while i < n:
+        y = torch.sin(y + x[i])
+        i += 1
+    return y
+
+
+def rows_until_number(x, n):
+    y, i, n = x[0], torch.tensor(0), n.item()
+    while i < n:
+        y = y + x[i] * 2
+        i = i + 1
+    return y, i
+
+
+@pytest.mark.parametrize("function", [rows_until, rows_until_number])
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_rows_that_a_tensor_has_not_are_never_reached(function, rows):
+    """Followed turn by turn, the way that goes on comes to a row that is not there."""
+    x = np.arange(1, rows + 1, dtype=np.float32)
+    translated = t2j(function)
+    assert loops(function, x, np.int32(1)) == 1
+    for n in range(rows + 1):
+        got = plain(jax.jit(translated, compiler_options=QUICK)(x, np.int32(n)))
+        for leaf, want in zip(got, plain(function(torch.from_numpy(x), torch.tensor(n))), strict=True):
+            np.testing.assert_allclose(leaf, want, 1e-5, 1e-6)
+
+
 @pytest.mark.parametrize("seed", [2, 11, 16, 23])
 def test_random_programs(seed):
     """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its turns have read first."""

@@ -107,6 +107,8 @@ class Loops:
         """The loops that are watched, by their offsets."""
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
+        self.are_suspected_early = False
+        """Whether a loop is looked for at the third question: a way of some turns cannot be translated."""
         self._facts: dict[Any, Facts] = {}
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
         self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
@@ -133,6 +135,11 @@ class Loops:
                 self.has_learned = True
                 return True
         return False
+
+    def suspect_early(self) -> None:
+        """Looks for loops of few turns, as of one over as many rows as a tensor has."""
+        self.has_learned = self.has_learned or not self.are_suspected_early
+        self.are_suspected_early = True
 
     def facts(self, code: CodeType, head: Head, key: Any) -> Facts:
         found = self._facts.get((code, head.entry, key))

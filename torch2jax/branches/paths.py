@@ -226,6 +226,8 @@ class Path:
         self._count = 0
         self._loops, self._frames = loops, {}
         self._often = min(_OFTEN, max(1, policy.max_paths // 2))
+        if loops is not None and loops.are_suspected_early:
+            self._often = 1
         self._script: deque[bool] | None = None
         self.watch = Watch(loops, self) if loops is not None and loops.heads else None
         self.came_back: Facts | None = None
@@ -649,6 +651,8 @@ class _Ways:
                 is_check = is_raised_by_code(error, path.asked[-1].asked_in)
                 if not is_check and path.watch is not None:
                     path.watch.note_failure(error)
+                elif not is_check and _asks_again(path.asked):
+                    self._loops.suspect_early()
                 end = _Raised(_to_raise_later(error), is_check)
                 return []
             finally:
@@ -884,6 +888,11 @@ def _obstacle(question: _Question, given: bool, error: Exception) -> BranchError
         f"is {given}, the code goes on to what cannot be translated: {type(error).__name__}: {error} If the answer is "
         f"never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
     )
+
+
+def _asks_again(asked: list[_Question]) -> bool:
+    """Whether a line has asked three times: it may be that of a loop whose later turns are never reached."""
+    return max(Counter(question.place for question in asked).values(), default=0) > 2
 
 
 def _key_of(value) -> Any:

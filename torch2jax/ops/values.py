@@ -60,13 +60,26 @@ def _concrete(array):
     return array.to_concrete_value() if isinstance(array, Tracer) else array
 
 
-def _scalar(tensor, what: str):
+_NUMBER = "a number that stays traced in sums, comparisons, subscripts and sizes"
+_TURNS = "for a range, write `i = 0`, `while i < n:` and `i += 1` at its end, which becomes one loop of the graph"
+
+
+def _instead_of(conversion: str, tensor) -> str:
+    """What stays traced in place of a conversion to a number of Python's."""
+    if type(tensor) is Item:
+        return f"leave {conversion}() out, since tensor.item() gives {_NUMBER}"
+    return f"write tensor.item() for {conversion}(tensor), {_NUMBER}"
+
+
+def _scalar(tensor, what: str, instead: str | None = None):
     known = current().lift(tensor).known
     if type(known) is torch.Tensor and known.dtype == tensor.dtype:
         return in_pytorch(known.item)
     try:
         array = values(tensor, what)
     except TracedValueError:
+        if tensor.dtype != torch.bool and instead is not None and _gives_numbers(current().lift(tensor)):
+            raise TracedValueError(what, instead=instead) from None
         if tensor.dtype != torch.bool or tensor.numel() != 1:
             raise
         return answer(current().lift(tensor), what)
@@ -117,12 +130,12 @@ def is_nonzero(input):
 
 @implements_tensors(Tensor.__int__, tags=[Tag.READS])
 def _int(self):
-    return int(_real(_scalar(self, "int(tensor)"), "int64_t"))
+    return int(_real(_scalar(self, "int(tensor)", _instead_of("int", self)), "int64_t"))
 
 
 @implements_tensors(Tensor.__float__, tags=[Tag.READS])
 def _float(self):
-    return float(_real(_scalar(self, "float(tensor)"), "double"))
+    return float(_real(_scalar(self, "float(tensor)", _instead_of("float", self)), "double"))
 
 
 def _real(value, kind: str):
@@ -142,7 +155,7 @@ def _complex(self):
 @implements_tensors(Tensor.__index__, tags=[Tag.READS])
 def _index(self):
     try:
-        return operator.index(_scalar(self, "a tensor used as an index"))  # pyright: ignore[reportArgumentType]
+        return operator.index(_scalar(self, "a tensor used as an index", _TURNS))  # pyright: ignore[reportArgumentType]
     except TypeError as error:
         if isinstance(error, TracedValueError):
             raise
