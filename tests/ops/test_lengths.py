@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from jax.experimental import checkify
 
 from torch2jax import Padded, TracedValueError, t2j
@@ -24,6 +25,23 @@ def changed(x, change):
 
 def write(index, value):
     return lambda x: x.__setitem__(index, value)
+
+
+def groups(x, m):
+    """What is the same number makes a group: there are as many as data decide."""
+    found, group = torch.unique(x[:, 0].round(), return_inverse=True)
+    sums = torch.zeros(len(found), 3).index_add(0, group, x)
+    sums[0] += 1
+    most = x.new_full((found.shape[0], 3), -5).scatter_reduce_(0, group[:, None].expand(-1, 3), x, "amax")
+    chosen = torch.zeros(len(found)).index_add_(0, group[m], x[:, 1][m])
+    members = F.one_hot(group, len(found)).float()
+    return sums, most[group], chosen, sums.scatter_add(0, group[:, None], x), (members.T @ x) / members.sum(0)[:, None]
+
+
+def into_chosen(x, m):
+    y, place = x[m], torch.zeros(2, dtype=torch.long)
+    if_any = x[:2] * m.any()
+    return torch.cat([y, x]).index_add(0, place, if_any), torch.cat([y, x]).index_copy(0, place[:1], x[3:4])
 
 
 LENGTHS = {
@@ -72,6 +90,8 @@ PARTS = {
     "consecutive of some": lambda x, m: torch.unique_consecutive(x[m][:, 0] > 0.5, return_counts=True),
     "repeated": lambda x, m: (x.repeat_interleave(m.int(), 0), torch.repeat_interleave(m.long() * 3)),
     "counted": lambda x, m: (torch.bincount(m.long() * 3), torch.bincount((x[:, 0] * 2).long().clamp(0, 5)[m])),
+    "groups": groups,
+    "into what was chosen": into_chosen,
     "written at places": lambda x, m: changed(x[m], write(torch.where(x[m][:, 0] > 0)[0], 2.0)),
     "ends written": lambda x, m: changed(
         torch.cat([x[m], x[:2]]), lambda y: (write(0, x[0])(y), write(-1, 2.0)(y), write(slice(1, None), y[:-1] + 1)(y))
@@ -104,7 +124,17 @@ def check(got, wanted, name: str) -> None:
 
 
 FUNCTIONS = LENGTHS | PARTS
-SOME = ("mean", "slices", "split", "joined", "topk", "by such places", "two masks", "written to the front")  # for speed
+SOME = (
+    "mean",
+    "slices",
+    "split",
+    "groups",
+    "joined",
+    "topk",
+    "by such places",
+    "two masks",
+    "written to the front",
+)  # for speed
 
 
 def of_all(x, m, names=tuple(FUNCTIONS)):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
@@ -101,6 +102,12 @@ def randperm(n, **options):
 
 
 # Of a tensor and a size.
+
+
+@implements_by_length(F.one_hot)
+def one_hot(tensor, num_classes=-1):
+    bound, length = bounded(num_classes, "torch.nn.functional.one_hot")
+    return moved(first(F.one_hot(tensor, bound).movedim(-1, 0), length), tensor.ndim)
 
 
 @implements_by_length(Tensor.expand)

@@ -1,5 +1,6 @@
 """Where a mask of unknown values is true: ``nonzero`` under jit, and subscripts and scatters by what it gives."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..rules.registry import implements_selected, lookup, lookup_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
-from ..values.selected import Selected, aligned, begin, in_order_of, select
+from ..values.selected import Selected, aligned, begin, compacted, in_order_of, like, select
 from .arrays import cast
 from .bounds import known_values
 from .selection import getitem as getitem_of_mask, is_whole, setitem as setitem_of_mask
@@ -233,7 +234,31 @@ def index_put(input, indices, values, accumulate=False):
     return _scattered(input, _as_places(indices), values, accumulate)
 
 
+def _into_chosen(function):
+    """A scatter whose target may itself be as long as data decide: in compact order it is one as any other."""
+
+    def scatter(input, dim, *args, **kwargs):
+        if not isinstance(input, Selected):
+            return function(input, dim, *args, **kwargs)
+        if dim % input.ndim:
+            raise TracedValueError(f"torch.{function.__name__} along a later dimension into what a boolean mask chose")
+        target = compacted(input)
+        written = getattr(torch, function.__name__)(target.rows, dim, *args, **kwargs)
+        return like(written, target)
+
+    return functools.wraps(function)(scatter)
+
+
+def _write(target, result):
+    """Writes what a function gave of a target to it."""
+    if not isinstance(target, Selected):
+        return write_in_place(target, result)
+    target.overwrite(in_order_of(result, target.mask), result.is_safe)
+    return target
+
+
 @implements_selected(torch.index_add, Tensor.index_add)
+@_into_chosen
 def index_add(input, dim, index, source, *, alpha=1):
     if dim % input.ndim:
         raise TracedValueError("torch.index_add along a later dimension, of what a boolean mask chose,")
@@ -243,9 +268,11 @@ def index_add(input, dim, index, source, *, alpha=1):
 def _scattering(function, what: str):
     """A function that scatters along the first dimension, with a row more for what was not chosen."""
 
+    @_into_chosen
+    @functools.wraps(function, assigned=["__name__"], updated=[])
     def scatter(input, dim, index, src, *args, **kwargs):
         is_plain = isinstance(src, Tensor) and not isinstance(src, Selected)
-        if dim % input.ndim or isinstance(input, Selected) or not isinstance(index, Selected) or is_plain:
+        if dim % input.ndim or not isinstance(index, Selected) or is_plain:
             raise TracedValueError(f"{what} along a later dimension, or of tensors of which a boolean mask chose one,")
         index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
         src = given[0].rows.flatten(0, index.mask.ndim - 1) if given else src
@@ -260,11 +287,12 @@ for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
     _scatter_of_chosen = _scattering(_function, f"torch.{_function.__name__}")
     implements_selected(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
     implements_selected(getattr(Tensor, f"{_function.__name__}_"))(
-        lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: write_in_place(self, _scatter(self, *args, **kwargs))
+        lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: _write(self, _scatter(self, *args, **kwargs))
     )
 
 
 @implements_selected(torch.index_copy, Tensor.index_copy)
+@_into_chosen
 def index_copy(input, dim, index, source):
     if dim % input.ndim:
         raise TracedValueError("torch.index_copy along a later dimension, of what a boolean mask chose,")
@@ -272,7 +300,7 @@ def index_copy(input, dim, index, source):
 
 
 def _in_place(function):
-    return lambda self, *args, **kwargs: write_in_place(self, function(self, *args, **kwargs))
+    return lambda self, *args, **kwargs: _write(self, function(self, *args, **kwargs))
 
 
 for _name, _function in (

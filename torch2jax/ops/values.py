@@ -110,7 +110,8 @@ def _gives_numbers(tensor: Torchish) -> bool:
 
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
-    return _scalar(self, "Tensor.item()")
+    """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
+    return _scalar(self, "Tensor.item()", f"write tensor.item() in the place of the tensor, {_NUMBER}")
 
 
 @implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero, tags=[Tag.READS])
