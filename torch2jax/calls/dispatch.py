@@ -49,9 +49,9 @@ from ..rules.keywords import by_schema, run_named
 from ..rules.kinds import Changed, run_without_values, servers_of
 from ..rules.legacy_signatures import is_in_old_order
 from ..rules.numpy_arguments import has_numpys, without_numpys
-from ..rules.rule import MetadataRule
+from ..rules.rule import MetadataRule, TensorRule
 from ..tensors.derived import have_a_say
-from ..tensors.dtypes import dtype_of_type
+from ..tensors.dtypes import FLOAT8, dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
@@ -76,7 +76,14 @@ from .narrowed import in_one_dtype
 from .nesting import Nesting
 from .observers import observer
 from .plans import NOT_PLANNED, run_planned
-from .pytorch_errors import expect_out_of_dtype, name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
+from .pytorch_errors import (
+    expect_kernel,
+    expect_kernel_unless_code,
+    expect_out_of_dtype,
+    name_rule,
+    refuse_as_pytorch,
+    refuse_rule_as_pytorch,
+)
 from .rng import Stream
 from .session import Session
 
@@ -363,6 +370,13 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                     return run_known(func, rule, args, kwargs)
             elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
+            elif type(rule) is TensorRule:
+                with DisableTorchFunction():
+                    for argument in (*args, *kwargs.values()):
+                        dtype = argument.dtype if isinstance(argument, torch.Tensor) else argument
+                        if type(dtype) is torch.dtype and dtype in FLOAT8:
+                            expect_kernel_unless_code(self, func, args, kwargs)
+                            break
             return run_named(func, rule, args, kwargs)
         except WithoutValuesError:
             raise
@@ -467,6 +481,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
             return type(value)(self._lift_argument(item) for item in value)
         return value
+
+    def expect_kernel(self, function: Callable, args: tuple, kwargs: dict) -> None:
+        expect_kernel(self, function, args, kwargs)
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next JAX key of this call's stream, or of a generator's."""

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import types
 import warnings
 from collections.abc import Callable
@@ -13,21 +14,30 @@ import torch
 from ..errors import TracedValueError
 from ..functional.vmap import Batch
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..rules.registry import is_provided
+from ..rules.registry import is_provided, name_of
 from ..rules.rule import ArrayRule, TensorRule
-from ..tensors.dtypes import is_integral
-from ..tensors.tensor import Torchish
+from ..tensors.dtypes import FLOAT8, is_integral
+from ..tensors.tensor import Torchish, strides_of_shape
 from ..tensors.trees import flatten
 from ..values.valueless import natively
 
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["expect_out_of_dtype", "name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
+__all__ = [
+    "expect_kernel",
+    "expect_kernel_unless_code",
+    "expect_out_of_dtype",
+    "name_rule",
+    "refuse_as_pytorch",
+    "refuse_rule_as_pytorch",
+]
 
+_TYPE_OF_8_BITS = "Float8"  # what PyTorch's errors call one
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
 _FEW = 2**16  # elements that PyTorch may compute with, to refuse
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
+_SMALL = 8  # the largest size that tells which dtypes a kernel is for
 
 
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
@@ -113,6 +123,33 @@ def expect_out_of_dtype(call: "Call", func: Any, rule: Any, args: tuple, kwargs:
             raise refused
 
 
+def expect_kernel(call: "Call", func: Callable, args: tuple, kwargs: dict) -> None:
+    """Refuses 8-bit floats where PyTorch does on the CPU: it has few kernels for them, and promotes them to nothing.
+
+    PyTorch is asked with small tensors. What these cannot tell, since sizes have to fit numbers among the arguments, it
+    is asked with the whole ones.
+
+    Raises:
+        NotImplementedError: it has no kernel for the dtype, in its words.
+        RuntimeError: there is no common dtype, in its words.
+    """
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("out", "device")}
+    for largest, whole in itertools.product((_SMALL, None), (_Whole(), *_others())):
+        refused = _refusal(call, func, args, kwargs, "cpu", whole, largest)
+        if refused is None:
+            return
+        if isinstance(refused, RuntimeError) and _TYPE_OF_8_BITS in str(refused):
+            leaves = [x.dtype if isinstance(x, torch.Tensor) else x for x in flatten((args, kwargs))[0]]
+            dtypes = ", ".join({str(x): None for x in leaves if isinstance(x, torch.dtype) and x in FLOAT8})
+            raise type(refused)(f"{refused}\n{name_of(func)} got {dtypes}, which it does not take: convert it first")
+
+
+def expect_kernel_unless_code(call: "Call", func: Callable, args: tuple, kwargs: dict) -> None:
+    """As `expect_kernel`, for a function that other functions serve; if it may run the user's code, these are asked."""
+    if not isinstance(func, type) and not any(callable(leaf) for leaf in flatten((args, kwargs))[0]):
+        expect_kernel(call, func, args, kwargs)
+
+
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
@@ -149,11 +186,16 @@ def _refusal(
     kwargs: dict,
     device: str,
     whole: _Whole = _Whole(),  # noqa: B008
+    largest: int | None = None,
 ) -> Exception | None:
-    """What PyTorch raises for such tensors on a device, if it does."""
+    """What PyTorch raises for such tensors on a device, if it does.
+
+    Args:
+        largest: the size that larger ones are cut to.
+    """
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            run = _asked(call, func, args, kwargs, device, whole)
+            run = _asked(call, func, args, kwargs, device, whole, largest)
         with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
             run()
     except MemoryError:
@@ -163,13 +205,15 @@ def _refusal(
     return None
 
 
-def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: _Whole) -> Callable[[], Any]:
+def _asked(
+    call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: _Whole, largest: int | None
+) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    given = [_stand_in(device, leaves[place], whole) for place in places]
+    given = [_stand_in(device, leaves[place], whole, largest) for place in places]
     level = call.transformations[-1] if call.transformations and isinstance(call.transformations[-1], Batch) else None
     dims = [None if level is None else _dim(level, leaves[place]) for place in places]
 
@@ -189,9 +233,13 @@ def _dim(level: Batch, tensor: torch.Tensor) -> int | None:
     return 0 if isinstance(tensor, Torchish) and level.is_batched(tensor) else None
 
 
-def _stand_in(device: str, tensor: torch.Tensor, whole: _Whole) -> torch.Tensor:
-    if device == "cpu" and tensor.numel() > _MOST:
+def _stand_in(device: str, tensor: torch.Tensor, whole: _Whole, largest: int | None) -> torch.Tensor:
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    if largest is not None and max(shape, default=0) > largest:
+        shape = tuple(min(size, largest) for size in shape)
+        strides = strides_of_shape(shape)
+    elif device == "cpu" and tensor.numel() > _MOST:
         raise MemoryError
     dtype = torch.int64 if whole.is_wide and tensor.dtype == torch.int32 else tensor.dtype
-    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device=device)
+    made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return made if device == "meta" else made.fill_(whole.value if is_integral(dtype) else 1)

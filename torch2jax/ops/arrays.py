@@ -18,6 +18,7 @@ __all__ = [
     "highest",
     "is_complex",
     "is_float",
+    "is_float8",
     "is_half",
     "is_inexact",
     "is_integer",
@@ -120,6 +121,10 @@ def same_shape(x, y):
 
 def is_half(array) -> bool:
     return array.dtype in (np.float16, jnp.bfloat16)
+
+
+def is_float8(array) -> bool:
+    return array.dtype.itemsize == 1 and jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def real_dtype(array) -> np.dtype:

@@ -15,7 +15,7 @@ from ..rules.registry import implements, implements_tensors
 from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
 from ..tensors.scalars import expect_fits
-from .arrays import cast, is_complex, is_half, like
+from .arrays import cast, is_complex, is_float8, is_half, like
 
 Tensor = torch.Tensor
 multiplied = functools.partial(implements, takes=NUMBERS)
@@ -193,8 +193,8 @@ def _scaled(array, factor):
 def _added(input, multiply, left, right, beta, alpha):
     if input.dtype != left.dtype:
         raise RuntimeError(f"self and the product must have the same dtype, but got {input.dtype} and {left.dtype}")
-    # As in PyTorch, half precision is scaled and added in single precision.
-    widens = is_half(left) and (beta, alpha) != (1, 1)
+    # As in PyTorch, half precision is scaled and added in single precision; 8-bit floats are added in it.
+    widens = is_float8(left) or (is_half(left) and (beta, alpha) != (1, 1))
     product = _scaled(multiply(left, right, np.float32 if widens else left.dtype), alpha)
     if beta == 0:
         return cast(product, left.dtype)

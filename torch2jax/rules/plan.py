@@ -215,6 +215,7 @@ def plan_of(meant: Meant) -> ArrayPlan:
         raise Bypass("a result in a place of its own")
     if rule.takes_numbers(args, kwargs):
         raise Bypass("a tensor in place of a number")
+    rule.expect_kernel(given, args, kwargs)
     if rule.prepare is not None:
         args, kwargs = rule.prepare(*args, **kwargs)
     arrays: list = []

@@ -17,7 +17,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..internals.guards import DisableTorchFunction
 from ..tensors.derivatives import without_gradient
-from ..tensors.dtypes import Takes, canonical, expect, logical
+from ..tensors.dtypes import FLOAT8, Takes, canonical, expect, logical
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import expect_fits
@@ -147,6 +147,8 @@ class ArrayRule:
         options: what is told of it.
     """
 
+    function: Callable | None = None
+    """The function of PyTorch's that the rule computes as PyTorch does; None if it may do otherwise."""
     of_unknown: Callable | None = None
     """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
 
@@ -181,6 +183,7 @@ class ArrayRule:
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.check is not None:
                 self.expect_values(lifted(args), lifted(kwargs))
+            given = args, kwargs
             if self.prepare is not None:
                 try:
                     args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
@@ -189,9 +192,9 @@ class ArrayRule:
                         raise
                     return self.of_unknown(*args, **kwargs)
             if self.promote is None:
-                result = self._apply(args, kwargs, device, out is None)
+                result = self._apply(args, kwargs, device, given, out is None)
             else:
-                result = self._apply_elementwise(args, kwargs)
+                result = self._apply_elementwise(args, kwargs, given)
             return result if out is None else self.write_out(result, out, args, kwargs)
 
     def expect_values(self, args: tuple, kwargs: dict) -> None:
@@ -250,6 +253,18 @@ class ArrayRule:
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
+    def expect_kernel(self, tensors: list[Torchish], args, kwargs) -> None:
+        """Refuses 8-bit floats, given or asked for, where PyTorch has no kernel for them, as it has for few functions.
+
+        Args:
+            tensors: those among the arguments of the function.
+        """
+        is_asked = bool(kwargs) and kwargs.get("dtype") in FLOAT8
+        for tensor in tensors:
+            is_asked = is_asked or tensor.dtype in FLOAT8
+        if is_asked and self.function is not None:
+            this_call().expect_kernel(self.function, args, kwargs)
+
     def takes_numbers(self, args, kwargs) -> bool:
         """Whether a tensor is given where PyTorch takes its number."""
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
@@ -263,11 +278,12 @@ class ArrayRule:
                 return dtype
         return _dtype_of_first(self.names.places, args, kwargs)
 
-    def _apply(self, args, kwargs, device, is_result: bool = True):
+    def _apply(self, args, kwargs, device, given: tuple[tuple, dict], is_result: bool = True):
         self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
         layout = self.layout(args)
         arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
+        self.expect_kernel(tensors, *given)
         if self.random:
             key = this_call().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
@@ -321,9 +337,10 @@ class ArrayRule:
             return None
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
-    def _apply_elementwise(self, args, kwargs):
+    def _apply_elementwise(self, args, kwargs, given: tuple[tuple, dict]):
         plan, run, operands, kwargs, factors = self.planned(args, kwargs)
         tensors = [x for x in operands if isinstance(x, Torchish)] + factors
+        self.expect_kernel(tensors, *given)
         body = functools.partial(run, **kwargs) if kwargs else run
         result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
         return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)

@@ -131,6 +131,8 @@ class Rules:
             self._expect_new(functions, body, replace)
             name = name_of(functions[0])
             rule = ArrayRule(body, name, told)
+            if self.are_pytorchs and not isinstance(functions[0], str):
+                rule.function = functions[0]
             _note_derivatives(rule)
             for function in functions:
                 self._add_family(function, rule)

@@ -13,6 +13,7 @@ from .call import current
 __all__ = [
     "COMPLEX",
     "FACTORED",
+    "FLOAT8",
     "FLOATS",
     "HALF",
     "INEXACT",
@@ -65,6 +66,7 @@ Takes = frozenset[torch.dtype]
 """The dtypes that an operator is defined for."""
 
 FLOATS: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_floating_point)
+FLOAT8: Takes = frozenset(dtype for dtype in FLOATS if dtype.itemsize == 1)
 COMPLEX: Takes = frozenset(dtype for dtype in _NAMES if dtype.is_complex)
 BOOL: Takes = frozenset({torch.bool})
 HALF: Takes = frozenset({torch.float16, torch.bfloat16})
@@ -137,7 +139,7 @@ def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:
 def type_name(dtype: torch.dtype) -> str:
     """What PyTorch's errors call a dtype."""
     name = str(dtype).removeprefix("torch.")
-    return _TYPE_NAMES.get(name, name)
+    return name.capitalize() if dtype in FLOAT8 else _TYPE_NAMES.get(name, name)
 
 
 def cpp_name(dtype: torch.dtype) -> str:

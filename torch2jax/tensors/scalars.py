@@ -4,12 +4,16 @@ import cmath
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from .dtypes import cpp_name
 
 __all__ = ["expect_fits", "expect_integer", "number_in_dtype", "values_in_dtype", "wrapped"]
+
+
+_POWERS = jnp.dtype(jnp.float8_e8m0fnu)  # of two: there is no zero among them
 
 
 def expect_integer(value: int) -> None:
@@ -89,5 +93,7 @@ def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
         value = min(max(value, -(2**31)), 2**31 - 1)
     if type(value) is complex and np.dtype(array_dtype).kind not in "bc":
         value = value.real
+    if value == 0 and array_dtype == _POWERS:
+        value = jnp.finfo(_POWERS).tiny
     with np.errstate(over="ignore"):  # infinity, as in PyTorch
         return np.asarray(value).astype(array_dtype)

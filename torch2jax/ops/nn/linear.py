@@ -3,6 +3,7 @@
 import math
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -11,7 +12,7 @@ from ...rules.registry import implements
 from ...rules.rule import of_metadata
 from ...rules.tags import Tag
 from ...tensors.dtypes import NUMBERS, canonical
-from ..arrays import cast
+from ..arrays import cast, is_float8
 from ..views import reshape
 
 
@@ -35,9 +36,11 @@ def _with_bias_as_added(input, weight, bias=None):
 def linear(input, weight, bias=None):
     _check_linear(input, weight)
     rows = input if input.ndim <= 2 else _rows(input)
-    output = lax.dot_general(rows, weight, (((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())))
+    dims = ((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())
+    wide = np.float32 if bias is not None and is_float8(rows) else None  # PyTorch rounds to 8 bits once
+    output = lax.dot_general(rows, weight, dims, preferred_element_type=wide)
     if bias is not None:  # added to the matrix: XLA fuses it there, and not with what follows the reshape
-        common, own = jnp.promote_types(output.dtype, bias.dtype), output.dtype
+        common, own = output.dtype if wide else jnp.promote_types(output.dtype, bias.dtype), rows.dtype
         bias = lax.broadcast_in_dim(cast(bias, common), output.shape, _last(bias.ndim, output.ndim))
         output = cast(lax.add(cast(output, common), bias), own)
     return reshape(output, (*input.shape[:-1], *weight.shape[:-1]))
