@@ -32,10 +32,11 @@ def groups(x, m):
     found, group = torch.unique(x[:, 0].round(), return_inverse=True)
     sums = torch.zeros(len(found), 3).index_add(0, group, x)
     sums[0] += 1
-    most = x.new_full((found.shape[0], 3), -5).scatter_reduce_(0, group[:, None].expand(-1, 3), x, "amax")
+    each = group[:, None].expand(-1, 3)
+    most = x.new_full((found.shape[0], 3), -5).scatter_reduce_(0, each, x, "amax")
     chosen = torch.zeros(len(found)).index_add_(0, group[m], x[:, 1][m])
     members = F.one_hot(group, len(found)).float()
-    return sums, most[group], chosen, sums.scatter_add(0, group[:, None], x), (members.T @ x) / members.sum(0)[:, None]
+    return sums, most[group], chosen, sums.scatter_add(0, each, x), (members.T @ x) / members.sum(0)[:, None]
 
 
 def into_chosen(x, m):
@@ -172,9 +173,9 @@ def test_gradients():
         return jax.grad(loss)(x)
 
     for mask in MASKS.values():
-        leaf = X.clone().requires_grad_()
+        got, leaf = gradient(t2j(X), t2j(mask)), X.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, SOME))), leaf)
-        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+        np.testing.assert_allclose(got, wanted.numpy(), 1e-4, 1e-4)
 
 
 def test_mapped():
