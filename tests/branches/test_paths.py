@@ -343,6 +343,14 @@ def test_an_error_of_the_translation_is_no_check():
         np.testing.assert_array_equal(said(INPUTS[0]), INPUTS[0])
 
 
+def test_what_is_said_of_lines_that_ask_nothing():
+    def function(x):
+        return x.sqrt() if (x > 0).all() else x
+
+    with pytest.warns(UserWarning, match=r"branches= says something of 'x\.py:3', which none .*test_paths\.py:\d+"):
+        jax.jit(t2j(function, branches={"x.py:3": True}))(INPUTS[0])
+
+
 def test_an_error_on_all_ways_is_that_error():
     def function(x):
         if x.sum() > 0:

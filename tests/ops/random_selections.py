@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import torch
 
+from tests.compiling import keep_context, set_flags
 from tests.ops.test_lengths import MASKS, X
 from torch2jax import Padded, TracedValueError, t2j
 
@@ -158,6 +159,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many programs")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     options = parser.parse_args()
+    set_flags()
+    keep_context()
     kinds: collections.Counter[str] = collections.Counter()
     for seed in range(options.first, options.first + options.seeds):
         try:
@@ -168,6 +171,7 @@ def main() -> int:
         if wrong:
             print(seed, wrong, flush=True)
         if seed % 50 == 49:
+            print(f"up to {seed}: {dict(kinds)}", flush=True)
             jax.clear_caches()
     print(dict(kinds))
     return int(kinds["differ"] > 0)

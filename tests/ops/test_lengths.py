@@ -1,5 +1,8 @@
 """Tensors whose length data decide, under jit: what is asked of the length, what is cut out, joined, written, given."""
 
+import re
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -163,19 +166,25 @@ def test_eager_calls_give_what_pytorch_gives():
         check(results[name], wanted, name)
 
 
-def test_gradients():
+def check_gradients(of_all, names) -> None:
+    """Compares the derivatives of ``of_all(x, mask, names)`` for all masks."""
+
     @jax.jit
     def gradient(x, m):
         def loss(x):
-            leaves = jax.tree.leaves(t2j(of_all)(x, m, SOME), is_leaf=lambda x: isinstance(x, Padded))
+            leaves = jax.tree.leaves(t2j(of_all)(x, m, names), is_leaf=lambda x: isinstance(x, Padded))
             return total([x.values if isinstance(x, Padded) else x for x in leaves])
 
         return jax.grad(loss)(x)
 
     for mask in MASKS.values():
         got, leaf = gradient(t2j(X), t2j(mask)), X.clone().requires_grad_()
-        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, SOME))), leaf)
+        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, names))), leaf)
         np.testing.assert_allclose(got, wanted.numpy(), 1e-4, 1e-4)
+
+
+def test_gradients():
+    check_gradients(of_all, SOME)
 
 
 def test_mapped():
@@ -321,6 +330,20 @@ def test_few_of_many(count):
 def test_bounds_that_are_none(bounds):
     with pytest.raises(TypeError, match=r"bounds got .*; wanted 'file.py:line'"):
         t2j(neighbours, bounds=bounds)
+
+
+def test_bounds_of_lines_that_make_no_length():
+    line = neighbours.__code__.co_firstlineno + 2
+    bounds = {"test_lengths.py:neighbours": 30, "test_lengths.py:Model.forward": 5, "other.py:neighbours": 9}
+    function = jax.jit(t2j(neighbours, bounds=bounds))
+    with pytest.warns(UserWarning, match=rf"none of the lines .*: got .*py:{line} in neighbours; w") as told:
+        function(t2j(X))
+    assert [re.findall(r"something of '([^']*)'", str(x.message))[0] for x in told] == list(bounds)[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        t2j(neighbours, bounds={"test_lengths.py:f": 3})(t2j(X))  # of known values none is asked for
+        both = {"test_lengths.py:neighbours": 30, f"test_lengths.py:{line}": 30}
+        jax.jit(t2j(neighbours, bounds=both))(t2j(X))
 
 
 def test_a_loop_over_a_length_is_refused():

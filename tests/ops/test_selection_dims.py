@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check, compact, total
-from torch2jax import Padded, TracedValueError, t2j
+from tests.ops.test_lengths import MASKS, X, check, check_gradients, compact
+from torch2jax import TracedValueError, t2j
 
 A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
 PARTS = {
@@ -73,18 +73,27 @@ SOME = ("compared with each", "transposed", "in order", "by mask", "split", "joi
 
 
 def test_gradients():
-    @jax.jit
-    def gradient(x, m):
-        def loss(x):
-            leaves = jax.tree.leaves(t2j(of_all)(x, m, SOME), is_leaf=lambda x: isinstance(x, Padded))
-            return total([x.values if isinstance(x, Padded) else x for x in leaves])
+    check_gradients(of_all, SOME)
 
-        return jax.grad(loss)(x)
 
-    for mask in MASKS.values():
-        leaf = X.clone().requires_grad_()
-        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, SOME))), leaf)
-        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+def test_code_goes_on_beside_it():
+    """A later dimension that data decide is put aside by a module, and lives through a loop on data."""
+
+    class Keeps(torch.nn.Module):
+        def forward(self, x, m):
+            self.keep(x, m)
+            while x.sum() > 1:
+                x = x / 2
+            return self.kept.sum(1) + x.sum()
+
+        def keep(self, x, m):
+            self.kept = x.T[:, m]
+
+    module, mask = Keeps(), MASKS["some"]
+    wanted = module(X.abs(), mask).numpy()
+    np.testing.assert_allclose(jax.jit(t2j(module))(t2j(X.abs()), t2j(mask)), wanted, 1e-5)
+    with pytest.warns(UserWarning, match="keep is not compiled .* what a mask chose"):
+        np.testing.assert_allclose(t2j(module, compile=["keep"])(t2j(X.abs()), t2j(mask)), wanted, 1e-5)
 
 
 def test_padded_along_a_later_axis():

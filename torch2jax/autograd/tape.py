@@ -179,11 +179,15 @@ class Runs:
             if not self._asks:
                 bookmark = Bookmark()
                 try:
-                    return run(self._inputs, given)
+                    result = run(self._inputs, given)
+                    self._policy.warn_of_misses()
+                    return result
                 except NeedsInputs:
                     self._asks = True
                 bookmark.return_to()
-            return told(run, given, self._known)
+            result = told(run, given, self._known)
+            self._policy.warn_of_misses()
+            return result
         except Exception as error:
             name_place(error)
             raise

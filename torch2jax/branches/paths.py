@@ -41,6 +41,7 @@ from .programs import (
     new_var,
     values_alike,
 )
+from .said import Said
 from .warnings_once import Warned, give
 from .while_loops import Same, While
 
@@ -61,14 +62,14 @@ class BranchPolicy(NamedTuple):
     """How branches on traced values are translated, as `t2j` is told."""
 
     checks: str = "assume"
-    branches: tuple[tuple[str, str, bool], ...] = ()
-    """Files, lines or functions in them, and the branch that is taken there."""
+    branches: Said | None = None
+    """Which branch is taken where."""
     max_paths: int = 64
     max_steps: int | None = None
     """How many turns a loop may have that is differentiated backwards."""
 
-    bounds: tuple[tuple[str, str, int], ...] = ()
-    """Files, lines or functions in them, and how long at most what data decide there is."""
+    bounds: Said | None = None
+    """How long at most what data decide is, and where."""
     groups: tuple[tuple[Any, tuple[str, ...]], ...] = ()
     """Process groups, None for the default one, and the axes of a mesh that they stand for: it goes where this goes."""
 
@@ -95,46 +96,32 @@ class BranchPolicy(NamedTuple):
             raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
             raise ValueError(f"max_steps got {max_steps!r}; wanted a positive integer or None")
-        found = []
-        for place, given in (branches or {}).items():
-            file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-            if not file or not at or not isinstance(given, bool):
-                raise TypeError(
-                    f"branches got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and True or False"
-                )
-            found.append((os.path.normpath(file), at, given))
-        said = []
-        for place, given in (bounds or {}).items():
-            file, _, at = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-            if not file or not at or type(given) is not int or given < 0:
-                raise TypeError(
-                    f"bounds got {place!r}: {given!r}; wanted 'file.py:line' or 'file.py:function', and how many there "
-                    "are at most"
-                )
-            said.append((os.path.normpath(file), at, given))
-        return cls(checks, tuple(found), max_paths, max_steps, tuple(said))
+        is_count = lambda value: type(value) is int and value >= 0
+        said = (
+            Said("branches", branches, lambda value: isinstance(value, bool), "True or False", "ask traced values"),
+            Said("bounds", bounds, is_count, "how many there are at most", "make what is as long as data decide"),
+        )
+        return cls(checks, said[0] or None, max_paths, max_steps, said[1] or None)
 
     def answer(self, *places: SourceLine) -> bool | None:
         """What was said to be answered at one of some places."""
-        return _said(self.branches, places)
+        return None if self.branches is None else self.branches.at(*places)
 
     def bound(self, *places: SourceLine) -> int | None:
         """What was said to be the bound of what data decide at one of some places."""
-        return _said(self.bounds, places)
+        return None if self.bounds is None else self.bounds.at(*places)
+
+    def warn_of_misses(self) -> None:
+        """Warns of places of which something was said that are none."""
+        for said in (self.branches, self.bounds):
+            if said is not None:
+                said.warn_of_misses()
 
     def check(self, is_right, message: str) -> None:
         """Checks that a traced bool is true, as checks of code's own are made."""
         check = _CHECKS[self.checks]
         if check is not None:
             check(is_right, message)
-
-
-def _said(said: Iterable[tuple[str, str, Any]], places: Iterable[SourceLine]) -> Any:
-    for file, at, given in said:
-        for place in places:
-            if at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file):
-                return given
-    return None
 
 
 FOLLOWING = BranchPolicy()

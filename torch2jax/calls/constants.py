@@ -27,8 +27,8 @@ from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
 from ..values.known import constant
-from ..values.moved import Moved, front_of
-from ..values.selected import Selected, refuse_length
+from ..values.moved import front_of
+from ..values.selected import Chosen, refuse_length
 from ..values.sparse import HasSparse, Sparse
 from .call import this_call
 
@@ -171,7 +171,7 @@ class Constants:
         return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        if isinstance(tensor, (Selected, Moved)):
+        if isinstance(tensor, Chosen):
             raise refuse_length(front_of(tensor)[0])
         if is_wrapper(tensor):
             raise WrapsOthersError(type(tensor))

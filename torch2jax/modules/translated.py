@@ -32,8 +32,8 @@ from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
-from ..values.moved import Moved, front_of, moved
-from ..values.selected import Selected, compacted, first
+from ..values.moved import front_of, moved
+from ..values.selected import Chosen, compacted, first
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, is_of_call, leaving
 from . import attributes as attributes
@@ -285,7 +285,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value):
-        if isinstance(value, (Selected, Moved)):
+        if isinstance(value, Chosen):
             return value if is_inner else _leaving(call, value)
         if call.attempt.fits and not is_inner:
             value = _expected_to_fit(call, value)
@@ -352,7 +352,7 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
         return moved(first(values.movedim(padded.axis, 0) if padded.axis else values, length), padded.axis)
 
 
-def _leaving(call: Call, chosen: Selected | Moved) -> Padded:
+def _leaving(call: Call, chosen: Chosen) -> Padded:
     with call.inside():
         front, axis = front_of(chosen)
         front = compacted(front)

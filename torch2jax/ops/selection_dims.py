@@ -23,7 +23,7 @@ from ..rules.registry import (
 from ..tensors.trees import map_arguments
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.moved import Moved, broadcast, front_of, moved, needs_broadcast
-from ..values.selected import Selected, like, select
+from ..values.selected import Chosen, Selected, like, select
 from .bounds import known_values
 from .selection import Shape
 from .selection_subscripts import items_of
@@ -338,7 +338,7 @@ def _along(function, place: int, default=_NOTHING):
         dim, with_dim = taken(args, kwargs)
         dim = canonicalize_dim(input.ndim, dim)
         args, kwargs = with_dim(_in_front(dim, input.at))
-        is_more = [x for x in (*args, *kwargs.values()) if isinstance(x, (Selected, Moved))]
+        is_more = [x for x in (*args, *kwargs.values()) if isinstance(x, Chosen)]
         if is_more:
             raise TracedValueError(f"torch.{function.__name__} {_REFUSED}, by such a tensor,")
         made = function(input.front, *args, **kwargs)
@@ -405,11 +405,11 @@ for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
 @implements_moved(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors, dim=0):
     dim = canonicalize_dim(tensors[0].ndim, dim)
-    places = {x.at if isinstance(x, Moved) else 0 for x in tensors if isinstance(x, (Selected, Moved))}
+    places = {x.at if isinstance(x, Moved) else 0 for x in tensors if isinstance(x, Chosen)}
     if len(places) > 1:
         raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
     (at,) = places
-    fronts = [front_of(x)[0] if isinstance(x, (Selected, Moved)) else x.movedim(at, 0) for x in tensors]
+    fronts = [front_of(x)[0] if isinstance(x, Chosen) else x.movedim(at, 0) for x in tensors]
     return moved(torch.cat(fronts, _in_front(dim, at)), at)
 
 

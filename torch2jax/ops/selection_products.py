@@ -6,8 +6,8 @@ import torch
 
 from ..errors import TracedValueError, user_location
 from ..rules.registry import implements_moved, implements_selected
-from ..values.moved import Moved, front_of, moved
-from ..values.selected import Selected, aligned, compacted, like
+from ..values.moved import front_of, moved
+from ..values.selected import Chosen, aligned, compacted, like
 
 Tensor = torch.Tensor
 
@@ -21,7 +21,7 @@ def _declares(*functions):
 
 
 def _is_chosen(x) -> bool:
-    return isinstance(x, (Selected, Moved))
+    return isinstance(x, Chosen)
 
 
 def _ndim(x) -> int:

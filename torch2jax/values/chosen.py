@@ -16,13 +16,13 @@ from .selected import Selected, pass_on_origin
 @serves(Selected, 0)
 def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of what a mask of unknown values chose."""
-    return _run(call, function, args, kwargs, registry.lookup_selected, "a boolean mask chose")
+    return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
 @serves(Moved, -1)  # also beside a selection
 def run_moved(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of what a mask of unknown values chose along a later dimension."""
-    return _run(call, function, args, kwargs, registry.lookup_moved, "a boolean mask chose along a later dimension")
+    return _run(call, function, args, kwargs, registry.lookup_moved, Moved.words)
 
 
 def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:

@@ -41,7 +41,7 @@ class Lengths(Feature):
     rank, is_shared = 20, True
 
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
-        if any(getattr(kind, "length_depends_on_values", False) for kind in types):
+        if any(getattr(kind, "len_depends_on_values", False) for kind in types):
             return NEXT
         rule = _rule_by_length(function, args, kwargs)
         if rule is None:
@@ -82,7 +82,7 @@ def is_traced_number(value) -> bool:
 
 @functools.wraps(_len)
 def length(obj, /):
-    return obj.number if getattr(type(obj), "length_depends_on_values", False) else _len(obj)
+    return obj.number if getattr(type(obj), "len_depends_on_values", False) else _len(obj)
 
 
 def _extreme(builtin, function, which: int):

@@ -12,36 +12,21 @@ import torch
 from ..errors import TracedValueError, user_location
 from ..internals.memory import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag
-from ..rules.kinds import servers_of
 from ..tensors.trees import flatten, map_arguments
-from .call import current
-from .selected import Selected, apply_elementwise as apply_to_rows, like
+from .selected import Chosen, Selected, apply_elementwise as apply_to_rows, like
 
 __all__ = ["Moved", "apply_elementwise", "broadcast", "front_of", "moved", "needs_broadcast"]
 
 
-class Moved(torch.Tensor):
+class Moved(Chosen):
     """A selection as code sees it whose first dimension is at a later place.
 
     It stands for ``front.movedim(0, at)``, where `at` is no less than one, and at most ``front.row_ndim``.
     """
 
-    length_depends_on_values = False  # `len` is the size of the first dimension
+    words = "a boolean mask chose along a later dimension"
     front: Selected
     at: int
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        del types
-        call = current()
-        if call is None:
-            raise RuntimeError("got what a mask chose in a translated call that has ended")
-        return servers_of((cls,))[0](call, func, args, kwargs or {})
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        del types, args, kwargs
-        raise TracedValueError(f"torch.ops.{func} of what a boolean mask chose along a later dimension")
 
     def __repr__(self, *, tensor_contents=None) -> str:
         del tensor_contents
@@ -73,7 +58,7 @@ def front_of(x) -> tuple[Selected, int]:
 
 
 def _ndim(x) -> int:
-    return front_of(x)[0].row_ndim + 1 if isinstance(x, (Selected, Moved)) else x.ndim
+    return front_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
 
 
 def _from_the_end(x) -> int:
@@ -98,7 +83,7 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
         RuntimeError: several dimensions of the result would be as long as data decide, or it has no such shape.
     """
     tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-    places = {_from_the_end(x) for x in tensors if isinstance(x, (Selected, Moved))}
+    places = {_from_the_end(x) for x in tensors if isinstance(x, Chosen)}
     if len(places) > 1:
         raise RuntimeError(
             f"{what} got tensors of which data decide how long they are along different dimensions, at "
@@ -108,7 +93,7 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
     ndim = max(map(_ndim, tensors))
 
     def operand(x):
-        if isinstance(x, (Selected, Moved)):
+        if isinstance(x, Chosen):
             front, _ = front_of(x)
             missing = ndim - front.row_ndim - 1
             if not missing:
@@ -146,7 +131,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
     if not isinstance(rule, InPlace):
         return broadcast(lambda *args, **kwargs: apply_to_rows(rule, args, kwargs), args, kwargs, what)
     target = args[0]
-    if not isinstance(target, (Selected, Moved)):
+    if not isinstance(target, Chosen):
         raise TracedValueError(f"{what} into a tensor of what a boolean mask chose")
     operands, kwargs, at = _aligned(args, kwargs, what)
     front, there = front_of(target)

@@ -29,6 +29,7 @@ from .item import Item
 from .lengths import expect_room, heed, is_same_number, said_bound
 
 __all__ = [
+    "Chosen",
     "Selected",
     "aligned",
     "apply_elementwise",
@@ -54,7 +55,35 @@ class Origin(NamedTuple):
     place: SourceLine
 
 
-class Selected(torch.Tensor):
+class Chosen(torch.Tensor):
+    """What a mask of unknown values chose: along the first dimension (`Selected`), or along a later one (`Moved`)."""
+
+    length_depends_on_values = True
+    """Read by rooms that do not know this class."""
+    len_depends_on_values = False
+    """Whether the dimension that data decide is the first, which ``len`` gives."""
+    words = "a boolean mask chose"
+
+    @property
+    def origin(self) -> "Origin | None":
+        """What it goes back to; None as long as no user's line is known."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        del types
+        call = current()
+        if call is None:
+            raise RuntimeError("got what a mask chose in a translated call that has ended")
+        return servers_of((cls,))[0](call, func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        del types, args, kwargs
+        raise TracedValueError(f"torch.ops.{func} of what {cls.words}")
+
+
+class Selected(Chosen):
     """``tensor[mask]``, held as the whole tensor and the mask over its first dimensions.
 
     What acts on each row acts on all of them. Those that were not chosen must not make trouble on the way: infinite
@@ -62,7 +91,7 @@ class Selected(torch.Tensor):
     sums and multiples is computed of them.
     """
 
-    length_depends_on_values = True
+    len_depends_on_values = True
     rows: torch.Tensor
     mask: Torchish
     is_safe: bool
@@ -76,19 +105,6 @@ class Selected(torch.Tensor):
     """Whether PyTorch's tensor shares memory with another, and this one does not."""
     shares_memory: bool = False
     """Whether the rows are those of a tensor that others see."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        del types
-        call = current()
-        if call is None:
-            raise RuntimeError("got what a mask chose in a translated call that has ended")
-        return servers_of((cls,))[0](call, func, args, kwargs or {})
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        del types, args, kwargs
-        raise TracedValueError(f"torch.ops.{func} of what a boolean mask chose")
 
     def __repr__(self, *, tensor_contents=None) -> str:
         del tensor_contents
@@ -255,7 +271,7 @@ def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
         if type(x) is Selected and x.origin is None:
             given = [*args, *kwargs.values()]
             given += [x for each in given if isinstance(each, (tuple, list)) for x in each]
-            x.origin = next((x.origin for x in given if hasattr(type(x), "origin")), None)
+            x.origin = next((x.origin for x in given if isinstance(x, Chosen)), None)
     return result
 
 
