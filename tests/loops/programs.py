@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxprs_in_params
 
-__all__ = ["count", "scans"]
+__all__ = ["count", "names_within", "scans"]
 
 
 def count(program: Any) -> int:
@@ -27,4 +27,18 @@ def scans(f: Callable, *args) -> list[int]:
                 visit(each)
 
     visit(jax.make_jaxpr(f)(*args).jaxpr)
+    return found
+
+
+def names_within(program: Any, name: str) -> list[str]:
+    """The primitives in the bodies of all equations of some primitive."""
+    found: list[str] = []
+
+    def visit(jaxpr, is_inside):
+        for step in jaxpr.eqns:
+            found.extend([step.primitive.name] if is_inside else [])
+            for each in jaxprs_in_params(step.params):
+                visit(each, is_inside or step.primitive.name == name)
+
+    visit(getattr(program, "jaxpr", program), False)
     return found

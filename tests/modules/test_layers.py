@@ -115,6 +115,68 @@ def test_layers_are_one_loop(is_tied):
     np.testing.assert_allclose(eager, unrolled(X, state_dict=params | buffers), rtol=1e-4)
 
 
+class Experts(nn.Module):
+    """Every second layer has two experts in place of what the others have."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.router, self.experts = nn.LayerNorm(4), nn.Linear(4, 2), nn.ModuleList()
+        self.experts.extend(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        x = self.norm(x)
+        shares = self.router(x).softmax(-1)
+        return x + sum(shares[..., i : i + 1] * torch.tanh(expert(x)) for i, expert in enumerate(self.experts))
+
+
+class Attention(nn.Module):
+    """Every second layer sees a few neighbours only."""
+
+    def __init__(self, window):
+        super().__init__()
+        self.window, self.norm, self.qkv = window, nn.LayerNorm(4), nn.Linear(4, 12)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        mask = torch.ones(len(x), len(x)).tril().bool()
+        if self.window:
+            mask = mask & torch.ones(len(x), len(x)).triu(-self.window).bool()
+        y = F.scaled_dot_product_attention(q[None], k[None], v[None], mask)[0]
+        return x + (y.tanh() if self.window else y.sin())  # else a layer is a turn: masks may differ
+
+
+ALTERNATING = {
+    "experts": lambda i: Experts() if i % 2 else Block(),
+    "attention": lambda i: Attention(window=0 if i % 3 == 2 else 2),
+}
+
+
+@pytest.mark.parametrize(("kind", "period"), [("experts", 2), ("attention", 3)])
+def test_layers_that_alternate_are_one_loop(kind, period):
+    torch.manual_seed(0)
+    module = nn.Sequential(*map(ALTERNATING[kind], range(6 * period)))
+    f, unrolled = t2j(module, loops="rolled"), t2j(module, loops="unrolled")
+    state = t2j(module.state_dict())
+    stacked, x = stack_layers(state), jax.random.normal(jax.random.key(1), (5, 4))
+    names = {name for name in stacked if "norm" not in name}
+    if kind == "experts":
+        assert stacked["1::2.experts.0.weight"].shape == (6, 4, 4)
+        assert stacked["0::2.up.weight"].shape == (6, 6, 4)
+    assert all(name.split(".")[0] in ("*", "0::2", "1::2") for name in names)
+    _close(unstack_layers(stacked), state, 0)
+
+    def loss(f):
+        return lambda params: (f(x, state_dict=params) ** 2).sum()
+
+    assert scans(loss(f), stacked) == [6]
+    want, grads = jax.jit(jax.value_and_grad(loss(unrolled)))(state)
+    got, stacked_grads = jax.jit(jax.value_and_grad(loss(f)))(stacked)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    _close(unstack_layers(stacked_grads), grads, 2e-3)
+    copied = [step for step in jax.make_jaxpr(loss(f))(stacked).eqns if step.primitive.name == "slice"]
+    assert not copied  # blocks of the array itself are scanned over
+
+
 def test_layers_in_the_state_of_a_training_step():
     def step(net, optimizer, x):
         loss = net(x).square().sum()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax._src import config, core, linear_util
+from jax._src import ad_checkpoint, config, core, linear_util
 from jax._src.interpreters import ad, partial_eval
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "fallback_linearize_rule",
     "join_effects",
     "primitive_linearizations",
+    "remat_p",
 ]
 
 join_effects = core.join_effects
@@ -48,6 +49,9 @@ EqualStore = linear_util.EqualStore
 
 VJPNode: Any = getattr(ad, "VJPNode", ())
 """What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted."""
+
+remat_p = ad_checkpoint.remat_p
+"""The primitive of `jax.checkpoint`, whose ``jaxpr`` takes its operands, and has no constants."""
 
 
 def checks_manual_axes() -> bool:

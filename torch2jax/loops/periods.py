@@ -22,36 +22,41 @@ class Run(NamedTuple):
         return self.start + self.period * self.turns
 
 
-def longest_run(numbers: np.ndarray, turns: int, least: int) -> Run | None:
+def longest_run(numbers: np.ndarray, turns: int, least: int, sizes: np.ndarray | None = None) -> Run | None:
     """The turns that cover most of a sequence.
 
     Args:
         turns: how many there have to be.
         least: how much they have to cover.
+        sizes: how much each number covers; one, if not given.
     """
+    ends = np.concatenate(([0], np.cumsum(np.ones(len(numbers), np.int64) if sizes is None else sizes)))
     best, covered = None, 0
-    for period in _candidates(numbers, len(numbers) // turns, turns):
-        start, length = _longest(numbers[period:] == numbers[:-period])
+    for period in _candidates(numbers, len(numbers) // turns, turns, ends):
+        start, length = _longest(numbers[period:] == numbers[:-period], ends)
         found = Run(start, period, length // period + 1)
-        size = found.period * found.turns
+        size = ends[found.stop] - ends[start]
+        repeated = size - (ends[start + period] - ends[start])
         # What has a period has its multiples too, and what is left over at its ends is no reason to take one of these.
-        if found.turns >= turns and size >= least and size - period > covered:
-            best, covered = found, size - period
+        if found.turns >= turns and size >= least and repeated > covered:
+            best, covered = found, repeated
     return best
 
 
-def _candidates(numbers: np.ndarray, largest: int, turns: int) -> list[int]:
-    """Periods that there may be: distances at which the same comes again, the most frequent ones."""
+def _candidates(numbers: np.ndarray, largest: int, turns: int, ends: np.ndarray) -> list[int]:
+    """Periods that there may be: distances at which the same comes again, those that cover most."""
     if largest < 1:
         return []
     weights = np.zeros(largest + 1)
     words = numbers.astype(np.uint64)
     for power in range(_WIDEST + 1):
         order = np.argsort(words, kind="stable")
-        gaps = np.diff(order)[words[order[1:]] == words[order[:-1]]]
-        counts = np.bincount(gaps[gaps <= largest], minlength=largest + 1)
-        counts[counts < turns - 1] = 0
-        np.maximum(weights, counts * np.arange(largest + 1), out=weights)
+        gaps = np.diff(order)
+        is_again = (words[order[1:]] == words[order[:-1]]) & (gaps <= largest)
+        gaps, sizes = gaps[is_again], np.diff(ends[order])[is_again]
+        counts = np.bincount(gaps, minlength=largest + 1)
+        covered = np.bincount(gaps, sizes, minlength=largest + 1)
+        np.maximum(weights, np.where(counts < turns - 1, 0, covered), out=weights)
         width = 1 << power
         if len(words) <= width:
             break
@@ -61,9 +66,9 @@ def _candidates(numbers: np.ndarray, largest: int, turns: int) -> list[int]:
     return sorted(int(period) for period in best if weights[period] > 0)
 
 
-def _longest(flags: np.ndarray) -> tuple[int, int]:
-    """Where the longest stretch of truths begins, and how long it is."""
-    ends = np.flatnonzero(np.concatenate(([True], ~flags, [True])))
-    lengths = np.diff(ends) - 1
-    at = int(np.argmax(lengths))
-    return int(ends[at]), int(lengths[at])
+def _longest(flags: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
+    """Where the stretch of truths begins that covers most, and how long it is."""
+    bounds = np.flatnonzero(np.concatenate(([True], ~flags, [True])))
+    starts, lengths = bounds[:-1], np.diff(bounds) - 1
+    at = int(np.argmax(ends[starts + lengths] - ends[starts]))
+    return int(starts[at]), int(lengths[at])

@@ -14,6 +14,7 @@ from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned
 from .report import Report
+from .sizes import size_of, total
 from .sums import with_sums_joined
 from .turns import Misfit, Surroundings, fitted
 from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows
@@ -27,7 +28,8 @@ class Wanted(NamedTuple):
     turns: int
     """The fewest."""
     least: int
-    """The fewest equations that they have together: what is short compiles fast, and may run faster, as it is."""
+    """The fewest equations that they have together, with those within: what is short compiles fast, and may run faster,
+    as it is."""
     with_convolutions: bool = True
     """Whether also those whose convolutions XLA does not prepare for a CPU, where they run five times slower then."""
 
@@ -49,8 +51,6 @@ def rolled(program: Program, constants: Mapping[Var, Any], report: Report, wante
         constants: variables whose values are known, and these.
         report: is told what was rolled, and what was not.
     """
-    if len(program.statements) < wanted.least:
-        return None
     likeness = Likeness()
     if not _may_have_loops(program.statements, likeness, wanted):
         return None
@@ -70,8 +70,16 @@ def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: W
 
 def _may_have_loops(statements: Sequence[JaxprEqn], likeness: Likeness, wanted: Wanted) -> bool:
     """Whether turns are alike, which is soon seen."""
-    run = longest_run(likeness.numbers(statements), wanted.turns, wanted.least)
+    sizes = _sizes(statements)
+    if sizes.sum() < wanted.least:
+        return False
+    run = longest_run(likeness.numbers(statements), wanted.turns, wanted.least, sizes)
     return run is not None and not _has_symbols(statements)
+
+
+def _sizes(statements: Sequence) -> np.ndarray:
+    """How many equations each statement is; loops are turns of nothing."""
+    return np.asarray([size_of(x) if isinstance(x, JaxprEqn) else 1 for x in statements], np.int64)
 
 
 _CONVOLUTIONS = "convolutions may run slower in a loop; loops='rolled' makes one of them"
@@ -109,13 +117,13 @@ class _Roller:
             for at, statement in enumerate(self._statements):
                 if id(statement) in self._left:
                     numbers[at] = -1 - at
-            run = longest_run(numbers, self._wanted.turns, self._wanted.least)
+            run = longest_run(numbers, self._wanted.turns, self._wanted.least, _sizes(self._statements))
             if run is None:
                 break
             count += self._roll(_at_the_end(numbers, run))
         for turns, reason in {id(turns): (turns, reason) for turns, reason in self._left.values()}.values():
             if reason:
-                self._report.left(len(turns), len(turns[0]), reason)
+                self._report.left(len(turns), total(turns[0]), reason)
         return count
 
     def result(self) -> Program | None:
@@ -131,7 +139,7 @@ class _Roller:
         turns, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
         before = [*self._statements[: run.start], *front]
         try:
-            if len(turns[0]) * len(turns) < self._wanted.least:
+            if total(turns[0]) * len(turns) < self._wanted.least:
                 raise Misfit(0, "")
             if not self._wanted.with_convolutions and _convolve(turns[0]):
                 raise Misfit(0, _CONVOLUTIONS)
@@ -144,7 +152,7 @@ class _Roller:
         return True
 
     def _with_loop(self, found: "_Found") -> list:
-        self._report.rolled(len(found.turns), len(found.turns[0]))
+        self._report.rolled(len(found.turns), total(found.turns[0]))
         inner = rolled(found.loop.body, {}, self._report, self._wanted)
         loop = found.loop if inner is None else found.loop._replace(body=inner)
         made = {var for turn in found.turns for step in turn for var in step.outvars}
@@ -172,7 +180,7 @@ class _Roller:
             except Misfit as misfit:
                 at = start + misfit.turn
                 start, stop = (start, at) if at - start >= stop - at else (at, stop)
-                is_short = stop - start < self._wanted.turns or (stop - start) * len(turns[0]) < self._wanted.least
+                is_short = stop - start < self._wanted.turns or (stop - start) * total(turns[0]) < self._wanted.least
                 if not misfit.turn or is_short or tries == 1:
                     raise
         raise AssertionError

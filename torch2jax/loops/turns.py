@@ -11,6 +11,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects, unmapped_aval
 
 from .alike import Atom, is_same, key_of
+from .lifted import with_numbers_lifted
 from .likeness import without_starts
 from .program import Carry, Loop, Program, Scanned
 from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, windows
@@ -57,6 +58,7 @@ class _Fitting:
     """One try to make a loop of turns."""
 
     def __init__(self, turns: Sequence[Sequence[JaxprEqn]], around: Surroundings):
+        turns = with_numbers_lifted(turns)
         self._turns, self._around = turns, around
         self._count = len(turns)
         self._made: dict[Var, _From] = {
@@ -68,6 +70,9 @@ class _Fitting:
         self._carries: dict[Any, Carry] = {}
         self._next: list[Atom] = []
         self._scanned: dict[Any, Scanned] = {}
+        self._of_blocks: dict[Any, Var] = {}
+        self._ahead: list[JaxprEqn] = []
+        """The equations that take blocks apart."""
 
     def loop(self) -> tuple[Loop, list[JaxprEqn]]:
         """The loop, and the equations that take its results apart."""
@@ -77,7 +82,8 @@ class _Fitting:
             statements.extend(self._statements(place))
         results, outvars, behind = self._outcome()
         carries, scanned = [*self._carries.values()], [*self._scanned.values()]
-        return Loop(self._count, carries, scanned, Program(statements, results), outvars), behind
+        body = Program([*self._ahead, *statements], results)
+        return Loop(self._count, carries, scanned, body, outvars), behind
 
     def _expect_same_steps(self) -> None:
         for place, first in enumerate(self._turns[0]):
@@ -168,7 +174,8 @@ class _Fitting:
         if all(part is not None for part in parts):
             found = windows(parts)  # pyright: ignore[reportArgumentType]
             if found is not None:
-                return self._scanned_as(key, lambda: found, aval)
+                blocks = found.blocks if found.step > 1 else None
+                return self._scanned_as(key, lambda: found, aval) if blocks is None else self._in_block(found, blocks)
         if is_small(aval, is_constant=self._are_constant(atoms)):
             return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
         row = row_of_windows(parts, 0) or row_of_windows(parts, 1)
@@ -177,6 +184,21 @@ class _Fitting:
         if len(changed) == 1:
             raise Misfit(changed[0], f"{what} takes another array")
         raise Misfit(0, own(what, aval))
+
+    def _in_block(self, parts: Windows, blocks: Windows) -> Var:
+        """What a turn has of the block that it gets."""
+        place, (base, _, size, _) = parts.first.starts[0], blocks.first
+        known = self._of_blocks.get((base, place, parts.first.shape))
+        if known is None:
+            aval: Any = base.aval.update(shape=size).strip_weak_type()
+            block = self._scanned_as((base, size), lambda: blocks, aval)
+            row, known = Var(aval.update(shape=(1, *size[1:]))), Var(aval.update(shape=parts.first.shape))
+            limits = {"start_indices": (place, *[0] * (len(size) - 1)), "limit_indices": (place + 1, *size[1:])}
+            self._ahead.append(_step([block], row, lax.slice_p, {**limits, "strides": None}))
+            shape = {"new_sizes": parts.first.shape, "dimensions": None, "sharding": None}
+            self._ahead.append(_step([row], known, lax.reshape_p, shape))
+            self._of_blocks[base, place, parts.first.shape] = known
+        return known
 
     def _are_constant(self, atoms: Sequence[Atom]) -> bool:
         return all(isinstance(x, Literal) or x in self._around.constants for x in atoms)

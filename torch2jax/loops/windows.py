@@ -135,6 +135,19 @@ class Windows(NamedTuple):
     def operands(self) -> list[Var]:
         return [self.first.base]
 
+    @property
+    def blocks(self) -> "Windows | None":
+        """The blocks of a whole array that such parts are of, as of stacked layers that alternate.
+
+        All parts together are a copy of what they take, while the blocks are the array itself, of another shape.
+        """
+        shape, (_, starts, sizes, _) = shape_of(self.first.base), self.first
+        is_row = self.axis == 0 and sizes[0] == 1 and 0 <= starts[0] < self.step
+        if not is_row or shape[0] != self.step * self.length or sizes[1:] != shape[1:]:
+            return None
+        size = (self.step, *shape[1:])
+        return self._replace(first=Part(self.first.base, (0,) * len(shape), size, size))
+
     def stacked(self, read: Read):
         """All parts along a new first dimension."""
         base, (_, starts, sizes, shape) = read(self.first.base), self.first

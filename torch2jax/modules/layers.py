@@ -1,8 +1,10 @@
 """States whose repeated layers are stacked: one array for the same weight of all of them, as a loop takes it.
 
-``layers.*.mlp.weight``, of shape ``(L, …)``, is ``layers.0.mlp.weight`` to ``layers.{L-1}.mlp.weight``.
+``layers.*.mlp.weight``, of shape ``(L, …)``, is ``layers.0.mlp.weight`` to ``layers.{L-1}.mlp.weight``. Where not all
+layers have the weight, ``layers.1::2.mlp.weight`` is that of the layers 1, 3, 5, …, as many as its first dimension has.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from ..tensors.traced import is_traced
 __all__ = [
     "for_all_layers",
     "has_layers",
+    "name_of_row",
     "names_of_layers",
     "names_when_stacked",
     "restacked",
@@ -28,14 +31,17 @@ __all__ = [
 ]
 
 _LEAST = 2
+_LEAST_OF_SOME = 4  # where not all layers have a weight: fewer may be no row
 _ALL = "*"
+_SOME = re.compile(r"(\d+)::(\d+)")
 
 
 def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state whose repeated layers are stacked.
 
     Weights of layers in a row (``layers.0.weight``, ``layers.1.weight``, …) that have one shape and dtype in all of
-    them become one array under the name ``layers.*.weight``, with the layers along its first dimension. Everything
+    them become one array under the name ``layers.*.weight``, with the layers along its first dimension. Those that only
+    layers at equal distances have, as of the experts in every second one, become ``layers.1::2.weight``. Everything
     else, and every tensor that layers share, stays under its own name. `t2j` of a module takes such a state: under
     ``jax.jit`` its layers are then one `jax.lax.scan`, which compiles in the time of one layer.
 
@@ -64,7 +70,7 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in state.items():
-        for each, part in _apart(name, value) if _ALL in name.split(".") else [(name, value)]:
+        for each, part in _apart(name, value) if _word_of_layers(name) else [(name, value)]:
             if each in found:
                 raise ValueError(f"the state has two entries for {each!r}, one of which is for all layers; wanted one")
             found[each] = part
@@ -73,12 +79,12 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_layers(state: Any) -> bool:
     """Whether a state has entries for all layers."""
-    return isinstance(state, Mapping) and any(isinstance(name, str) and _ALL in name.split(".") for name in state)
+    return isinstance(state, Mapping) and any(isinstance(name, str) and _word_of_layers(name) for name in state)
 
 
 def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
     """The names in each layer of an entry for all layers; none of another entry."""
-    return [_of_layer(name, i) for i in range(state[name].shape[0])] if _ALL in name.split(".") else []
+    return [_of_layer(name, i) for i in range(state[name].shape[0])] if _word_of_layers(name) else []
 
 
 def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -117,24 +123,40 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
 
 def _groups(state: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
     """For each name that is stacked, the name for all layers, and those of all of them."""
-    layers: dict[str, dict[int, str]] = {}
+    layers: dict[tuple[str, str], dict[int, str]] = {}
     for name in state:
         words = name.split(".")
         at = next((i for i, word in enumerate(words) if word.isdecimal()), None)
         if at is not None:
-            whole = ".".join([*words[:at], _ALL, *words[at + 1 :]])
-            layers.setdefault(whole, {})[int(words[at])] = name
+            around = ".".join(words[:at]), ".".join(words[at + 1 :])
+            layers.setdefault(around, {})[int(words[at])] = name
     counts: dict[str, int] = {}  # of layers, by what stands before the number
-    for whole, names in layers.items():
-        before = whole.partition(_ALL)[0]
+    for (before, _), names in layers.items():
         counts[before] = max(counts.get(before, 0), max(names) + 1)
     found: dict[str, tuple[str, list[str]]] = {}
-    for whole, names in layers.items():
-        count = counts[whole.partition(_ALL)[0]]
-        if len(names) == count >= _LEAST and _are_alike([state[names[i]] for i in range(count)]):
-            ordered = [names[i] for i in range(count)]
+    for (before, after), names in layers.items():
+        indices = sorted(names)
+        ordered = [names[i] for i in indices]
+        is_all = len(names) == counts[before]
+        row = _ALL if is_all and len(names) >= _LEAST else name_of_row(indices)
+        if row is not None and _are_alike([state[name] for name in ordered]):
+            whole = ".".join(word for word in (before, row, after) if word)
             found.update(dict.fromkeys(ordered, (whole, ordered)))
     return found
+
+
+def name_of_row(indices: Sequence[int]) -> str | None:
+    """The word for layers at equal distances: ``1::2`` for 1, 3, 5, 7; None if they are not, or are few."""
+    if len(indices) < _LEAST_OF_SOME:
+        return None
+    start, step = indices[0], indices[1] - indices[0]
+    is_row = step > 0 and list(indices) == [start + step * i for i in range(len(indices))]
+    return f"{start}::{step}" if is_row else None
+
+
+def _word_of_layers(name: str) -> str | None:
+    """The word of a name that stands for several layers."""
+    return next((word for word in name.split(".") if word == _ALL or _SOME.fullmatch(word)), None)
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
@@ -176,7 +198,10 @@ def _apart(name: str, value: Any) -> list[tuple[str, Any]]:
 
 def _of_layer(name: str, index: int) -> str:
     words = name.split(".")
-    words[words.index(_ALL)] = str(index)
+    at = words.index(_word_of_layers(name) or _ALL)
+    some = _SOME.fullmatch(words[at])
+    start, step = map(int, some.groups()) if some else (0, 1)
+    words[at] = str(start + step * index)
     return ".".join(words)
 
 

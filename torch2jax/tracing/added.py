@@ -13,6 +13,7 @@ from ..loops.periods import Run, longest_run
 from ..loops.program import Program, evaluated
 from ..loops.report import Report
 from ..loops.rolled import Wanted, has_loops, rolled
+from ..loops.sizes import size_of, total
 from ..loops.turns import is_small, own
 
 __all__ = ["Added", "are_in_use", "without_owners"]
@@ -34,6 +35,10 @@ class Added:
     @property
     def _steps(self) -> list:
         return self._program.frame.tracing_eqns
+
+    def is_enough(self) -> bool:
+        """Whether there are as many as turns have to have together."""
+        return len(self._steps) - self._count >= self._wanted.turns and total(self._held()) >= self._wanted.least
 
     def has_loops(self) -> bool:
         if not self._may_have_loops(Report(is_silent=True)):
@@ -70,12 +75,17 @@ class Added:
             leaves[i] = x
         self._keep_used(before, after)
 
+    def _held(self) -> list:
+        """The equations that are still there, as JAX's trace has them."""
+        steps = (step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :])
+        return [step for step in steps if step is not None]
+
     def _may_have_loops(self, report: Report) -> bool:
         """A look that costs little: most programs have no loops."""
-        if len(self._steps) - self._count < self._wanted.least:
+        steps = self._held()
+        sizes = np.asarray([size_of(step) for step in steps], np.int64)
+        if sizes.sum() < self._wanted.least:
             return False
-        steps = [step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :]]
-        steps = [step for step in steps if step is not None]
         known: dict[Any, int] = {}
         numbers = np.asarray(
             [
@@ -84,11 +94,11 @@ class Added:
             ],
             np.int64,
         )
-        while (run := longest_run(numbers, self._wanted.turns, self._wanted.least)) is not None:
+        while (run := longest_run(numbers, self._wanted.turns, self._wanted.least, sizes)) is not None:
             reason = self._own_array(steps, run)
             if reason is None:
                 return True
-            report.left(run.turns, run.period, reason)
+            report.left(run.turns, int(sizes[run.start : run.start + run.period].sum()), reason)
             numbers[run.start : run.stop] = -1 - np.arange(run.start, run.stop)
         return False
 
@@ -122,10 +132,7 @@ class Added:
     def _equations(self) -> tuple[list[JaxprEqn], dict[Var, Any]]:
         """The equations, and the tracers of the variables that they take from elsewhere."""
         steps, values = [], {}
-        for step in self._steps[self._count :]:
-            step = step() if isinstance(step, weakref.ref) else step
-            if step is None:
-                continue
+        for step in self._held():
             if isinstance(step, JaxprEqn):
                 steps.append(step)
                 continue

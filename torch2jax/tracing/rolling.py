@@ -73,14 +73,14 @@ class Rolling:
             return code(given)
         wanted = EVERY if has_layers else self._wanted
         if trace is program:
-            steps = program.frame.tracing_eqns
-            count = len(steps)
+            count = len(program.frame.tracing_eqns)
             result = code(given)
-            if len(steps) - count < wanted.least:
+            added = Added(program, wanted, count)
+            if not added.is_enough():
                 return result
             leaves, structure = flatten(result)
             del result  # nothing is to keep what is computed turn by turn
-            Added(program, wanted, count).roll(leaves)
+            added.roll(leaves)
             return structure.unflatten(leaves)
         if not is_repeatable or self._puts_aside:
             return code(given)

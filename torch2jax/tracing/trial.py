@@ -1,10 +1,12 @@
 """A run that shows whether code leaves loops in a program, and ends as soon as it has shown that."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..abandoning import Abandoned
 from ..loops.rolled import Wanted
+from ..loops.sizes import size_of
 from .added import Added
 from .traces import Bookmark
 
@@ -56,19 +58,22 @@ def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) 
 
 
 class _Watched(list):
-    """A program's equations. Each time that they have become some times as many, they are looked through.
+    """A program's equations. Each time that they have become some times as many, with those within, they are looked
+    through.
 
     So that costs no more than some looks at all of them, however many there will be.
     """
 
     def __init__(self, steps: list, least: int, has_loops: Callable[[], bool]):
         super().__init__(steps)
-        self._base, self._has_loops = len(steps), has_loops
-        self._next = self._base + _FIRST * least
+        self._has_loops = has_loops
+        self._size, self._next = 0, _FIRST * least
 
     def append(self, step: Any) -> None:
         super().append(step)
-        if len(self) >= self._next:
-            self._next = self._base + _FURTHER * (len(self) - self._base)
+        held = step() if isinstance(step, weakref.ref) else step
+        self._size += 1 if held is None else size_of(held)
+        if self._size >= self._next:
+            self._next = _FURTHER * self._size
             if self._has_loops():
                 raise HasLoops(self)
