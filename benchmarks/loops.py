@@ -1,10 +1,12 @@
 """Loops that `t2j` finds in graphs, against a `lax.scan` by hand and the unrolled graph.
 
-    python -m benchmarks.loops [llama-8 llama-32 gru-500 leapfrog-1000 maml-20 ddim-50] [--rounds 20]
+    python -m benchmarks.loops [llama-8 llama-32 llama-80 remat-32 gru-500 leapfrog-1000 maml-20 ddim-50]
+        [--rounds 20] [--kinds rolled "by hand" unrolled]
 
-For each: to trace, lower and compile a gradient, of the sampler only the values (in seconds of the processor, all
-threads), and to run it. Each figure comes from the first time in a process of its own. Values and gradients are
-compared.
+For each, of a loss with its gradient, of the sampler only the values: seconds of the processor (all threads) to trace
+and lower, and to compile, each the first time in a process of its own; the best of some runs, in which the kinds take
+turns in one process; the bytes of what a run needs beside its arguments and results; the operations of StableHLO.
+Ratios are those of the translated one to each. Values and gradients are compared.
 """
 
 import argparse
@@ -12,12 +14,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch
 
 from torch2jax import stack_layers, t2j
@@ -25,7 +28,7 @@ from torch2jax.tools.vision import define_vision_operators
 
 from .handwritten import scans
 
-KINDS = ("rolled", "unrolled", "by hand")
+KINDS = ("rolled", "by hand", "unrolled")
 
 
 class Cells(torch.nn.Module):
@@ -41,7 +44,7 @@ class Cells(torch.nn.Module):
         return torch.stack(found, 1)
 
 
-def _llama(layers: int, kind: str) -> tuple[Callable, Any]:
+def _llama(layers: int, kind: str, *, is_remat: bool = False) -> tuple[Callable, Any]:
     define_vision_operators()  # transformers imports torchvision
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -55,12 +58,14 @@ def _llama(layers: int, kind: str) -> tuple[Callable, Any]:
         use_cache=False,
     )
     torch.manual_seed(0)
-    model, ids = LlamaForCausalLM(config).eval(), jnp.arange(64)
+    model, ids = LlamaForCausalLM(config).train(is_remat), jnp.arange(64)
+    if is_remat:
+        model.gradient_checkpointing_enable()
     f = t2j(model, loops="unrolled" if kind == "unrolled" else "rolled")
     params, buffers = f.split()
     if kind != "unrolled":
         params = stack_layers(params)
-    by_hand = scans.llama(config)
+    by_hand = scans.llama(config, is_remat=is_remat)
 
     def loss(params):
         if kind == "by hand":
@@ -68,6 +73,11 @@ def _llama(layers: int, kind: str) -> tuple[Callable, Any]:
         return jnp.var(f(ids[None], state_dict=params | buffers).logits)
 
     return loss, params
+
+
+def _remat(layers: int, kind: str) -> tuple[Callable, Any]:
+    """As `_llama`, each layer of which is computed again on the way back."""
+    return _llama(layers, kind, is_remat=True)
 
 
 def _gru(steps: int, kind: str) -> tuple[Callable, Any]:
@@ -171,58 +181,87 @@ def _maml(steps: int, kind: str) -> tuple[Callable, Any]:
     return lambda params: scans.adapted(params, x, y, steps, 0.1) if kind == "by hand" else f(params, x, y), params
 
 
-CASES = {"llama": _llama, "gru": _gru, "leapfrog": _leapfrog, "maml": _maml, "ddim": _ddim}
+CASES = {"llama": _llama, "remat": _remat, "gru": _gru, "leapfrog": _leapfrog, "maml": _maml, "ddim": _ddim}
 _WITHOUT_GRADIENT = {"ddim"}
-_DEFAULT = ["llama-8", "llama-32", "gru-500", "leapfrog-1000", "maml-20", "ddim-50"]
+_DEFAULT = ["llama-8", "llama-32", "llama-80", "remat-32", "gru-500", "leapfrog-1000", "maml-20", "ddim-50"]
 
 
-def measured(case: str, kind: str, rounds: int) -> None:
-    """Prints the seconds to trace, lower and compile, those of a run, and two numbers to compare."""
+def _program(case: str, kind: str) -> tuple[Any, Any]:
+    """A jitted function of a case, and what it takes."""
     name, _, size = case.partition("-")
     loss, params = CASES[name](int(size), kind)
-    function = (lambda params: (loss(params), params)) if name in _WITHOUT_GRADIENT else jax.value_and_grad(loss)
+    gives_value = name in _WITHOUT_GRADIENT
+    return jax.jit((lambda params: (loss(params), params)) if gives_value else jax.value_and_grad(loss)), params
+
+
+def built(case: str, kind: str) -> None:
+    """Prints the seconds to trace and lower, and those to compile."""
+    function, params = _program(case, kind)
     jax.block_until_ready(jax.jit(jax.grad(lambda x: jnp.sin(x @ x).sum()))(jnp.ones((8, 8))))  # XLA begins
     began = time.process_time()
-    compiled = jax.jit(function).lower(params).compile()
-    built = time.process_time() - began
-    value, grads = jax.block_until_ready(compiled(params))
-    times = []
+    lowered = function.lower(params)
+    middle = time.process_time()
+    lowered.compile()
+    print(middle - began, time.process_time() - middle)
+
+
+def run(case: str, kinds: Sequence[str], rounds: int) -> None:
+    """Prints for each kind the seconds of its best run, its bytes beside arguments and results, and its operations.
+
+    Raises:
+        AssertionError: values or gradients differ.
+    """
+    found = {}
+    for kind in kinds:
+        function, params = _program(case, kind)
+        lowered = function.lower(params)
+        compiled = lowered.compile()
+        operations = lowered.as_text().count(" = stablehlo.")
+        found[kind] = compiled, params, compiled.memory_analysis().temp_size_in_bytes, operations
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    results = {kind: jax.block_until_ready(compiled(params)) for kind, (compiled, params, *_) in found.items()}
     for _ in range(rounds):
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(params))
-        times.append(time.perf_counter() - began)
-    norm = float(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(grads)))
-    print(built, min(times), float(value), norm)
+        for kind, (compiled, params, *_) in found.items():
+            began = time.perf_counter()
+            jax.block_until_ready(compiled(params))
+            times[kind].append(time.perf_counter() - began)
+    numbers = [(float(value), float(optax.global_norm(grads))) for value, grads in results.values()]
+    np.testing.assert_allclose(numbers, numbers[:1] * len(numbers), rtol=1e-3)
+    for kind in kinds:
+        print(min(times[kind]), *found[kind][2:])
+
+
+def _rows(*options: str) -> list[list[float]]:
+    command = [sys.executable, "-m", "benchmarks.loops", *options]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ}).stdout
+    return [[float(word) for word in line.split()] for line in output.splitlines()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "cases", nargs="*", default=["llama-8", "llama-32", "gru-500", "leapfrog-1000", "maml-20", "ddim-50"]
-    )
+    parser.add_argument("cases", nargs="*", default=_DEFAULT)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--kind", choices=KINDS)
-    parser.add_argument("--without-unrolled", action="store_true", help="which may take minutes to compile")
-    options = parser.parse_args()
-    if options.kind:
-        return measured(options.cases[0], options.kind, options.rounds)
-    print(
-        "| | trace, lower, compile | of the unrolled | of the one by hand | run, of the unrolled | of the one by hand |"
+    parser.add_argument(
+        "--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="unrolled may compile for minutes"
     )
-    print("|---|---|---|---|---|---|")
+    parser.add_argument("--do", choices=["build", "run"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.do == "build":
+        return built(options.cases[0], options.kinds[0])
+    if options.do == "run":
+        return run(options.cases[0], options.kinds, options.rounds)
+    print("| | | trace, lower (s) | compile (s) | both, ratio | run (ms) | ratio | bytes | operations |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for case in options.cases:
-        found = {}
-        kinds = [kind for kind in KINDS if kind != "unrolled" or not options.without_unrolled]
-        for kind in kinds:
-            command = [sys.executable, "-m", "benchmarks.loops", case, "--kind", kind, "--rounds", str(options.rounds)]
-            output = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ}).stdout
-            found[kind] = [float(word) for word in output.split()]
-        rolled, row = found["rolled"], []
-        for kind in kinds[1:]:
-            np.testing.assert_allclose(rolled[2:], found[kind][2:], rtol=1e-3)
-        for at in (0, 1):
-            row += [f"{rolled[at] / found[kind][at]:.2f}" if kind in found else "" for kind in KINDS[1:]]
-        print(f"| {case} | {rolled[0]:.1f} s | {' | '.join(row)} |", flush=True)
+        rows = _rows(case, "--do", "run", "--rounds", str(options.rounds), "--kinds", *options.kinds)
+        base = None
+        for kind, (seconds, size, operations) in zip(options.kinds, rows, strict=True):
+            trace, compilation = _rows(case, "--do", "build", "--kinds", kind)[0]
+            base = base or (trace + compilation, seconds)
+            ratios = base[0] / (trace + compilation), base[1] / seconds
+            cells = [case, kind, f"{trace:.2f}", f"{compilation:.2f}", f"{ratios[0]:.2f}"]
+            cells += [f"{1e3 * seconds:.2f}", f"{ratios[1]:.2f}", f"{size:,.0f}", f"{operations:,.0f}"]
+            print(f"| {' | '.join(cells)} |", flush=True)
     return None
 
 

@@ -12,8 +12,12 @@ from .llama import normalize, project, rotate
 __all__ = ["adapted", "ddim", "gru", "leapfrog", "llama"]
 
 
-def llama(config) -> Callable[[Mapping[str, jax.Array], jax.Array], jax.Array]:
-    """The logits of a Llama, of weights that are stacked by layers (`torch2jax.stack_layers`) and ids (count,)."""
+def llama(config, *, is_remat: bool = False) -> Callable[[Mapping[str, jax.Array], jax.Array], jax.Array]:
+    """The logits of a Llama, of weights that are stacked by layers (`torch2jax.stack_layers`) and ids (count,).
+
+    Args:
+        is_remat: whether each layer is computed again on the way back.
+    """
     heads, shared = config.num_attention_heads, config.num_key_value_heads
     width, epsilon = config.hidden_size // heads, config.rms_norm_eps
     theta = config.rope_parameters["rope_theta"]
@@ -41,7 +45,7 @@ def llama(config) -> Callable[[Mapping[str, jax.Array], jax.Array], jax.Array]:
             return x + project(gate * project(y, p["mlp.up_proj.weight"]), p["mlp.down_proj.weight"]), None
 
         stacked = {name.removeprefix(before): x for name, x in params.items() if name.startswith(before)}
-        x, _ = lax.scan(layer, params["model.embed_tokens.weight"][ids], stacked)
+        x, _ = lax.scan(jax.checkpoint(layer) if is_remat else layer, params["model.embed_tokens.weight"][ids], stacked)
         return project(normalize(x, params["model.norm.weight"], epsilon), params["lm_head.weight"])
 
     return run
