@@ -362,7 +362,8 @@ class _Backward:
         """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
         step = tracer.parent
         if step is None:
-            constants[tracer.val] = self._constant(self._level.constant_of(tracer))
+            constant = self._constant(self._level.constant_of(tracer))
+            constants[tracer.val] = varying(constant, varying_axes(tracer.val)) if self._level.axes else constant
         elif not any(step is other for other in beside):
             for x in step.in_tracers:
                 if _variable(x) is not None:

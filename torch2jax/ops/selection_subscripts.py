@@ -9,7 +9,7 @@ from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_selected
 from ..values.item import Item
-from ..values.lengths import is_traced_number, range_of_number, tensor_of
+from ..values.lengths import distance, is_traced_number, range_of_number, tensor_of
 from ..values.selected import Selected, aligned, compacted, first, like, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
@@ -240,8 +240,39 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
 # Of tensors.
 
 
+def narrowed(self: Tensor, index) -> tuple[Tensor, tuple] | None:
+    """A view for the slices of a subscript that have traced ends, always as far apart, and the subscript that is left.
+
+    So is the part of a device, ``x[rank * n : (rank + 1) * n]``. None where there are no such slices.
+    """
+    items, dim, found = items_of(index, self.ndim), 0, None
+    for place, item in enumerate(items):
+        if isinstance(item, slice) and dim < self.ndim:
+            size = _constant_length(item, self.shape[dim])
+            if size is not None:
+                found = torch.narrow(self if found is None else found, dim, tensor_of(_as_number(item.start)), size)
+                items[place] = slice(None)
+        mask = isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8)
+        dim += 0 if item is None or type(item) is bool else item.ndim if mask else 1
+    return None if found is None else (found, tuple(items))
+
+
+def _constant_length(item: slice, count: int) -> int | None:
+    """How long a slice of so many elements is, if its ends are traced, as far apart in any case, and among these."""
+    start, stop = _as_number(item.start), _as_number(item.stop)
+    if not (is_traced_number(start) and is_traced_number(stop)) or item.step not in (None, 1):
+        return None
+    length = distance(stop, start)
+    if length is None or length < 0 or range_of_number(start)[0] < 0 or range_of_number(stop)[1] > count:
+        return None
+    return length
+
+
 def sliced_by_unknown(self: Tensor, index) -> Any:
     """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
+    cut = narrowed(self, index)
+    if cut is not None:
+        return cut[0][cut[1]]
     items = items_of(index, self.ndim)
     lead = items[0] if items else None
     if not isinstance(lead, slice):
@@ -272,6 +303,10 @@ def getitem_by_length(self, index):
 
 @implements_by_length(Tensor.__setitem__, value=2)
 def setitem_by_length(self, index, value):
+    cut = narrowed(self, index)
+    if cut is not None:
+        cut[0][cut[1]] = value
+        return
     items = items_of(index, self.ndim)
     if len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)

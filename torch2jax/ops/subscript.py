@@ -33,7 +33,7 @@ from .creation import filled
 from .indexing import from_front, in_order_of, overwrite, progression, sliced
 from .selection_dims import by_unknown
 from .selection_places import has_mask, with_places
-from .selection_subscripts import items_of, sliced_by_unknown
+from .selection_subscripts import items_of, narrowed, sliced_by_unknown
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -99,7 +99,13 @@ def _setitem(self, index, value):
             write_in_place(element, filled((), value, element.dtype), fills=True)
             return
     self, index = _with_scalars_taken(self, index)
-    current().run_compiled(Tensor.__setitem__, (self, index, value), {})
+    try:
+        current().run_compiled(Tensor.__setitem__, (self, index, value), {})
+    except TracedValueError:
+        cut = narrowed(self, index)
+        if cut is None:
+            raise
+        cut[0][cut[1]] = value
 
 
 def _with_scalars_taken(self, index):

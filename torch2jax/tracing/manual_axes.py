@@ -1,14 +1,29 @@
-"""Types within `jax.shard_map`, which say over which axes the values of an array differ."""
+"""Types within `jax.shard_map`, which say over which axes the values of an array differ, and such code outside."""
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 from jax import lax
 
 from ..internals.jax_programs import checks_manual_axes
-from ..internals.jax_traces import DynamicJaxprTracer, varying_axes
+from ..internals.jax_traces import DynamicJaxprTracer, extend_axis_env_nd, varying_axes
 
-__all__ = ["axes_in_types", "unvaried", "varying"]
+__all__ = ["ALONE", "alone", "axes_in_types", "unvaried", "varying"]
+
+ALONE = "alone"
+"""The axis of the only device, where code for several is traced without a mesh."""
+
+
+@contextlib.contextmanager
+def alone(axes: Iterable[str]) -> Iterator[None]:
+    """Outside of `jax.shard_map`, lets code be traced as on a mesh of one device, which has these axes."""
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        yield
+    else:
+        with extend_axis_env_nd([(axis, 1) for axis in dict.fromkeys((ALONE, *axes))]):
+            yield
 
 
 def axes_in_types() -> frozenset[str]:

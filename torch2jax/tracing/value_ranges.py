@@ -22,7 +22,7 @@ Range = tuple[int, int]
 _DEPTH = 24
 _KEEPING = {  # steps whose results are some of the elements of their first operand
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice", "copy"),
-    *("reduce_max", "reduce_min", "cummax", "cummin"),
+    *("reduce_max", "reduce_min", "cummax", "cummin", "pvary"),
 }
 _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, None, 0), "ge": (0, None, None, -1)}
 """What is added to c for the bounds of x, below and above, where ``x < c`` and so on is true; and where it is not."""
@@ -81,6 +81,8 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
         return _either(ranges) if ranges else None
     if name in ("argmax", "argmin"):
         return 0, operands[0].aval.shape[step.params["axes"][0]] - 1
+    if name == "axis_index":
+        return 0, lax.axis_size(step.params["axis_name"]) - 1
     if name == "iota":
         return 0, max(step.params["shape"][step.params["dimension"]] - 1, 0)
     if name == "convert_element_type":

@@ -31,6 +31,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tracebacks import boundary
+from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
 from .copies import Copies
 from .slots import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
@@ -81,6 +82,7 @@ class StatefulFunction:
         named = zip(self._names, self._objects, strict=True)
         self._modules = {name for name, thing in named if isinstance(thing, torch.nn.Module)}
         self._runs = Runs(policy, Inputs(), rolling)
+        self._axes = [axis for _, axes in policy.groups for axis in axes]
         self._numbers: set[Key] = set()  # those that the function changes
         self._dtypes: dict[Key, torch.dtype] = {}
         self._unused: set[Key] = set()  # gradients that the function leaves, but never asks for
@@ -94,7 +96,8 @@ class StatefulFunction:
 
         Args:
             args, kwargs: as those of a call, without the state; of arrays only shapes and dtypes matter, so that
-                `jax.ShapeDtypeStruct` serves.
+                `jax.ShapeDtypeStruct` serves. Outside of `jax.shard_map`, what one device has: collectives are those of
+                a single one.
             rng: as that of a call.
 
         Returns:
@@ -121,6 +124,10 @@ class StatefulFunction:
             return self._run(state, args, kwargs, rng, first)
 
         self._numbers, self._unused, self._shared, first = set(), set(), {}, _First()
+        with alone(self._axes):
+            return self._first_state(run, arrays, first)
+
+    def _first_state(self, run: Callable, arrays: list, first: "_First") -> State:
         jax.eval_shape(lambda given: run(None, given), arrays)
         self._is_ready = True
         self._shared = _equal_counters(first.values)

@@ -26,6 +26,7 @@ from .traced_numbers import number_of
 __all__ = [
     "Lengths",
     "bound_of",
+    "distance",
     "expect_room",
     "heed",
     "is_same_number",
@@ -130,16 +131,21 @@ def range_of_number(value) -> tuple[int, int]:
 
 def is_same_number(one: Any, other: Any) -> bool:
     """Whether two scalar tensors of whole numbers hold one number, as the sums that compute them show."""
+    return distance(one, other) == 0
+
+
+def distance(one: Any, other: Any) -> int | None:
+    """How much more a scalar tensor of whole numbers holds than another; None where the sums do not show it."""
     (constant, terms), (number, others) = terms_of(one.read()), terms_of(other.read())
-    if constant != number or _len(terms) != _len(others):
-        return False
+    if _len(terms) != _len(others):
+        return None
     left = list(others)
     for value, times in terms:
         same = next((x for x in left if x[1] == times and is_same_value(value, x[0])), None)
         if same is None:
-            return False
+            return None
         left = [x for x in left if x is not same]
-    return True
+    return constant - number
 
 
 def bound_of(value) -> int | None:

@@ -135,7 +135,7 @@ def test_steps_that_average_by_hand(kind, check_vma):
     model, alone = Perceptron(), Perceptron()
     x = inputs()
     step = t2j(train_step, state=(model, options(model)))
-    state = step.init(x[:8], x[:8, :2], parallel=False)
+    state = step.init(x[:8], x[:8, :2])
     train = mapped(step, check_vma, (P(), P("data"), P("data")), P())
     optimizer, whole = options(alone), torch.from_numpy(np.array(x))
     for _ in range(3):
@@ -144,3 +144,56 @@ def test_steps_that_average_by_hand(kind, check_vma):
         np.testing.assert_allclose(value, wanted, rtol=1e-4)
     for name, weight in alone.state_dict().items():
         np.testing.assert_allclose(state["model"][name], weight, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_states_of_steps_that_know_ranks():
+    """Outside of the mesh a step begins as that of a single device."""
+
+    def train_step(model, optimizer, x):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        x = x * 2 if rank == 1 else x
+        loss = model(x).square().sum()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=dist.new_group([0, 1, 2, 3]))
+            dist.broadcast(p.grad, src=2)
+        arrived = torch.empty_like(x)
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, x, (rank + 1) % size), dist.P2POp(dist.irecv, arrived, (rank - 1) % size)]
+        ):
+            work.wait()
+        parts = [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(parts, arrived)
+        optimizer.step()
+        return sum(parts).sum().detach()
+
+    model = Perceptron()
+    step = t2j(train_step, state=(model, torch.optim.Adam(model.parameters())), groups="data")
+    state, x = step.init(jax.ShapeDtypeStruct((8, 6), jnp.float32)), inputs()
+    total, state = mapped(step, False, (P(), P("data")), P())(state, x)
+    np.testing.assert_allclose(total, x.sum() + x[8:16].sum(), rtol=1e-4)
+    assert int(state["optimizer"]["state.*.step"]) == 1
+    with pytest.raises(ValueError, match="has not been initialized"):
+        t2j(lambda x: x + dist.get_rank())(x)
+
+
+def test_parts_that_the_rank_chooses():
+    """Views, which are written to as well; of a length that all devices have alike."""
+
+    def program(x):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        rows, columns = x.shape[0] // size, x.shape[1] // size
+        start = rank * columns
+        y = torch.zeros_like(x)
+        y[rank * rows : (rank + 1) * rows] = x[rank * rows : (dist.get_rank() + 1) * rows]
+        y[..., start : start + columns] += 1
+        dist.all_reduce(y)
+        leaf = x.requires_grad_()
+        leaf[rank * rows : rank * rows + rows].pow(2).sum().backward()
+        return y[:, start : start + columns], leaf.grad[rank * rows : (rank + 1) * rows]
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    for check_vma in (True, False):
+        y, gradient = mapped(t2j(program), check_vma, P(), (P(None, "data"), P("data")))(x)
+        np.testing.assert_array_equal(y, x + 1)
+        np.testing.assert_array_equal(gradient, 2 * x)

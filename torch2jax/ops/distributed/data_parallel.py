@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...calls.call import current
 from ...internals.jax_traces import varying_axes
 from ...patches import stands_in
-from ...tracing.manual_axes import varying
+from ...tracing.manual_axes import axes_in_types, varying
 from .collectives import all_reduce, broadcast
 from .groups import MeshGroup, default_group, expect_group
 from .operations import all_reduced, computed, write
@@ -170,22 +170,24 @@ def _averaging(x: jax.Array, axes: Axes, when: str) -> jax.Array:
     Args:
         when: ``"now"``, ``"later"`` or ``"never"``.
     """
-    before = varying_axes(x)
-    is_same = bool(varying_axes(varying(x, frozenset(axes))) - before)
-    return _identity(x, axes, before, when) if when == "now" or is_same else x
+    before, differing = varying_axes(x), axes_in_types().intersection(axes)
+    return _identity(x, axes, differing, before, when) if when == "now" or differing - before else x
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _identity(x: jax.Array, axes: Axes, before: frozenset[str], when: str) -> jax.Array:
-    del before, when
-    return varying(x, frozenset(axes))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _identity(x: jax.Array, axes: Axes, differing: frozenset[str], before: frozenset[str], when: str) -> jax.Array:
+    del axes, before, when
+    return varying(x, differing)
 
 
-def _forward_of_identity(x: jax.Array, axes: Axes, before: frozenset[str], when: str) -> tuple[jax.Array, None]:
-    return _identity(x, axes, before, when), None
+def _forward_of_identity(x: jax.Array, *args: Any) -> tuple[jax.Array, None]:
+    return _identity(x, *args), None
 
 
-def _backward_of_identity(axes: Axes, before: frozenset[str], when: str, _: None, cotangent: jax.Array):
+def _backward_of_identity(
+    axes: Axes, differing: frozenset[str], before: frozenset[str], when: str, _: None, cotangent: jax.Array
+) -> tuple[jax.Array]:
+    del differing
     if when == "never":
         raise ValueError(
             f"DistributedDataParallel ignores a parameter, whose gradient then differs over {', '.join(axes)}; for "

@@ -17,6 +17,7 @@ from jax import lax
 
 from ...calls.call import current
 from ...internals.distributed import world
+from ...tracing.manual_axes import ALONE
 
 __all__ = [
     "MeshGroup",
@@ -25,6 +26,7 @@ __all__ = [
     "expect_group",
     "group_of_axes",
     "group_of_ranks",
+    "is_alone",
     "number_in",
     "ranks_of",
 ]
@@ -130,8 +132,16 @@ def default_group() -> MeshGroup | None:
     if call is None:
         return None
     told = next((axes for group, axes in call.attempt.path.policy.groups if group is None), None)
-    axes = told or tuple(jax.sharding.get_abstract_mesh().manual_axes)
+    axes = told or tuple(jax.sharding.get_abstract_mesh().manual_axes) or ((ALONE,) if is_alone() else ())
     return group_of_axes(axes) if axes else None
+
+
+def is_alone() -> bool:
+    """Whether code for several devices is traced for one, without a mesh."""
+    try:
+        return lax.axis_size(ALONE) == 1
+    except NameError:
+        return False
 
 
 def expect_group(group: Any = None) -> MeshGroup:
@@ -165,6 +175,8 @@ def ranks_of(group: MeshGroup) -> np.ndarray:
     Raises:
         ValueError: the default group lacks an axis.
     """
+    if is_alone():
+        return np.zeros((1, 1), int)
     whole = expect_group()
     missing = [axis for axis in group.axes if axis not in whole.axes]
     if missing:
@@ -181,7 +193,7 @@ def group_of_ranks(ranks: Any) -> MeshGroup:
         ValueError: there is none.
     """
     whole = expect_group()
-    if ranks is None:
+    if ranks is None or is_alone():
         return whole
     ranks = [int(rank) for rank in ranks]
     for count in range(1, len(whole.axes) + 1):
@@ -210,6 +222,8 @@ def number_in(group: MeshGroup, rank: int | None, group_rank: int | None) -> int
         raise TypeError(
             f"got a {type(given).__name__} for the rank of a device; wanted a number that is the same on all of them"
         )
+    if is_alone():
+        return 0
     if group_rank is None:
         found = next((list(row).index(rank) for row in ranks_of(group) if rank in row), None)
         if found is None:

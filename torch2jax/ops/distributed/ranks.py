@@ -20,7 +20,7 @@ from ...tensors.tensor import wrap
 from ...tracing.traces import without_derivatives
 from ...values.item import Item
 from .collectives import index_along
-from .groups import MeshGroup, expect_group, ranks_of
+from .groups import MeshGroup, expect_group, is_alone, ranks_of
 
 __all__ = ["number_along", "peers", "rank_along"]
 
@@ -29,6 +29,8 @@ _AXES = "_torch2jax_axes"
 
 def rank_along(axes: tuple[str, ...]) -> Any:
     """The number of the device along some axes."""
+    if is_alone():
+        return 0
     rank = Item.of(wrap(index_along(axes), torch.int64))
     vars(rank)[_AXES] = axes
     return rank
@@ -60,6 +62,8 @@ def peers(group: MeshGroup, rank: Any, group_rank: Any, name: str) -> tuple[int,
     if (rank is None) == (group_rank is None):
         both = "Can't specify both group_rank and global_rank"
         raise ValueError("Must specify global_rank or group_rank" if rank is None else both)
+    if is_alone():
+        return (0,)
     whole = expect_group()
     given = rank if group_rank is None else group_rank
     axes = whole.axes if set(group.axes) <= set(whole.axes) else group.axes
