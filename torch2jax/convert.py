@@ -177,8 +177,9 @@ def t2j(
             ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as
             `state_dict` or `state` has the dtypes of the module without it.
         groups: which axes of the mesh the process groups of `torch.distributed` stand for, within `jax.shard_map`:
-            ``{group: "model", "name": ("data", "model")}``, with None for the default group; or the axes of that alone.
-            Without, they are all axes of `jax.shard_map`. See docs/distributed.md.
+            ``{group: "model", "name": ("data", "model")}``, with None for the default group, or a `DeviceMesh` with an
+            axis for each of its dimensions; or the axes of the default group alone. Without, they are all axes of
+            `jax.shard_map`, and dimensions of a `DeviceMesh` axes of their names. See docs/distributed.md.
         compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
             Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
             themselves, and classes of modules. A function that calls modules becomes the method of a module that holds

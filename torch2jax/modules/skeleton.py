@@ -4,11 +4,12 @@ import collections
 import copy
 import copyreg
 import functools
+import sys
 import types
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import torch
@@ -26,8 +27,9 @@ from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
-__all__ = ["Skeleton", "copy_structure", "name_scopes"]
+__all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
 
+_FSDP = "torch.distributed.fsdp"
 _Module = torch.nn.Module
 _PARTS = frozenset(("_parameters", "_buffers", "_modules"))
 _CONTAINERS = frozenset((dict, collections.OrderedDict, set))
@@ -54,6 +56,8 @@ class Skeleton:
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
+        if _FSDP in sys.modules:
+            _expect_unsplit(module)
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
         name_scopes(self.module)
@@ -156,6 +160,30 @@ class Skeleton:
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
         return types.MethodType(method.__func__, self.module)
+
+
+def _expect_unsplit(module: torch.nn.Module) -> None:
+    """Refuses a module with parameters that `torch.distributed.fsdp`, which has been imported, has split.
+
+    Raises:
+        NotImplementedError: it has.
+    """
+    fsdp = sys.modules[_FSDP]
+    for part in module.modules():
+        if isinstance(part, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
+            is_wrapper = isinstance(part, fsdp.FullyShardedDataParallel)
+            refuse_fsdp("FullyShardedDataParallel" if is_wrapper else "fully_shard")
+
+
+def refuse_fsdp(name: str) -> NoReturn:
+    """Says what there is in the place of a wrapper that splits parameters over processes."""
+    raise NotImplementedError(
+        f"{name} splits parameters over processes, which in JAX the shardings of arrays do. Translate the module "
+        "without it: specs = sharding.specs(module, mesh, fsdp='data'), then jax.jit of "
+        "t2j(sharding.constrained(module, mesh, data='data')) with sharding.put(t2j(module.state_dict()), specs, mesh) "
+        "as its state, outside of jax.shard_map; XLA gathers the parameters and scatters the sums of gradients. Within "
+        "jax.shard_map DistributedDataParallel averages gradients of parameters that are whole"
+    )
 
 
 def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:

@@ -7,6 +7,7 @@ nothing else; of these there are as many as there are other devices, and each is
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,13 +57,26 @@ def axes_told(groups: Any) -> tuple[tuple[Any, Axes], ...]:
             raise TypeError(
                 f"groups got {axes!r} for {group!r}; wanted the name of an axis of the mesh, or a tuple of such names"
             )
+        module = sys.modules.get("torch.distributed.device_mesh")
+        if module is not None and isinstance(group, module.DeviceMesh):
+            found.extend(_of_mesh(group, named))
+            continue
         if not (group is None or isinstance(group, (str, dist.ProcessGroup))):
             raise TypeError(
-                f"groups got a {type(group).__name__}; wanted None for the default group, the name of a group, or a "
-                "ProcessGroup"
+                f"groups got a {type(group).__name__}; wanted None for the default group, the name of a group, a "
+                "ProcessGroup, or a DeviceMesh"
             )
         found.append((group, named))
     return tuple(found)
+
+
+def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
+    """The groups of a mesh's dimensions, with an axis for each, or all for the only one."""
+    if mesh.ndim == 1:
+        return [(mesh.get_group(), axes)]
+    if len(axes) != mesh.ndim:
+        raise TypeError(f"groups got {axes} for a DeviceMesh of {mesh.ndim} dimensions; wanted an axis for each")
+    return [(mesh.get_group(dim), (axis,)) for dim, axis in enumerate(axes)]
 
 
 class MeshGroup(dist.ProcessGroup):
