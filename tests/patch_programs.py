@@ -21,6 +21,7 @@ from torch.optim import lr_scheduler, swa_utils
 from torch.utils.checkpoint import checkpoint
 
 from torch2jax.calls.process_state import SWITCHES
+from torch2jax.tracing.manual_axes import alone
 
 __all__ = ["PROGRAMS"]
 
@@ -955,3 +956,56 @@ def differentiable_collectives(x):
 @comes_by("torch.nn.modules.batchnorm.SyncBatchNorm.forward")
 def synchronized_norm(x):
     return nn.SyncBatchNorm(3).eval()(x[None, :])
+
+
+@comes_by(
+    "torch.distributed.distributed_c10d.all_gather_object",
+    "torch.distributed.distributed_c10d.gather_object",
+    "torch.distributed.distributed_c10d.broadcast_object_list",
+    "torch.distributed.distributed_c10d.scatter_object_list",
+)
+def collectives_of_objects(x):
+    for run in (
+        lambda: dist.all_gather_object([None], 1),
+        lambda: dist.gather_object(1, [None], 0),
+        lambda: dist.broadcast_object_list([1], 0),
+        lambda: dist.scatter_object_list([None], [1], 0),
+    ):
+        with contextlib.suppress(ValueError):
+            run()
+    return x
+
+
+_MESHES = "torch.distributed.device_mesh"
+
+
+@comes_by(
+    f"{_MESHES}.init_device_mesh",
+    *(f"{_MESHES}.DeviceMesh.{name}" for name in ("__getitem__", "get_group", "get_all_groups")),
+    *(f"{_MESHES}.DeviceMesh.{name}" for name in ("get_coordinate", "get_local_rank")),
+)
+def device_meshes(x):
+    with alone(()):
+        mesh = importlib.import_module(_MESHES).init_device_mesh("cpu", (1,), mesh_dim_names=("devices",))
+        groups = mesh["devices"].get_group(), *mesh.get_all_groups()
+        return x + mesh.get_local_rank() + mesh.get_coordinate()[0] + len(groups)
+
+
+_FSDP = "torch.distributed.fsdp"
+
+
+@comes_by(
+    f"{_FSDP}.fully_shard",
+    *(f"{_FSDP}.fully_sharded_data_parallel.FullyShardedDataParallel.{name}" for name in ("__init__", "forward")),
+)
+def fully_sharded(x):
+    fsdp = importlib.import_module(_FSDP)
+    wrapper = object.__new__(fsdp.FullyShardedDataParallel)
+    for run in (
+        lambda: fsdp.fully_shard(nn.Identity()),
+        lambda: fsdp.FullyShardedDataParallel(nn.Identity()),
+        lambda: fsdp.FullyShardedDataParallel.forward(wrapper, x),
+    ):
+        with contextlib.suppress(NotImplementedError):
+            run()
+    return x
