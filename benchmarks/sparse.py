@@ -1,11 +1,14 @@
 """Products of sparse and strided matrices: translated, JAX's own ``BCOO @`` and ``BCSR @``, and PyTorch.
 
-    python -m benchmarks.sparse
+    python -m benchmarks.sparse              # the product, and the product with gradients
+    python -m benchmarks.sparse --others     # the product in other ways that JAX has
 
-The times are the best of many, in milliseconds, of compiled programs that hold the matrix; PyTorch has as many threads
-as the machine has cores.
+The times are the best of many rounds, in each of which all take their turn, in milliseconds, of compiled programs that
+hold the matrix; PyTorch has as many threads as the machine has cores.
 """
 
+import argparse
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -22,14 +25,18 @@ SIZES = ((10_000, 10, 64), (10_000, 10, 1), (2_000, 50, 128))
 """Rows, elements in each, and columns of the strided matrix."""
 
 
-def best(run: Callable[[], object], times: int = 30) -> float:
-    jax.block_until_ready(run())
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
+def best(runs: dict[str, Callable[[], object]], seconds: float = 6) -> dict[str, float]:
+    """The least time of each."""
+    found = dict.fromkeys(runs, float("inf"))
+    for run in runs.values():
         jax.block_until_ready(run())
-        found.append(time.perf_counter() - start)
-    return 1000 * min(found)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            found[name] = min(found[name], 1000 * (time.perf_counter() - start))
+    return found
 
 
 def matrix_of(rows: int, degree: int) -> torch.Tensor:
@@ -58,26 +65,63 @@ def times_of(rows: int, degree: int, columns: int) -> dict[str, tuple[float, flo
         "BCOO @": lambda values, x: sparse.BCOO((values, places), **facts) @ x,
         "BCSR @": lambda values, x: sparse.BCSR((values, bcsr.indices, bcsr.indptr), shape=(rows, rows)) @ x,
     }
-    found = {}
+    forward: dict[str, Callable[[], object]] = {}
+    both: dict[str, Callable[[], object]] = {}
     for name, function in functions.items():
-        forward = jax.jit(function)
+        forward[name] = functools.partial(jax.jit(function), *arrays)
         loss = lambda values, x, function=function: (function(values, x) * jnp.asarray(weights)).sum()
-        both = jax.jit(jax.grad(loss, (0, 1)))
-        np.testing.assert_allclose(forward(*arrays), csr @ x, rtol=1e-3, atol=1e-3)
-        found[name] = best(lambda: forward(*arrays)), best(lambda: both(*arrays))  # noqa: B023 - called at once
-    with torch.no_grad():
-        forward = min(best(lambda: csr @ x), best(lambda: coo @ x))
+        both[name] = functools.partial(jax.jit(jax.grad(loss, (0, 1))), *arrays)
+        np.testing.assert_allclose(forward[name](), csr @ x, rtol=1e-3, atol=1e-3)
 
     def backward():
         leaf, other = coo.detach().requires_grad_(), x.detach().requires_grad_()
         (torch.sparse.mm(leaf, other) * weights).sum().backward()
 
-    found["PyTorch"] = forward, best(backward, 10)
-    return found
+    forward["PyTorch"], both["PyTorch"] = lambda: csr @ x, backward
+    times, with_gradients = best(forward), best(both)
+    return {name: (times[name], with_gradients[name]) for name in forward}
+
+
+def other_times_of(rows: int, degree: int, columns: int) -> dict[str, float]:
+    """The times of the product by JAX's kernel, as a sum by rows, and of rows that are padded to one length (ELL)."""
+    coo = matrix_of(rows, degree)
+    values, x = jnp.asarray(coo.values()), jnp.asarray(torch.randn(rows, columns))
+    row, column = (np.asarray(index, np.int32) for index in coo.indices())
+    counts = np.bincount(row, minlength=rows)
+    within = np.arange(len(row)) - np.repeat(counts.cumsum() - counts, counts)
+    places = np.full((counts.max(), rows), len(row), np.int32)  # the last is a zero
+    places[within, row] = np.arange(len(row))
+    chosen = np.append(column, 0)[places]
+
+    def kernel(values, x):
+        begins = jnp.asarray(np.concatenate([[0], counts.cumsum()]).astype(np.int32))
+        return sparse.BCSR((values, jnp.asarray(column), begins), shape=(rows, rows)) @ x
+
+    def summed(values, x):
+        return jax.ops.segment_sum(x[column] * values[:, None], row, rows, indices_are_sorted=True)
+
+    def padded(values, x):
+        weights = jnp.append(values, 0)[places]
+        return sum(weights[i][:, None] * x[chosen[i]] for i in range(len(places)))
+
+    functions = {"BCSR @": kernel, "sorted segment sum": summed, "padded rows": padded}
+    runs = {name: functools.partial(jax.jit(function), values, x) for name, function in functions.items()}
+    for run in runs.values():
+        np.testing.assert_allclose(run(), coo @ torch.tensor(np.asarray(x)), rtol=1e-3, atol=1e-3)
+    return best(runs)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--others", action="store_true")
     warnings.filterwarnings("ignore", message="Sparse")
+    if parser.parse_args().others:
+        found = {size: other_times_of(*size) for size in SIZES}
+        print("| rows, elements in each, columns |", " | ".join(found[SIZES[0]]), "|")
+        print("|---" * (1 + len(found[SIZES[0]])) + "|")
+        for size, times in found.items():
+            print("|", " | ".join([", ".join(map(str, size)), *(f"{x:.2f}" for x in times.values())]), "|")
+        return
     names = ("translated", "BCOO @", "BCSR @", "PyTorch")
     print("| rows, elements in each, columns |", " | ".join(f"{name} | with gradients" for name in names), "|")
     print("|---" * (1 + 2 * len(names)) + "|")

@@ -26,6 +26,7 @@ __all__ = [
     "OnMetaError",
     "SourceLine",
     "SparseLayoutError",
+    "StridedNestedError",
     "SymbolicSizeError",
     "TracedValueError",
     "WithoutValuesError",
@@ -241,6 +242,17 @@ class SparseLayoutError(TypeError):
         super().__init__(
             f"{what}, at {user_location()}, which takes no tensor of a sparse layout: give dense tensors "
             "(tensor.to_dense()). docs/sparse.md lists what sparse ones can do."
+        )
+
+
+class StridedNestedError(TypeError):
+    """A nested tensor of strided layout was given or asked for: it has no shape, and no counterpart among arrays."""
+
+    def __init__(self):
+        super().__init__(
+            "got a nested tensor of layout torch.strided; wanted a jagged one: torch.nested.nested_tensor(parts, "
+            "layout=torch.jagged), torch.nested.as_nested_tensor(parts, layout=torch.jagged) of tensor.unbind(), or a "
+            "padded tensor: torch.nested.to_padded_tensor(tensor, 0.0)"
         )
 
 

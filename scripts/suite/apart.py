@@ -52,10 +52,10 @@ APART = (
         r"torch/ao/nn/.*quantized/.*|torch/ao/quantization/quantize.*",
     ),
     Apart(
-        "nested tensors",
-        "JAX's arrays are rectangular",
-        test=r"(?i)nested_?tensor|_njt|_nt_",
-        calls=r"nested_tensor|torch/nested/__init__\.py:(as_)?nested_\w+",
+        "nested tensors of strided layout",
+        "a prototype of PyTorch's own, in whose place its documentation names the jagged layout",
+        test=r"test_nestedtensor\.py::TestNestedTensor(DeviceType|Autograd)?(CPU)?\.",
+        calls=r"nested_tensor|_nested_tensor_from_\w+|_nested_view_from_buffer",  # of compiled code
     ),
     Apart(
         "complex numbers of half precision",

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch2jax import TracedValueError, Wrapped, j2t, t2j
+from torch2jax import Wrapped, j2t, t2j
 
 torch.manual_seed(0)
 PARTS = [torch.randn(3, 4), torch.randn(5, 4), torch.randn(2, 4)]
@@ -25,6 +25,7 @@ def _attention(x, **options):
 
 CASES = {
     "elementwise": lambda x: torch.where(x > 0, x * 2 + x.sin(), F.gelu(x)),
+    "a number where": lambda x: torch.where(x > 0, x, 0.5) + torch.where(x > 1, 2, x),
     "with a dense one": lambda x: x * torch.arange(4.0),
     "linear": lambda x: LINEAR(x),
     "layer norm": lambda x: NORM(x),
@@ -124,7 +125,77 @@ def test_back_to_pytorch():
         assert torch.equal(actual, 2 * each)
 
 
-def test_lengths_that_are_not_known():
-    with pytest.raises(TracedValueError, match=r"torch\.unbind of a jagged tensor"):
-        jax.jit(t2j(lambda x: x.unbind()))(t2j(_jagged()))
+@pytest.mark.parametrize("dim", [1, 2])
+def test_rows_of_lengths_that_are_not_known(dim):
+    def program(x):
+        x = x.transpose(1, dim) if dim > 1 else x
+        rows = x.unbind()
+        return rows, x[1] * 2, torch.stack([row.sum() for row in rows])
+
+    rows, second, sums = jax.jit(t2j(program))(t2j(_jagged()))
+    expected = program(_jagged())
+    for actual, each in zip([*rows, second], [*expected[0], expected[1]], strict=True):
+        assert actual.values.shape[dim - 1] == 5  # the longest
+        np.testing.assert_allclose(actual.compact(), each, rtol=1e-6)
+    np.testing.assert_allclose(sums, expected[2], rtol=1e-5, atol=1e-6)
     assert [x.shape for x in t2j(lambda x: x.unbind())(t2j(_jagged()))] == [(3, 4), (5, 4), (2, 4)]
+
+
+def test_gradients_of_rows():
+    def program(values, offsets):
+        x = torch.nested.nested_tensor_from_jagged(values, offsets, max_seqlen=5)
+        return sum((row.softmax(0) * (i + 1)).square().sum() for i, row in enumerate(x.unbind()))
+
+    values, offsets = torch.cat(PARTS).requires_grad_(), torch.tensor([0, 3, 8, 10])
+    program(values, offsets).backward()
+    found = jax.jit(jax.grad(t2j(program)))(jnp.asarray(values.detach().numpy()), jnp.asarray(offsets.numpy()))
+    np.testing.assert_allclose(found, values.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.nested.narrow(x, 1, torch.tensor([0, 1, 2]), torch.tensor([2, 3, 1]), layout=torch.jagged),
+        lambda x: torch.nested.narrow(x, 1, 0, torch.tensor([2, 3, 1]), layout=torch.jagged),
+        lambda x: torch.nested.nested_tensor_from_jagged(
+            x.flatten(0, 1), torch.tensor([0, 4, 15]), lengths=torch.tensor([3, 8])
+        ),
+        lambda x: torch.nested.as_nested_tensor(x, layout=torch.jagged),
+        lambda x: torch.nested.as_nested_tensor([x[0, :2], x[1]], layout=torch.jagged),
+    ],
+)
+def test_made_of_a_dense_one(program):
+    dense = torch.arange(60.0).reshape(3, 5, 4)
+    expected = [*program(dense).unbind(), *program(dense).sin().unbind()]
+    for run in (lambda f: f, jax.jit):
+        for unbind in (lambda x: [*x.unbind(), *x.sin().unbind()], None):
+            found = run(t2j(lambda x, unbind=unbind: unbind(program(x)) if unbind else program(x)))(jnp.asarray(dense))
+            found = found if unbind else [*j2t(found).unbind()] * 2
+            wanted = expected if unbind else [*program(dense).unbind()] * 2
+            for actual, each in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(actual, each, rtol=1e-6)
+
+
+def test_embedding_over_indices():
+    embedding = torch.nn.Embedding(5, 3)
+    parts = [torch.tensor([1, 2, 0]), torch.tensor([3, 3])]
+    function = t2j(embedding)
+    found = jax.jit(function)(t2j(torch.nested.nested_tensor(parts, layout=torch.jagged)))
+    np.testing.assert_allclose(found._values, embedding(torch.cat(parts)).detach())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: t2j(x),
+        lambda x: t2j({"a": x}),
+        lambda x: t2j(lambda x: x * 2)(x),
+        lambda x: t2j(lambda y: x.to_padded_tensor(0.0) * y)(jnp.ones(3)),
+        lambda _: t2j(lambda x: torch.nested.nested_tensor([x]))(jnp.ones((2, 3))),
+        lambda _: jax.jit(t2j(lambda x: torch.nested.as_nested_tensor([x, x])))(jnp.ones((2, 3))),
+    ],
+)
+def test_strided_ones_are_refused(run):
+    with pytest.raises(TypeError, match=r"wanted a jagged one.*layout=torch\.jagged"):
+        run(torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]))

@@ -24,6 +24,7 @@ from ..tracing.tensor_spec import TensorSpec, conjugate
 from .call import current, recorded, this_call
 from .inputs import requires_grad
 from .linearization import Var
+from .parts import joined, sum_of, with_parts
 from .saved_tensors import set_within
 from .tape import Hooked, Tape
 
@@ -76,6 +77,7 @@ def run_backward(
     gradients = [None if x is None else lift(x) for x in grad_tensors]
     _check(outputs, wanted)
     tape = _tape_of(outputs)
+    wanted = with_parts(wanted)
     ends = {id(x.history) for x in wanted}
     wanted = wanted or tape.sources_of(outputs)
     refusing = refusing_between([x.history for x in outputs], ends) if tape.refuses else None
@@ -94,6 +96,9 @@ def run_backward(
         found = tape.at_first(differentiate)
         if any(x is None and isinstance(tensor.history, Saved) for x, tensor in zip(found, wanted, strict=True)):
             raise RuntimeError(_SAVED)
+        if any(isinstance(x.history, Source) and x.history.part is not None for x in wanted):
+            with torch.set_grad_enabled(create_graph):
+                wanted, found = joined(wanted, found)
         if accumulate_grad:
             for tensor, gradient in zip(wanted, found, strict=True):
                 if gradient is not None and is_source(tensor):
@@ -106,7 +111,7 @@ def run_backward(
             "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
             "this is the desired behavior."
         )
-    return found
+    return tuple(found)
 
 
 def _tensor_of(value) -> Torchish:
@@ -168,7 +173,11 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
     with torch.enable_grad():
         for hook in list(source.prehooks.values()):
             gradient = _replaced(hook((gradient,)), gradient)
-        if tensor._gradient is None or create_graph:
+        if (
+            tensor._gradient is None
+            or create_graph
+            or (isinstance(gradient, Torchish) and not isinstance(tensor._gradient, Torchish))
+        ):
             _add(tensor, gradient)
         else:
             tensor._gradient.add_(gradient)
@@ -182,7 +191,7 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
 
 def _add(tensor: Torchish, gradient: Torchish) -> None:
     """Lets the sum of a tensor's gradient and another be its gradient from now on."""
-    tensor.change("_gradient", gradient if tensor._gradient is None else tensor._gradient + gradient)
+    tensor.change("_gradient", gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))
 
 
 def _replaced(given, before):

@@ -41,6 +41,11 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     tape, history = call.tape, tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
+    if isinstance(history, Source) and history.has_parts and history.variable is tensor:
+        raise NotImplementedError(
+            "got a hook on a gradient after an embedding has made that sparse (sparse=True); wanted the hook before "
+            "it, or Tensor.register_post_accumulate_grad_hook"
+        )
     begins = is_source(tensor) and history.end is not None
     end: Any = history.end if begins else tape.end_of(tensor)
     return tape.hooked(end, history).hooks

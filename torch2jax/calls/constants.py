@@ -11,7 +11,7 @@ from jax import lax
 from ..autograd.hooks import take_over_hooks
 from ..compiled.captured import CapturedState
 from ..compiled.host_tensors import HostTensors
-from ..errors import OnMetaError, WrapsOthersError
+from ..errors import OnMetaError, StridedNestedError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import is_dense, tensor_to_array, values_of
@@ -178,6 +178,8 @@ class Constants:
         with DisableTorchFunction():
             if isinstance(tensor, Sparse) or tensor.layout in SPARSE_LAYOUTS:
                 raise HasSparse
+            if tensor.is_nested:
+                raise StridedNestedError
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             if tensor.is_meta:
                 raise OnMetaError

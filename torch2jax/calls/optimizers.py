@@ -17,7 +17,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
-from ..internals.modules import adafactor
+from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
 from ..values.both_answers import Slot, follow
@@ -134,6 +134,7 @@ for _module in (lr_scheduler, swa_utils, adafactor, _asgd):
 exchange(lr_scheduler, "float", as_float, may_lack=True)
 exchange(lr_scheduler, "math", TensorMath())
 exchange(swa_utils, "math", TensorMath())
+exchange(sparse_adam, "math", TensorMath())
 
 
 # Schedulers.

@@ -19,6 +19,7 @@ ATTRIBUTES = {
     },
     "torch.nested._internal.nested_tensor.NestedTensor": {
         "_lengths": "The lengths of rows with gaps between them, None without gaps.",
+        "_maybe_max_seqlen": "The length of the longest row, None where nobody has said it.",
         "_metadata_cache": "The lengths of the shortest and the longest row, where they are known.",
         "_offsets": "Where rows begin, and the last one ends; also an inner tensor's name.",
         "_ragged_idx": "Which dimension is ragged.",

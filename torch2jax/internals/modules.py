@@ -2,7 +2,7 @@
 
 import torch
 from torch.nn import _reduction
-from torch.optim import _adafactor
+from torch.optim import _adafactor, _functional
 
 __all__ = [
     "adafactor",
@@ -10,6 +10,7 @@ __all__ = [
     "get_enum",
     "import_dotted_name",
     "load_from_state_dict",
+    "sparse_adam",
 ]
 
 get_enum = _reduction.get_enum
@@ -20,6 +21,9 @@ load_from_state_dict = torch.nn.Module._load_from_state_dict
 
 adafactor = _adafactor
 """The module of `torch.optim.Adafactor`, in which something is exchanged."""
+
+sparse_adam = _functional
+"""That of the step of `torch.optim.SparseAdam`."""
 
 import_dotted_name = torch._import_dotted_name
 """What ``"torch.FloatTensor"`` names."""

@@ -4,10 +4,12 @@ import jax.numpy as jnp
 import torch
 
 from ..calls.call import current
-from ..errors import TracedValueError
+from ..errors import StridedNestedError
 from ..internals.jagged import NestedTensor
 from ..rules.registry import implements
 from ..tensors.tensor import Torchish
+from ..values.moved import moved
+from ..values.selected import begin, first
 from ..values.wrapper_subclasses import implements_of_class
 
 __all__: list[str] = []
@@ -93,6 +95,39 @@ def broadcast_tensors(*tensors):
 
 @implements_of_class(NestedTensor, torch.unbind, torch.Tensor.unbind)
 def unbind(input, dim=0):
-    if dim == 0 and isinstance(input._offsets, Torchish) and input._offsets.known is None and current().stages:
-        raise TracedValueError("torch.unbind of a jagged tensor")
-    return NotImplemented
+    """The rows; where a traced input decides their lengths, each has room for as many elements as there are at most."""
+    offsets, lengths = input._offsets, input._lengths
+    if dim != 0 or not isinstance(offsets, Torchish) or offsets.known is not None or not current().stages:
+        return NotImplemented
+    values, ragged = input._values.movedim(input._ragged_idx - 1, 0), input._ragged_idx - 1
+    total, longest = values.shape[0], input._maybe_max_seqlen
+    room = torch.arange(total if longest is None else min(longest, total))
+    rows = []
+    for i in range(offsets.shape[0] - 1):
+        length = offsets[i + 1] - offsets[i] if lengths is None else lengths[i]
+        places = (offsets[i] + room).clamp(max=max(total - 1, 0))
+        row = begin(first(values.index_select(0, places), length.to(torch.int64)), "a row of a jagged tensor")
+        rows.append(moved(row, ragged) if ragged else row)
+    return tuple(rows)
+
+
+@implements_of_class(NestedTensor, torch.where, torch.Tensor.where)
+def where(condition, input=None, other=None):
+    """With a number in the place of a tensor, of which PyTorch would make one with the ragged size."""
+    like = next(x for x in (condition, input, other) if isinstance(x, NestedTensor))
+    if all(isinstance(x, torch.Tensor) for x in (input, other)):
+        return NotImplemented
+    dtype = torch.result_type(*(getattr(x, "_values", x) for x in (input, other)))
+    chosen = (x if isinstance(x, torch.Tensor) else torch.full_like(like, x, dtype=dtype) for x in (input, other))
+    return torch.where(condition, *chosen)
+
+
+def _refuse_strided(*args, **kwargs):
+    del args, kwargs
+    raise StridedNestedError
+
+
+for _name in ("tensor_list", "mask", "mask_left_aligned"):
+    _operator = getattr(_aten, f"_nested_tensor_from_{_name}", None)
+    if _operator is not None:
+        implements(_operator)(_refuse_strided)

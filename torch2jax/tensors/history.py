@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import autograd
@@ -25,6 +25,7 @@ __all__ = [
     "UNRECORDED",
     "NeedsTape",
     "Node",
+    "Part",
     "Saved",
     "Source",
     "added",
@@ -245,6 +246,15 @@ class Saved(Node):
     __slots__ = ()
 
 
+class Part(NamedTuple):
+    """That a tensor requires grad in the place of a part of another one."""
+
+    whole: Any
+    """The tensor that it is of."""
+    gradient: Callable[[torch.Tensor], torch.Tensor]
+    """Gives a gradient of the whole for one of the part."""
+
+
 class Source(Node):
     """Where a history begins: a tensor that requires grad by itself.
 
@@ -253,17 +263,26 @@ class Source(Node):
         is_given: see `Node.is_given`.
     """
 
-    __slots__ = ("_accumulated", "_variable", "is_given", "variables")
+    __slots__ = ("_accumulated", "_parts", "_variable", "is_given", "part", "variables")
 
     def __init__(self, variable: torch.Tensor, is_given: bool = False):
         super().__init__("AccumulateGrad")
         self._variable = weakref.ref(variable)  # which has this
         self.is_given = is_given
         self.variables: tuple = ()  # those of its array on a tape, one for each level
-        self._accumulated = None
+        self.part: Part | None = None
+        self._accumulated = self._parts = None
 
     accumulated = _on_demand("_accumulated", OrderedDict)
     """Hooks for when a gradient has been added."""
+
+    parts: "weakref.WeakValueDictionary[int, Any]" = _on_demand("_parts", weakref.WeakValueDictionary)
+    """Tensors whose gradients are parts of that of its tensor, by numbers in their order."""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there may be such tensors."""
+        return self._parts is not None
 
     @property
     def is_hooked(self) -> bool:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..errors import SparseLayoutError
+from ..errors import SparseLayoutError, StridedNestedError
 from .distributed import array_of_distributed, is_distributed
 from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import values_in_dtype
@@ -96,8 +96,8 @@ def _check_layout(tensor: torch.Tensor) -> None:
     if tensor.ndim > _MOST_DIMENSIONS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMENSIONS} dims are supported, got {tensor.ndim}")
     if tensor.is_nested:
-        kind, way_out = "nested", "torch.nested.to_padded_tensor"
-    elif tensor.is_quantized:
+        raise StridedNestedError
+    if tensor.is_quantized:
         kind, way_out = "quantized", "tensor.dequantize()"
     elif tensor.layout is not torch.strided:
         raise SparseLayoutError(f"got a {tensor.layout} tensor")

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import torch
 
 from .interop import array_to_tensor, tensor_to_array
+from .traced import is_traced
 
 __all__ = [
     "SPARSE_LAYOUTS",
@@ -20,6 +22,7 @@ __all__ = [
     "parts_of_tensor",
     "sparse_array_to_tensor",
     "sparse_tensor_to_array",
+    "without_padding",
 ]
 
 SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
@@ -103,6 +106,25 @@ def parts_of_array(array: Any) -> SparseParts:
     raise TypeError(f"got a {type(array).__name__}, which PyTorch has no layout for; wanted a BCOO, BCSR or CSC")
 
 
+def without_padding(parts: SparseParts) -> SparseParts:
+    """The same without the elements that pad, where nothing traced decides which these are."""
+    index = list(parts.index)
+    if any(is_traced(x) for x in index):
+        return parts
+    places = [np.asarray(x) for x in index]
+    if parts.layout is not torch.sparse_coo:
+        count = int(places[0][-1]) if places[0].ndim == 1 else places[1].shape[-1]
+        if count >= places[1].shape[-1]:
+            return parts
+        return parts._replace(index=(index[0], index[1][:count]), values=parts.values[:count])
+    sizes = np.array(parts.shape[: places[0].shape[0]], places[0].dtype)
+    within = (places[0] < sizes[:, None]).all(0)
+    if within.all():
+        return parts
+    kept = np.nonzero(within)[0]
+    return parts._replace(index=(index[0][:, kept],), values=parts.values[kept])
+
+
 def parts_of_tensor(tensor: torch.Tensor) -> SparseParts:
     """What a sparse tensor of PyTorch's own is made of."""
     tensor = tensor.detach()
@@ -129,18 +151,12 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
     Raises:
         TypeError: PyTorch has no layout for it, or its arrays are traced.
     """
-    parts = parts_of_array(array)
+    parts = without_padding(parts_of_array(array))
     index = [array_to_tensor(x, copy=copy).long() for x in parts.index]
     values = array_to_tensor(parts.values, copy=copy)
     if parts.layout is not torch.sparse_coo:
-        if index[0].ndim == 1 and index[0][-1] < index[1].shape[0]:  # what pads
-            index[1], values = index[1][: index[0][-1]], values[: index[0][-1]]
         compressed, plain = index
         return torch.sparse_compressed_tensor(compressed, plain, values, parts.shape, layout=parts.layout)
-    sparse = parts.shape[: index[0].shape[0]]
-    within = (index[0] < torch.tensor(sparse, dtype=torch.int64)[:, None]).all(0)
-    if not within.all():  # what pads a BCOO
-        index[0], values = index[0][:, within], values[within]
     return torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)
 
 

@@ -33,6 +33,7 @@ from ..tensors.trees import flatten
 from ..tracebacks import boundary
 from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
+from ..values.sparse import Sparse
 from .copies import Copies
 from .slots import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
 
@@ -247,6 +248,12 @@ class StatefulFunction:
                 continue
             if not is_tensor:
                 value = call.lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64))
+            if isinstance(value, Sparse):
+                raise NotImplementedError(
+                    f"{self.__name__} leaves {'.'.join(key)} sparse, whose number of elements changes from step to "
+                    "step, which a state cannot; wanted gradients that are gone at the end of the step "
+                    "(optimizer.zero_grad() there), and no momentum of sparse ones"
+                )
             tensor = call.lift(value)
             self._dtypes[key] = tensor.dtype
             arrays[key] = _strong(call.array_of(tensor))

@@ -30,6 +30,7 @@ from ..tensors.sparse_arrays import (
     is_sparse_array,
     parts_of_array,
     parts_of_tensor,
+    without_padding,
 )
 from ..tensors.tensor import Torchish, geometry
 from ..tensors.trees import flatten, map_arguments
@@ -73,7 +74,12 @@ class Sparse(torch.Tensor):
     coalesced: bool
     """Of COO: whether no index comes twice, and they are in order."""
     length: torch.Tensor | None = None
-    """How many elements there are, if a traced input decides that; those behind them pad. None if all count."""
+    """How many elements there are, if a traced input decides that, and others pad; None if all count.
+
+    Those of a coalesced tensor come first.
+    """
+    is_view: bool = False
+    """Whether it is another one with its dimensions exchanged."""
     _writes: list[int]
     _gradient: torch.Tensor | None = None
 
@@ -126,9 +132,7 @@ class Sparse(torch.Tensor):
 
     def of_values(self, elements: torch.Tensor) -> "Sparse":
         """Other values at the same places."""
-        found = make_sparse(self.kind, self.index, elements, size_of(self), self.coalesced)
-        found.length = self.length
-        return found
+        return make_sparse(self.kind, self.index, elements, size_of(self), self.coalesced, self.length)
 
     def become(self, other: "Sparse") -> "Sparse":
         """Is `other` from now on, as where PyTorch writes in place."""
@@ -148,13 +152,20 @@ def size_of(tensor: torch.Tensor) -> torch.Size:
 
 
 def make_sparse(
-    kind: torch.layout, index: Sequence[torch.Tensor], elements: torch.Tensor, size: Sequence[int], coalesced: bool
+    kind: torch.layout,
+    index: Sequence[torch.Tensor],
+    elements: torch.Tensor,
+    size: Sequence[int],
+    coalesced: bool,
+    length: torch.Tensor | None = None,
 ) -> Sparse:
     """A tensor of a sparse layout with these indices and values; that they fit is not checked."""
     with DisableTorchFunction():
         dtype = elements.dtype
+        coalesced = coalesced or (kind is torch.sparse_coo and not index[0].shape[1])
     tensor = make_wrapper_subclass(Sparse, tuple(size), dtype=dtype)
     tensor.kind, tensor.index, tensor.elements, tensor.coalesced = kind, tuple(index), elements, coalesced
+    tensor.length = length
     tensor._writes = [0]
     return tensor
 
@@ -199,7 +210,7 @@ def given_sparse(array: Any) -> Sparse:
     Raises:
         TypeError: PyTorch has no layout for it.
     """
-    call, parts = this_call(), parts_of_array(array)
+    call, parts = this_call(), without_padding(parts_of_array(array))
     index = [call.constants.given(x, torch.int64) for x in parts.index]
     return make_sparse(parts.layout, index, call.lift(parts.values), parts.shape, parts.is_coalesced)
 

@@ -153,7 +153,12 @@ def test_writes_in_place():
     ("function", "error", "words"),
     [
         (lambda m, x: torch.cos(m), NoRuleError, r"torch\.cos of a tensor of layout torch\.sparse_csr.*to_dense"),
-        (lambda m, x: m @ m.t(), RuntimeError, "close over the sparse tensor"),
+        (lambda m, x: m.to_sparse_bsr((2, 3)), RuntimeError, "close over the sparse tensor"),
+        (lambda m, x: m.index_select(0, torch.tensor([1, 1])), RuntimeError, "one place more than once"),
+        (lambda m, x: m.__setitem__(0, 1.0), TypeError, "Cannot assign to a sparse tensor"),
+        (lambda m, x: x.is_coalesced(), RuntimeError, "coordinate tensor layout but got Strided"),
+        (lambda m, x: x.to_sparse(blocksize=(2,)), RuntimeError, "blocksize needs .* got 1"),
+        (lambda m, x: m.to_sparse_coo().coalesce()[0, 0, 0], IndexError, "too many indices"),
         (lambda m, x: m + 1, RuntimeError, "elements everywhere"),
         (lambda m, x: m @ x.t(), RuntimeError, "cannot be multiplied"),
         (lambda m, x: m.stride(), RuntimeError, "strides"),
@@ -169,7 +174,7 @@ def test_writes_in_place():
         (lambda m, x: torch.randn_like(m.to_sparse_coo()), NotImplementedError, "randn_like"),
         (lambda m, x: m.clone().copy_(x), RuntimeError, "different layouts.*SparseCsr and src layout is Strided"),
         (lambda m, x: m.clone().copy_(torch.zeros_like(m)), RuntimeError, "same number of specified elements"),
-        (lambda m, x: x.to_sparse(), TypeError, "number of elements that are not zero"),
+        (lambda m, x: x.to_sparse_bsr((2, 3)), TypeError, "number of elements that are not zero"),
         (lambda m, x: torch.sparse_coo_tensor(torch.tensor([[7]]), x[0, :1], (3,)), RuntimeError, "found index 7"),
         (lambda m, x: m.numpy(), TypeError, "to_dense"),
     ],
@@ -284,3 +289,139 @@ def test_gradients_of_sparse_outputs(layout):
     for given in (lambda leaf: leaf * 2, full.sparse_mask):
         found = jax.jit(t2j(lambda given=given: program(given)))()
         np.testing.assert_allclose(found, program(given), rtol=1e-6)
+
+
+def _padded(layout: str):
+    """The sparse array with room for three elements more."""
+    array = t2j(sparse_of(layout))
+    data = jnp.concatenate([array.data, jnp.zeros(3)])
+    if isinstance(array, sparse.BCSR):
+        columns = jnp.concatenate([array.indices, jnp.zeros(3, array.indices.dtype)])
+        return sparse.BCSR((data, columns, array.indptr), shape=array.shape)
+    beyond = jnp.tile(jnp.array([array.shape], array.indices.dtype), (3, 1))
+    facts = {"indices_sorted": array.indices_sorted, "unique_indices": array.unique_indices}
+    return sparse.BCOO((data, jnp.concatenate([array.indices, beyond])), shape=array.shape, **facts)
+
+
+# What computes something of zeros, moves places, or counts.
+OF_PADDED = {
+    "pow": lambda m, x: m.to_sparse_coo().pow(-1).sum(),
+    "sum of a softmax": lambda m, x: torch.sparse.softmax(m.to_sparse_coo(), 1).sum(),
+    "sum of a log_softmax": lambda m, x: torch.sparse.log_softmax(m.to_sparse_coo(), 1).sum(),
+    "sum of masked ones": lambda m, x: (x[:4] @ x.t()).sparse_mask(m).sum(),
+    "sum of sampled ones": lambda m, x: torch.sparse.sampled_addmm(m.to_sparse_csr(), x[:4], x.t(), beta=0.5).sum(),
+    "softmax": lambda m, x: torch.sparse.softmax(m.to_sparse_coo(), 1).to_dense(),
+    "cat": lambda m, x: torch.cat([m.to_sparse_coo()] * 2, 0).to_dense(),
+    "to_sparse_csc": lambda m, x: m.to_sparse_csc().to_dense(),
+    "amax": lambda m, x: torch.sparse.mm(m.to_sparse_csr(), x, "amax"),
+    "a part": lambda m, x: m.to_sparse_coo().narrow_copy(0, 1, 2).to_dense(),
+    "a row": lambda m, x: m.to_sparse_coo()[2].to_dense(),
+    "columns": lambda m, x: m.to_sparse_coo().index_select(1, torch.tensor([4, 1])).to_dense(),
+    "square": lambda m, x: (m @ m.t()).to_dense(),
+    "counts": lambda m, x: torch.tensor(
+        [
+            each._nnz()
+            for whole in [m.to_sparse_coo().t().coalesce()]
+            for each in (
+                whole,
+                whole.t(),
+                whole.narrow_copy(0, 0, 2),
+                whole.to_sparse_csr(),
+                torch.cat([whole, whole]),
+                m @ m.t(),
+            )
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", ["coo", "uncoalesced", "csr"])
+def test_what_pads_counts_nowhere(layout):
+    program = lambda m, x: {name: run(m, x) for name, run in OF_PADDED.items()}
+    expected = program(sparse_of(layout), X)
+    for run in (t2j(program), jax.jit(t2j(program))):
+        found = run(_padded(layout), jnp.asarray(X))
+        for name, wanted in expected.items():
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", ["coo", "uncoalesced"])
+def test_sparse_ones_are_broadcast(layout):  # PyTorch itself gives zeros
+    program = lambda m, x: (
+        (m[2].unsqueeze(0) * m.to_dense()).to_dense(),
+        (m.unsqueeze(0) * x[:3, None, :1]).to_dense(),
+    )
+    for run in (t2j(program), jax.jit(t2j(program))):
+        found = run(_padded(layout), jnp.asarray(X))
+        np.testing.assert_allclose(found[0], DENSE[2] * DENSE, rtol=1e-6)
+        np.testing.assert_allclose(found[1], DENSE * X[:3, None, :1], rtol=1e-6)
+
+
+def test_what_pads_has_a_gradient_of_zero():
+    def loss(data, m, x):
+        m = sparse.BCOO((data, m.indices), shape=m.shape)
+        program = lambda m, x: torch.sparse.softmax(m, 1).to_dense().square().sum() + (m.pow(3) @ x).sum()
+        return t2j(program)(m, x)
+
+    padded = _padded("coo")
+    found = jax.jit(jax.grad(loss))(padded.data, padded, jnp.asarray(X))
+    wanted = jax.grad(loss)(padded.data[:7], t2j(sparse_of("coo")), jnp.asarray(X))
+    np.testing.assert_allclose(found, [*wanted, 0, 0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_elements_of_a_traced_tensor(layout):
+    def program(x):
+        found = getattr(x.relu(), f"to_sparse_{layout}")()
+        return found._nnz(), found, found.values().sum()
+
+    for bounds in (None, {"test_sparse.py:program": 12}):
+        nnz, found, total = jax.jit(t2j(program, bounds=bounds))(jnp.asarray(X))
+        values = found.values if layout == "csc" else found.data
+        assert values.shape == (18 if bounds is None else 12,)
+        assert nnz == 11
+        assert j2t(found)._nnz() == 11
+        np.testing.assert_array_equal(j2t(found).to_dense(), X.relu())
+        np.testing.assert_allclose(total, X.relu().sum(), rtol=1e-6)
+    slopes = jax.jit(jax.grad(t2j(lambda x: (x.relu().to_sparse() @ x.t()).sum())))(jnp.asarray(X))
+    leaf = X.clone().requires_grad_()
+    (leaf.relu() @ leaf.t()).sum().backward()
+    np.testing.assert_allclose(slopes, leaf.grad, rtol=1e-5, atol=1e-5)
+    _, _, total = jax.jit(t2j(program, bounds={"test_sparse.py:program": 3}))(jnp.asarray(X))
+    assert np.isnan(total)  # a bound that is too small
+
+
+def test_details_as_in_pytorch():
+    hybrid = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.arange(12.0).reshape(2, 2, 3), (2, 2, 3))
+    csr = sparse_of("csr")
+
+    def program():
+        empty = torch.sparse_coo_tensor((3, 4))
+        one = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1), (3,))
+        numbers = torch.ones(()).to_sparse()
+        blocks = torch.ones(2, 4, 6, 3).to_sparse_bsr((2, 3), dense_dim=1)
+        return (
+            *(empty.is_coalesced(), one.is_coalesced(), empty._coalesced_(False).is_coalesced()),
+            *((numbers + numbers).to_dense().item(), (numbers * numbers).to_dense().item()),
+            *(hybrid[0, 0, 1].item(), hybrid[1, 1].tolist()),
+            *(csr.t()._is_view(), csr._is_view(), csr.to_sparse_coo().type(), csr.type(torch.float64).dtype),
+            *(torch.zeros_like(blocks, layout=torch.sparse_bsc).dense_dim(), hybrid.permute(dims=(0, 2, 1)).shape),
+            torch.zeros((2, 3), out=torch.ones(2, 3).to_sparse())._nnz(),
+            *(hybrid.new(2, 3).layout, hybrid.new(torch.tensor([[1]]), torch.ones(1), (3,)).to_dense().tolist()),
+            torch.triangular_solve(torch.ones(2, 1), torch.eye(2).mul(2).to_sparse_bsr((1, 1)))[0].tolist(),
+        )
+
+    found = []
+    t2j(lambda: found.append(program()))()
+    assert found == [program()]
+
+
+def test_invariants_are_checked_where_that_is_asked():
+    def build(check_invariants):
+        parts = torch.tensor([0, 1, 2]), torch.tensor([1, 5]), torch.ones(2)
+        return torch.sparse_csr_tensor(*parts, (2, 2), check_invariants=check_invariants)
+
+    for run in (build, lambda asked: t2j(lambda: build(asked) is None)()):
+        run(False)
+        with pytest.raises(RuntimeError, match=r"^`0 <= col_indices < ncols` is not satisfied"):
+            run(True)

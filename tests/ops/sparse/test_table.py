@@ -59,7 +59,7 @@ def test_values(layout, way):
 
 
 # What has to know where the elements are: it is refused where a compiled program is given the indices.
-NEEDS_PLACES = {"sparse @ sparse", "to_sparse_bsr", "index_select", "select", "subscript"}
+NEEDS_PLACES = {"to_sparse_bsr", "index_select"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ...rules.registry import implements, implements_tensors
 from ...rules.rule import InnerRule
@@ -18,41 +17,10 @@ from ...tensors.traced import is_traced
 from ..bounds import known_values, outside, seen
 from ..indexing import progression
 from ..values import values
+from .embedding_rows import rows_apart
+from .rows import sharding_of_rows, take_rows
 
 aten = torch.ops.aten
-
-
-def take_rows(table, indices):
-    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced."""
-    mode = lax.GatherScatterMode.FILL_OR_DROP if is_traced(indices) else lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    told = _sharding_of_rows(table, indices)
-    if told is not None:
-        return table.at[indices].get(mode=mode, wrap_negative_indices=False, out_sharding=told)
-    dimensions = lax.GatherDimensionNumbers(
-        offset_dims=tuple(range(indices.ndim, indices.ndim + table.ndim - 1)),
-        collapsed_slice_dims=(0,),
-        start_index_map=(0,),
-    )
-    places = lax.expand_dims(indices, (indices.ndim,))
-    return lax.gather(table, places, dimensions, (1, *table.shape[1:]), mode=mode)
-
-
-def _sharding_of_rows(table, indices) -> NamedSharding | None:
-    """How rows lie on explicit axes: as the indices and the columns do, None if these are on one axis or on none.
-
-    JAX asks for it, though a table that is split by rows leaves no other choice.
-    """
-    mesh = jax.typeof(table).sharding.mesh
-    if AxisType.Explicit not in mesh.axis_types:
-        return None
-    given = [*_entries(indices), *_entries(table)[1:]]
-    axes = [axis for entry in given if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)]
-    return NamedSharding(mesh, PartitionSpec(*given)) if len(set(axes)) == len(axes) else None
-
-
-def _entries(array) -> list:
-    spec = jax.typeof(array).sharding.spec
-    return [*spec, *[None] * (array.ndim - len(spec))]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
@@ -71,7 +39,7 @@ def _(padding_idx, scale_grad_by_freq, primals, tangents):
         tangent = lax.mul(tangent, lax.broadcast_in_dim(factor, tangent.shape, range(indices.ndim)))
     if padding_idx is not None:  # chosen, not multiplied by zero: what comes back for the padding may be NaN
         kept = lax.ne(indices, np.asarray(padding_idx, indices.dtype))
-        told = _sharding_of_rows(weight, indices)
+        told = sharding_of_rows(weight, indices)
         kept = lax.broadcast_in_dim(kept, tangent.shape, range(indices.ndim), out_sharding=told)
         tangent = lax.select(kept, tangent, lax.full_like(tangent, 0))
     return take_rows(weight, indices), tangent
@@ -92,7 +60,9 @@ class _EvenRows:
 
 
 def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    del sparse  # about how PyTorch holds the gradient
+    apart = rows_apart(weight, indices, padding_idx, scale_grad_by_freq) if sparse else None
+    if apart is not None:
+        (weight, indices, padding_idx), scale_grad_by_freq = apart, False
     plain = padding_idx < 0 and not scale_grad_by_freq and weight.ndim == 2
     indexed = known_values(indices) if plain and is_traced(weight.physical.array) else None
     rows = None if indexed is None else indexed.reshape(-1)

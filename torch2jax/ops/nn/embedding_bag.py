@@ -9,6 +9,7 @@ from ...rules.registry import implements
 from ..arrays import cast, widened
 from ..bounds import seen
 from .embedding import embed, expect_rows
+from .embedding_rows import rows_apart
 
 aten = torch.ops.aten
 
@@ -36,7 +37,31 @@ def _of_one_dtype(weight, indices, offsets, *args, per_sample_weights=None, **kw
         )
     if per_sample_weights is not None:
         kwargs["per_sample_weights"] = per_sample_weights
+    if kwargs.get("sparse", len(args) > 2 and args[2]):
+        return _with_sparse_gradient(weight, indices, offsets, *args, **kwargs)
     return (weight, indices, offsets, *args), kwargs
+
+
+def _with_sparse_gradient(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=True,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=None,
+):
+    """The arguments with the rows that are used in the place of the table, where that has a sparse gradient."""
+    rest = mode, sparse, per_sample_weights, include_last_offset
+    pads = -1 if padding_idx is None else padding_idx
+    # A number below zero is a row of the function's, and none of the operator's.
+    counted = padding_idx is None or padding_idx >= 0
+    apart = rows_apart(weight, indices, pads, scale_grad_by_freq) if counted else None
+    if apart is None:
+        return (weight, indices, offsets, scale_grad_by_freq, *rest, padding_idx), {}
+    return (apart.table, apart.indices, offsets, False, *rest, None if pads < 0 else apart.padding_idx), {}
 
 
 def _expect_dimensions(weight, indices, offsets) -> None:
@@ -129,7 +154,7 @@ def _embedding_bag(
     padding_idx=-1,
 ):
     del sparse
-    padding_idx = None if padding_idx < 0 else padding_idx
+    padding_idx = None if padding_idx is None or padding_idx < 0 else padding_idx
     return _bags(
         weight, indices, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx
     )

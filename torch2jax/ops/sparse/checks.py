@@ -6,7 +6,34 @@ import numpy as np
 import torch
 
 from ...rules.registry import implements_tensors
+from ...values.sparse import COLUMNS, Sparse, size_of
 from .places import known_places
+
+
+def of_values(text: str) -> RuntimeError:
+    """An error about values of indices, of which PyTorch, asked with others in their place, knows nothing."""
+    error = RuntimeError(text)
+    vars(error)["is_of_values"] = True
+    return error
+
+
+def expect_invariants(tensor: Sparse) -> None:
+    """Checks the indices of a tensor of a compressed layout, where they are known.
+
+    Raises:
+        RuntimeError: they have not the invariants of the layout.
+    """
+    first, plain = tensor.index
+    dim = tensor.batch_ndim
+    sizes = [n // (tensor.block[i] if tensor.block else 1) for i, n in enumerate(size_of(tensor)[dim : dim + 2])]
+    count, other = sizes[::-1] if tensor.kind in COLUMNS else sizes
+    validate_compressed_sparse_indices(tensor.kind not in COLUMNS, first, plain, count, other, plain.shape[-1])
+
+
+@implements_tensors(torch._validate_sparse_coo_tensor_args, torch.ops.aten._validate_sparse_coo_tensor_args)
+def validate_sparse_coo_tensor_args(indices, values, size, is_coalesced=None, check_pinning=None):
+    del check_pinning
+    torch.sparse_coo_tensor(indices, values, size, is_coalesced=is_coalesced, check_invariants=True)
 
 
 @implements_tensors(torch._validate_compressed_sparse_indices, torch.ops.aten._validate_compressed_sparse_indices)
@@ -37,7 +64,7 @@ def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim,
         (((places >= 0) & (places < dim)).all(), f"0 <= {plain}_indices < {other}"),
     ):
         if not holds:
-            raise RuntimeError(f"`{text}` is not satisfied.")
+            raise of_values(f"`{text}` is not satisfied.")
     # Within a row each place is beyond the one before; between two rows anything is right.
     batch = math.prod(begins.shape[:-1])
     rows, spots = begins.reshape(batch, cdim + 1), places.reshape(batch, nnz)
@@ -46,7 +73,7 @@ def validate_compressed_sparse_indices(is_crow, compressed_idx, plain_idx, cdim,
         ends = row[(row > 0) & (row < nnz)]
         inner[ends - 1] = False
         if (np.diff(spot)[inner] <= 0).any():
-            raise RuntimeError(
+            raise of_values(
                 f"`{plain}_indices[..., {first}[..., i - 1]:{first}[..., i]] for all i = 1, ..., {count} are sorted "
                 "and distinct along the last dimension values` is not satisfied."
             )

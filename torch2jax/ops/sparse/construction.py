@@ -6,6 +6,7 @@ import torch
 from ...calls.call import current
 from ...rules.registry import implements_tensors
 from ...values.sparse import BLOCKED, COLUMNS, make_sparse
+from .checks import expect_invariants, of_values
 from .places import known_places, places
 
 __all__ = ["compressed", "coo_tensor", "finished"]
@@ -88,20 +89,17 @@ def coo_tensor(indices, values, size=None, is_coalesced: bool = False, checks: b
             f"values has incorrect size, expected {[values.shape[0], *size[indices.shape[0] :]]}, got "
             f"{list(values.shape)}"
         )
-    del checks
-    if known is not None and known.size:
+    if known is not None and known.size and checks is not False:
         _expect_within(known, size)
-    if known is not None and known.shape[1] == 0:
-        is_coalesced = True
-    return make_sparse(_COO, [indices], values, size, is_coalesced)
+    return make_sparse(_COO, [indices], values, size, is_coalesced or indices.shape[1] < 2)
 
 
 def _expect_within(known: np.ndarray, size: tuple[int, ...]) -> None:
     for dim, each in enumerate(known):
         if each.min() < 0:
-            raise RuntimeError(f"found negative index {each.min()} for dim {dim}")
+            raise of_values(f"found negative index {each.min()} for dim {dim}")
         if each.max() >= size[dim]:
-            raise RuntimeError(
+            raise of_values(
                 f"size is inconsistent with indices: for dim {dim}, size is {size[dim]} but found index {each.max()}"
             )
 
@@ -120,13 +118,14 @@ def sparse_compressed_tensor(
     requires_grad=False,
     check_invariants=None,
 ):
-    del device, pin_memory, check_invariants
+    del device, pin_memory
     if layout not in _COMPRESSED:
         raise RuntimeError(f"sparse_compressed_tensor expected a compressed sparse layout, but got {layout}")
-    return finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+    found = compressed(layout, compressed_indices, plain_indices, values, size, dtype, check_invariants)
+    return finished(found, requires_grad)
 
 
-def compressed(layout, compressed_indices, plain_indices, values, size=None, dtype=None):
+def compressed(layout, compressed_indices, plain_indices, values, size=None, dtype=None, checks: bool | None = None):
     """A tensor of a compressed layout.
 
     Raises:
@@ -161,13 +160,27 @@ def compressed(layout, compressed_indices, plain_indices, values, size=None, dty
             f"compressed_indices.shape[-1] must be equal to the number of compressed indices plus one, but got "
             f"{first.shape[-1]} for {number} {name}s"
         )
-    return make_sparse(layout, [first, plain], values, size, True)
+    result = make_sparse(layout, [first, plain], values, size, True)
+    if torch.sparse.check_sparse_tensor_invariants.is_enabled() if checks is None else checks:
+        expect_invariants(result)
+    return result
 
 
 def _implements_layout(name: str, layout: torch.layout) -> None:
-    def rule(compressed_indices, plain_indices, values, size=None, *, dtype=None, requires_grad=False, **options):
+    def rule(
+        compressed_indices,
+        plain_indices,
+        values,
+        size=None,
+        *,
+        dtype=None,
+        requires_grad=False,
+        check_invariants=None,
+        **options,
+    ):
         del options
-        return finished(compressed(layout, compressed_indices, plain_indices, values, size, dtype), requires_grad)
+        found = compressed(layout, compressed_indices, plain_indices, values, size, dtype, check_invariants)
+        return finished(found, requires_grad)
 
     def named(**kwargs):
         indices = [kwargs.pop(key) for key in list(kwargs) if key.endswith("_indices")]

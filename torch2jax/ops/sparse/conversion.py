@@ -3,19 +3,34 @@
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from ...calls.call import current
 from ...rules.registry import implements_sparse, implements_tensors
+from ...rules.rule import InnerRule
+from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
-from ...tensors.tensor import Torchish
+from ...values.lengths import expect_room, heed, said_bound
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
 from ..values import values as values_of
 from .declaring import implements_forms
-from .places import coalesced, coo, coordinates, flat_places, known_places, of_known, places, scattered
+from .places import (
+    coalesced,
+    coo,
+    coordinates,
+    filled,
+    flat_places,
+    known_places,
+    of_known,
+    places,
+    scattered,
+    spread,
+    within,
+)
 
-__all__ = ["dense", "to_layout"]
+__all__ = ["dense", "marked_elements", "to_layout"]
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -48,13 +63,43 @@ def _dense_to_coo(tensor: torch.Tensor, sparse_dim: int) -> Sparse:
         raise RuntimeError(
             f"to_sparse: sparse_dim argument must be in range [{min(1, tensor.ndim)}, {tensor.ndim}], got {sparse_dim}"
         )
-    shape = tuple(tensor.shape)
     marked = tensor != 0
     if sparse_dim < tensor.ndim:
         marked = marked.flatten(sparse_dim).any(-1)
-    known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
-    indices = np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64)
-    return gathered(tensor, indices, shape[:sparse_dim])
+    return marked_elements(tensor, marked)
+
+
+def marked_elements(tensor: torch.Tensor, marked: torch.Tensor) -> Sparse:
+    """The elements of a strided tensor that a mask of its first dimensions marks, as COO.
+
+    Where a traced input decides the mask, there is room for all of its elements, or for those that ``bounds=`` says.
+    """
+    shape = tuple(marked.shape)
+    known = known_places(marked)
+    if known is not None:
+        indices = np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64)
+        return gathered(tensor, indices, shape)
+    heed()
+    said = said_bound()
+    room = marked.numel() if said is None else min(said, marked.numel())
+    flat = _MARKED((marked.reshape(-1), room), {})
+    count = marked.sum()
+    length = count if said is None else expect_room(count, room)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    is_there = flat < marked.numel()
+    rows = [torch.where(is_there, flat // step % n, n) for step, n in zip(strides, shape, strict=True)]
+    index = torch.stack(rows) if rows else torch.zeros(0, room, dtype=torch.int64)
+    values = tensor.reshape(marked.numel(), *tensor.shape[len(shape) :])
+    values = values.index_select(0, torch.where(is_there, flat, 0))
+    values = torch.where(spread(is_there, values), values, 0)
+    return make_sparse(_COO, [index], values, tensor.shape, True, length)
+
+
+def _marked(mask, room: int):
+    return jnp.nonzero(mask, size=room, fill_value=mask.shape[0])[0]
+
+
+_MARKED = InnerRule(_marked, "nonzero", dtype=torch.int64)
 
 
 def gathered(tensor: torch.Tensor, indices: np.ndarray, sparse: tuple[int, ...]) -> Sparse:
@@ -89,6 +134,8 @@ def _dense_to_compressed(tensor: torch.Tensor, layout, block=None, dense_dim=Non
         raise RuntimeError(f"to_sparse: conversion to {layout} with blocksize={block} is not supported")
     size = (1, 1) if not block else tuple(block)
     marked = _mask_of_blocks(tensor, size, dense_ndim)
+    if not block and marked.ndim == 2 and known_places(marked) is None:
+        return _to_compressed(marked_elements(tensor, marked), layout)
     known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
     if layout in COLUMNS:
         known = known.swapaxes(-1, -2)
@@ -121,9 +168,15 @@ def _of_blocks(tensor, layout, block, dense_ndim, index, found) -> Sparse:
     return make_sparse(layout, [of_known(x) for x in index], values, shape, True)
 
 
+def _expect_block(block) -> None:
+    if block is not None and len(block) != 2:
+        raise RuntimeError(f"to_sparse: blocksize needs to be a tuple of two numbers, but got {len(block)}")
+
+
 @implements_tensors(Tensor.to_sparse, torch.ops.aten.to_sparse)
 def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=None):
     tensor = current().lift(self)
+    _expect_block(blocksize)
     layout = _COO if layout is None else layout
     if layout is torch.strided:
         return tensor
@@ -151,7 +204,7 @@ def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
     indices, values = ordered.index[0], ordered.elements
     main, other = (1, 0) if layout in COLUMNS else (0, 1)
     first = _compressed_of(indices[main], size_of(tensor)[main])
-    return make_sparse(layout, [first, indices[other].contiguous()], values, size_of(tensor), True)
+    return make_sparse(layout, [first, indices[other].contiguous()], values, size_of(tensor), True, ordered.length)
 
 
 def _ordered_by(tensor: Sparse, layout) -> Sparse:
@@ -160,15 +213,17 @@ def _ordered_by(tensor: Sparse, layout) -> Sparse:
         found = coalesced(tensor)
     else:
         indices, values = coo(tensor)
-        found = make_sparse(_COO, [indices], values, size_of(tensor), tensor.kind not in COLUMNS)
+        found = make_sparse(_COO, [indices], values, size_of(tensor), tensor.kind not in COLUMNS, tensor.length)
     if layout not in COLUMNS:
         return found if found.coalesced else coalesced(found)
     if tensor.kind in COLUMNS:
         return found
-    known = known_places(found.index[0])
+    known, mask = known_places(found.index[0]), within(found)
+    if mask is not None:  # what pads comes last
+        found.index = (torch.where(mask, found.index[0], torch.tensor(size_of(found))[:, None]),)
     order = found.index[0][1].argsort(stable=True) if known is None else of_known(np.lexsort(known))
     index, values = found.index[0].index_select(1, order), found.elements.index_select(0, order)
-    return make_sparse(_COO, [index], values, size_of(found), False)
+    return make_sparse(_COO, [index], values, size_of(found), False, found.length)
 
 
 def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
@@ -244,7 +299,7 @@ def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
         found.coalesced = False  # in PyTorch it is not known to be
         return found
     indices, values = coo(tensor)
-    return make_sparse(_COO, [indices], values, size_of(tensor), True)
+    return make_sparse(_COO, [indices], values, size_of(tensor), True, tensor.length)
 
 
 @implements_sparse(Tensor.to_sparse, torch.ops.aten.to_sparse)
@@ -252,8 +307,8 @@ def to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=N
     del dense_dim
     if sparse_dim is not None and sparse_dim != self.sparse_ndim:
         raise RuntimeError(
-            f"to_sparse: conversion from {self.kind} to torch.sparse_coo for input tensors with "
-            f"sparse_dim={self.sparse_ndim} to sparse_dim={sparse_dim} is not supported"
+            f"to_sparse: conversion from {layout_name(self.kind)} to Sparse with sparse_dim argument "
+            f"!=self.sparse_dim() is not supported: got {sparse_dim}, wanted {self.sparse_ndim}"
         )
     return to_layout(self, layout or _COO, blocksize)
 
@@ -327,6 +382,14 @@ for _name in (
     implements_sparse(getattr(Tensor, _name), *([getattr(torch, _name)] if hasattr(torch, _name) else []))(_cast)
 
 
+@implements_sparse(Tensor.type)
+def type_(self, dtype=None, non_blocking=False):
+    del non_blocking
+    if dtype is None:
+        return f"torch.sparse.{type_name(self.dtype)}Tensor"
+    return self.to(dtype if isinstance(dtype, torch.dtype) else torch.empty(0).type(dtype).dtype)
+
+
 @implements_sparse(Tensor.type_as)
 def type_as(self, other):
     return self.to(other.dtype)
@@ -345,6 +408,11 @@ def copy_(self, src, non_blocking=False):
         )
     if source is not self.kind:
         raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
+    if self.kind is _COO and size_of(self) != size_of(src):
+        raise RuntimeError(
+            f"copy_(): the sizes of sparse tensors are to be the same, got {list(size_of(self))} and "
+            f"{list(size_of(src))}"
+        )
     if self.kind is not _COO:
         _expect_alike(self, src)
     return self.become(src.of_values(src.elements.to(self.dtype)))
@@ -392,7 +460,7 @@ def masked_by(tensor: torch.Tensor, mask: Sparse) -> Sparse:
     values = rows.index_select(0, flat_places(indices, sparse))
     if mask.kind in BLOCKED or mask.batch_ndim:
         values = values.reshape(mask.elements.shape)
-    return mask.of_values(values)
+    return filled(mask, values)
 
 
 @implements_sparse(Tensor.sparse_mask, torch.ops.aten.sparse_mask)
@@ -409,8 +477,3 @@ def sparse_mask(self, mask):
 @implements_tensors(Tensor.sparse_mask)
 def strided_sparse_mask(self, mask):
     return sparse_mask(*(current().lift(x) if x.layout is torch.strided else lifted_sparse(x) for x in (self, mask)))
-
-
-def strided(value) -> Torchish:
-    """The tensor of the call for a strided one."""
-    return current().lift(value)

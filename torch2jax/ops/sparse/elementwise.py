@@ -1,15 +1,28 @@
 """Functions of each element: those that keep zero, multiples, sums, and products."""
 
+import math
 import numbers
 
 import numpy as np
 import torch
 
+from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
 from .declaring import implements_forms, implements_reflected, written
-from .places import coalesced, coo, first_places, known_places, of_known, places
+from .places import (
+    added_at,
+    coalesced,
+    coo,
+    filled,
+    first_places,
+    flat_places,
+    known_places,
+    length_of,
+    of_known,
+    places,
+)
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -59,7 +72,7 @@ def pow(input, exponent):
             "pow(): cannot raise to zeroth power on sparse tensor; it would make the result tensor dense"
         )
     found = coalesced(input) if input.kind is _COO else input
-    return found.of_values(found.elements**exponent)
+    return filled(found, found.elements**exponent)
 
 
 @implements_forms("threshold_backward", "_threshold")
@@ -84,7 +97,8 @@ def _number(value):
 
 
 def _multiplied(one, other):
-    one, other = _number(one), _number(other)
+    if not (isinstance(one, Sparse) and isinstance(other, Sparse)):
+        one, other = _number(one), _number(other)
     if not isinstance(one, Sparse):
         one, other = other, one
     if not isinstance(one, Sparse):
@@ -105,15 +119,24 @@ def _times_dense(sparse: Sparse, other: torch.Tensor) -> Sparse:
 
 
 def _widened(sparse: Sparse, shape: tuple[int, ...]) -> Sparse:
-    """A sparse tensor, broadcast to a shape."""
-    from .conversion import strided_to_sparse
-
-    expanded = dense(sparse).expand(shape)
-    return strided_to_sparse(expanded, layout=sparse.kind, blocksize=sparse.block or None)
-
-
-def _union_or_both(one: Sparse, other: Sparse, what: str) -> tuple[np.ndarray, np.ndarray]:
-    return places(coo(one)[0], what), places(coo(other)[0], what)
+    """A sparse tensor, broadcast to a shape: its elements again for each place along a dimension that it lacks."""
+    if sparse.kind is not _COO:
+        block = sparse.block or None
+        return to_layout(_widened(to_layout(sparse, _COO), shape), sparse.kind, block)
+    before = len(shape) - len(size_of(sparse))
+    rows, values = list(sparse.index[0]), sparse.elements
+    rows = [torch.zeros(values.shape[0], dtype=torch.int64)] * before + rows
+    sizes = [1] * before + list(size_of(sparse))
+    for dim, place in enumerate(rows):
+        if sizes[dim] != shape[dim]:
+            again = values.shape[0], shape[dim]
+            # What pads has its place beyond the shape.
+            places_along = torch.where(place[:, None] == 0, torch.arange(shape[dim]), shape[dim])
+            rows = [row[:, None].expand(again).reshape(-1) for row in rows]
+            rows[dim] = places_along.reshape(-1)
+            values = values[:, None].expand(*again, *values.shape[1:]).reshape(-1, *values.shape[1:])
+    values = values.expand(values.shape[0], *shape[len(rows) :])
+    return make_sparse(_COO, [torch.stack(rows)], values, shape, False)
 
 
 def _intersected(one: Sparse, other: Sparse) -> Sparse:
@@ -132,7 +155,7 @@ def _intersected(one: Sparse, other: Sparse) -> Sparse:
         return to_layout(_intersected(to_layout(one, _COO), to_layout(other, _COO)), kind, block)
     if one.sparse_ndim != other.sparse_ndim:
         raise RuntimeError("mul(): two sparse tensors must have the same number of sparse dimensions")
-    first, second = _union_or_both(one, other, "a product of two sparse tensors")
+    first, second = (places(x.index[0], "a product of two sparse tensors") for x in (one, other))
     found, which = first_places(np.concatenate([first, second], 1))
     left = np.full(found.shape[1], -1)
     right = left.copy()
@@ -173,11 +196,11 @@ def div(input, other, *, rounding_mode=None, out=None):
     if not _is_number(other):
         if input.kind is not _COO:
             other = masked_by(other.expand(size_of(input)), input).elements
-            return input.of_values(torch.div(input.elements, other, rounding_mode=rounding_mode))
+            return filled(input, torch.div(input.elements, other, rounding_mode=rounding_mode))
         raise RuntimeError("Sparse division requires a scalar or zero-dim dense tensor divisor")
     if rounding_mode is not None and input.kind is _COO:
         input = coalesced(input)
-    return input.of_values(torch.div(input.elements, other, rounding_mode=rounding_mode))
+    return filled(input, torch.div(input.elements, other, rounding_mode=rounding_mode))
 
 
 @implements_forms("floor_divide")
@@ -189,9 +212,9 @@ def floor_divide(input, other):
 
 
 def _added(one, other, alpha=1):
-    one, other = _number(one), _number(other)
     if isinstance(one, Sparse) and isinstance(other, Sparse):
         return _sum_of_sparse(one, other, alpha)
+    one, other = _number(one), _number(other)
     if _is_number(one) or _is_number(other):
         raise RuntimeError(
             "add() of a sparse tensor and a number would have elements everywhere: call .to_dense() first"
@@ -205,8 +228,17 @@ def _added(one, other, alpha=1):
             f"add: expected 'self' and 'other' to have same size, but self has size {list(one.shape)} while other has "
             f"size {list(size_of(other))} (FYI: dense-sparse addition does not currently support broadcasting)"
         )
-    added = dense(other)
-    return one + (added if alpha == 1 else added * alpha)
+    return _added_to_strided(one, other, alpha)
+
+
+def _added_to_strided(one: torch.Tensor, other: Sparse, alpha) -> torch.Tensor:
+    """A strided tensor with the elements of a sparse one added where they are."""
+    indices, values = coo(other)
+    dtype = torch.promote_types(one.dtype, values.dtype)
+    sparse = size_of(other)[: indices.shape[0]]
+    rows = one.to(dtype).reshape(math.prod(sparse), *one.shape[len(sparse) :])
+    values = values.to(dtype) if alpha == 1 else values.to(dtype) * alpha
+    return added_at(rows, values, flat_places(indices, sparse)).reshape(one.shape)
 
 
 def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
@@ -233,7 +265,7 @@ def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
     dtype = torch.promote_types(one.dtype, other.dtype)
     index = torch.cat([one.index[0], other.index[0]], 1)
     values = torch.cat([one.elements.to(dtype), other.elements.to(dtype)])
-    both = make_sparse(_COO, [index], values, size_of(one), False)
+    both = make_sparse(_COO, [index], values, size_of(one), False, length_of([one, other]))
     if one.coalesced and other.coalesced and known_places(index) is not None:
         return coalesced(both)
     return both
@@ -259,7 +291,9 @@ implements_reflected("sub")(lambda one, other: _added(one, other, -1))
 def _add_in_place(self, other, *, alpha=1):
     if isinstance(self, Sparse):
         return written(self, _added(self, other, alpha))
-    return self.add_(dense(other), alpha=alpha)
+    result = _added(self, other, alpha)
+    check_cast(result, self)
+    return self.copy_(result)
 
 
 implements_sparse(Tensor.add_, Tensor.__iadd__, torch.ops.aten.add_)(_add_in_place)

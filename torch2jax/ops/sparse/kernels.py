@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ...rules.rule import InnerRule
 from ...tracing.linear_call import linear_call
-from ..nn.embedding import take_rows
+from ..nn.rows import take_rows
 
 __all__ = ["Order", "order_of", "product"]
 

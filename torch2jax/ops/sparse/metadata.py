@@ -15,7 +15,7 @@ from ...values.selected import first
 from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
 from .conversion import dense, masked_by
 from .declaring import forms_of, implements_forms
-from .places import coalesced, first_places, known_places, of_known
+from .places import coalesced, first_places, known_places, of_known, room
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -112,7 +112,7 @@ def _refuse_strided(name: str, which: str) -> None:
 for _name, _which in (
     *((name, "row compressed ") for name in ("crow_indices", "col_indices")),
     *((name, "column compressed ") for name in ("ccol_indices", "row_indices")),
-    ("indices", "coordinate "),
+    *((name, "coordinate ") for name in ("indices", "is_coalesced", "coalesce")),
     ("values", ""),
 ):
     _refuse_strided(_name, _which)
@@ -136,12 +136,7 @@ def _nnz(self):
     if self.length is not None:
         heed()
         return Item.of(self.length)
-    return _room(self)
-
-
-def _room(self) -> int:
-    """How many elements there are room for."""
-    return self.index[0].shape[1] if self.kind is _COO else self.index[1].shape[-1]
+    return room(self)
 
 
 @implements_forms("sparse_dim", "_dimI")
@@ -169,12 +164,14 @@ def dense_dim_of_strided(self):
 @implements_sparse(Tensor.is_coalesced, torch.ops.aten.is_coalesced)
 def is_coalesced(self):
     _expect(self, "is_coalesced", {_COO})
-    return self.coalesced or _room(self) == 0
+    return self.coalesced
 
 
 @implements_forms("_coalesced")
 def _coalesced(self, coalesced):
-    return make_sparse(_COO, self.index, self.elements, size_of(self), coalesced)
+    found = self.of_values(self.elements)
+    found.coalesced = coalesced
+    return found
 
 
 @implements_sparse(*forms_of("_coalesced_"))
@@ -193,6 +190,11 @@ def coalesce(self):
 def stride(self, dim=None):
     del dim
     raise RuntimeError(f"tensors of layout {self.kind} do not have strides")
+
+
+@implements_sparse(Tensor._is_view)
+def is_view(self):
+    return self.is_view
 
 
 @implements_sparse(Tensor.is_contiguous)
@@ -219,6 +221,13 @@ for _name in ("storage", "untyped_storage", "data_ptr", "numpy", "tolist", "__ar
     implements_sparse(getattr(Tensor, _name))(_refuse)
 
 
+@implements_sparse(Tensor.__setitem__)
+def setitem(self, subscript, value):
+    if isinstance(self, Sparse):
+        raise TypeError("Cannot assign to a sparse tensor: make one of other indices and values")
+    self[subscript] = dense(value)
+
+
 @implements_sparse(Tensor.__repr__, Tensor.__format__)
 def show(self, *args, **kwargs):
     del args, kwargs
@@ -228,7 +237,7 @@ def show(self, *args, **kwargs):
         f"{name}={each!r}"
         for name, each in zip(names.get(self.kind, ("crow_indices", "col_indices")), self.index, strict=True)
     ]
-    shown += [f"values={self.elements!r}", f"size={tuple(size_of(self))}", f"nnz={_room(self)}", f"layout={self.kind}"]
+    shown += [f"values={self.elements!r}", f"size={tuple(size_of(self))}", f"nnz={room(self)}", f"layout={self.kind}"]
     return f"tensor({', '.join(shown)})"
 
 
@@ -355,8 +364,3 @@ def autograd_grad(outputs, inputs, grad_outputs=None, **options):
         gradient_of(x, gradient) if isinstance(x, Sparse) and gradient is not None else gradient
         for x, gradient in zip(inputs, found, strict=True)
     )
-
-
-@implements_tensors(torch.sparse.check_sparse_tensor_invariants.is_enabled)
-def is_checked():
-    return False

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,15 +15,21 @@ from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 
 __all__ = [
+    "added_at",
     "coalesced",
     "coo",
     "coordinates",
     "dim_of",
+    "filled",
     "first_places",
     "flat_places",
+    "kept",
     "known_places",
+    "length_of",
     "of_known",
+    "room",
     "scattered",
+    "within",
 ]
 
 
@@ -99,7 +104,8 @@ def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
             for i, n in enumerate(size)
         ]
         found = grids + found
-    return torch.stack(found), values.reshape(-1, *values.shape[values.ndim - tensor.dense_ndim :])
+    index = torch.stack(found)
+    return index, values.reshape(index.shape[1], *values.shape[values.ndim - tensor.dense_ndim :])
 
 
 def flat_places(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -126,14 +132,21 @@ def first_places(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ordered[:, begins], which
 
 
+def _scattered_into(start, values, places, is_sorted: bool):
+    add = start.at[places].max if values.dtype == bool else start.at[places].add
+    return add(values, mode="drop", indices_are_sorted=is_sorted)
+
+
 def _scattered(values, places, size: int, is_sorted: bool):
-    result = jnp.zeros((size, *values.shape[1:]), values.dtype).at[places]
-    if values.dtype == bool:
-        return result.max(values, mode="drop", indices_are_sorted=is_sorted)
-    return result.add(values, mode="drop", indices_are_sorted=is_sorted)
+    return _scattered_into(jnp.zeros((size, *values.shape[1:]), values.dtype), values, places, is_sorted)
 
 
-_SCATTERED = InnerRule(_scattered, "index_add")
+_SCATTERED, _SCATTERED_INTO = InnerRule(_scattered, "index_add"), InnerRule(_scattered_into, "index_add")
+
+
+def added_at(start: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """A strided tensor with values added to its rows at places; what is beyond is left out."""
+    return _SCATTERED_INTO((start, values, places, False), {})
 
 
 def scattered(values: torch.Tensor, places: torch.Tensor, size: int, is_sorted: bool = False) -> torch.Tensor:
@@ -153,11 +166,7 @@ def _coalesced(indices, values, shape: tuple[int, ...]):
     return found, jnp.zeros_like(values).at[which].add(values, mode="drop"), within[-1]
 
 
-_COALESCED = InnerRule(_coalesced, "coalesce", dtype=lambda indices, values, shape: _KINDS_OF(values))
-
-
-def _KINDS_OF(values):
-    return torch.int64, values.dtype, torch.int64
+_COALESCED = InnerRule(_coalesced, "coalesce", dtype=lambda _, values, shape: (torch.int64, values.dtype, torch.int64))
 
 
 def coalesced(tensor: Sparse) -> Sparse:
@@ -171,9 +180,7 @@ def coalesced(tensor: Sparse) -> Sparse:
     known = known_places(indices)
     if known is None:
         index, values, length = _COALESCED((indices, values, tuple(size_of(tensor)[: indices.shape[0]])), {})
-        result = make_sparse(torch.sparse_coo, [index], values, size_of(tensor), True)
-        result.length = length
-        return result
+        return make_sparse(torch.sparse_coo, [index], values, size_of(tensor), True, length)
     found, which = first_places(known)
     if found.shape[1] == known.shape[1]:
         if not np.array_equal(which, np.arange(len(which))):
@@ -183,9 +190,62 @@ def coalesced(tensor: Sparse) -> Sparse:
     return make_sparse(torch.sparse_coo, [of_known(found)], values, size_of(tensor), True)
 
 
-def lift_all(tensors: Sequence[Any]) -> list[Any]:
-    call = current()
-    return [call.lift(x) if isinstance(x, torch.Tensor) else x for x in tensors]
+# Where a traced input decides the places, some may pad: they are beyond the shape, and their values zero.
+
+
+def within(tensor: Sparse) -> torch.Tensor | None:
+    """Which elements do not pad, of the shape of the last index; None where all are known to be there."""
+    if known_places(tensor.index[0]) is not None:
+        return None
+    if tensor.kind is torch.sparse_coo:
+        return (tensor.index[0] < _column(size_of(tensor)[: tensor.sparse_ndim])).all(0)
+    compressed, plain = tensor.index
+    return torch.arange(plain.shape[-1]) < compressed[..., -1:]
+
+
+def _column(sizes: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(sizes), dtype=torch.int64)[:, None]
+
+
+def spread(mask: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+    """A mask of elements, as one of their dense dimensions too."""
+    return mask.reshape(*mask.shape, *[1] * (elements.ndim - mask.ndim))
+
+
+def filled(tensor: Sparse, elements: torch.Tensor) -> Sparse:
+    """Other values at the same places, and zero where elements pad, whatever was computed there."""
+    mask = within(tensor)
+    return tensor.of_values(elements if mask is None else torch.where(spread(mask, elements), elements, 0))
+
+
+def room(tensor: Sparse) -> int:
+    """How many elements there are room for."""
+    return tensor.index[-1].shape[-1]
+
+
+def length_of(tensors: Sequence[Sparse]) -> torch.Tensor | None:
+    """How many elements tensors have in all, None where none pads."""
+    if all(x.length is None for x in tensors):
+        return None
+    counts = [torch.tensor(room(x)) if x.length is None else x.length for x in tensors]
+    return torch.stack(counts).sum()
+
+
+def kept(tensor: Sparse, mask: torch.Tensor, index: torch.Tensor, size: Sequence[int], in_order: bool) -> Sparse:
+    """A COO tensor with those elements alone that a traced mask chooses; the others pad.
+
+    Args:
+        index: what is to be its index, ``(dimensions, nnz)``.
+        size: its shape.
+        in_order: whether the elements that are there are in order, each once. They are put first then.
+    """
+    mask = mask & (tensor.index[0] < _column(size_of(tensor)[: tensor.sparse_ndim])).all(0)
+    index = torch.where(mask, index, _column(size[: index.shape[0]]))
+    values = torch.where(spread(mask, tensor.elements), tensor.elements, 0)
+    if in_order:
+        order = (~mask).to(torch.int8).argsort(stable=True)
+        index, values = index.index_select(1, order), values.index_select(0, order)
+    return make_sparse(torch.sparse_coo, [index], values, size, in_order, mask.sum())
 
 
 def dim_of(dim: int, ndim: int) -> int:

@@ -9,10 +9,10 @@ import torch
 
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
-from .conversion import dense, masked_by, to_layout
+from .conversion import dense, marked_elements, masked_by, to_layout
 from .declaring import implements_forms
 from .kernels import product
-from .places import coo, first_places, known_places, of_known, places, scattered
+from .places import coo, filled, first_places, known_places, of_known, scattered
 from .shapes import transposed
 
 Tensor = torch.Tensor
@@ -195,7 +195,12 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0, out=None):
     if not isinstance(input, Sparse) or input.kind is torch.sparse_coo:
         raise RuntimeError("sampled_addmm: Expected self to have sparse csr layout")
     rows, columns = mat1.shape[-2], mat2.shape[-1]
-    if tuple(size_of(input)[-2:]) != (rows, columns) or mat1.shape[-1] != mat2.shape[-2]:
+    if mat1.ndim > 2 and not input.batch_ndim:
+        batch = tuple(mat1.shape[:-2])
+        index = [x.expand(*batch, *x.shape) for x in input.index]
+        values = input.elements.expand(*batch, *input.elements.shape)
+        input = make_sparse(input.kind, index, values, (*batch, *size_of(input)), True)
+    if tuple(size_of(input)) != (*mat1.shape[:-2], rows, columns) or mat1.shape[-1] != mat2.shape[-2]:
         raise RuntimeError(
             f"sampled_addmm: shapes {list(size_of(input))}, {list(mat1.shape)} and {list(mat2.shape)} do not fit"
         )
@@ -204,11 +209,18 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0, out=None):
     else:
         indices, _ = coo(input)
         found = (mat1.index_select(0, indices[0]) * mat2.t().index_select(0, indices[1])).sum(-1)
-        found = input.of_values(found.reshape(input.elements.shape))
+        found = filled(input, found.reshape(input.elements.shape))
     elements = found.elements if alpha == 1 else found.elements * alpha
     if beta != 0:
         elements = elements + (input.elements if beta == 1 else input.elements * beta)
     return _written(input.of_values(elements), out)
+
+
+@implements_sparse(torch.triangular_solve, Tensor.triangular_solve)
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
+    """As of a strided matrix, whose copy PyTorch does not give back of a sparse one."""
+    found = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular)
+    return torch.return_types.triangular_solve((found.solution, torch.empty(0, dtype=A.dtype)))
 
 
 # Of two sparse ones: where the elements are is known, or cannot be.
@@ -217,8 +229,9 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0, out=None):
 def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
     left, a = coo(first)
     right, b = coo(second)
-    what = "a product of two sparse tensors"
-    one, other = places(left, what), places(right, what)
+    one, other = known_places(left), known_places(right)
+    if one is None or other is None:
+        return _product_of_traced(first, second)
     order = np.argsort(other[0], kind="stable")
     counts = np.bincount(other[0], minlength=size_of(second)[0])
     begins = np.concatenate([[0], counts.cumsum()])
@@ -230,7 +243,18 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
     terms = a.index_select(0, of_known(which)) * b.index_select(0, of_known(partner))
     values = scattered(terms, of_known(target), found.shape[1])
     size = (size_of(first)[0], size_of(second)[1])
-    result = make_sparse(torch.sparse_coo, [of_known(found)], values, size, True)
+    return _in_layout_of_product(make_sparse(torch.sparse_coo, [of_known(found)], values, size, True), first, second)
+
+
+def _product_of_traced(first: Sparse, second: Sparse) -> Sparse:
+    """One where a traced input decides places, by way of strided matrices: of values, and of how many meet."""
+    ones = [filled(x, torch.ones_like(x.elements, dtype=torch.float32)) for x in (first, second)]
+    counts = times(ones[0], dense(ones[1]))
+    result = marked_elements(times(first, dense(second)), counts > 0)
+    return _in_layout_of_product(result, first, second)
+
+
+def _in_layout_of_product(result: Sparse, first: Sparse, second: Sparse) -> Sparse:
     if first.kind is torch.sparse_coo:
         return result
     both = first.kind is second.kind is torch.sparse_csc

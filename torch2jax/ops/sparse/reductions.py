@@ -9,7 +9,19 @@ from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
 from .declaring import implements_forms
-from .places import coalesced, coo, dim_of, first_places, flat_places, known_places, of_known, places
+from .places import (
+    coalesced,
+    coo,
+    dim_of,
+    filled,
+    first_places,
+    flat_places,
+    known_places,
+    of_known,
+    places,
+    spread,
+    within,
+)
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -45,7 +57,7 @@ def _sum(input: Sparse, dim, keepdim: bool, dtype):
         return elements.sum(0, dtype=elements.dtype if not elements.dtype.is_floating_point else None)
     indices = input.index[0]
     if len(kept) == sparse:
-        return make_sparse(_COO, [indices], elements, size, input.coalesced)
+        return make_sparse(_COO, [indices], elements, size, input.coalesced, input.length)
     rows = [indices[x] if x in kept else torch.zeros_like(indices[0]) for x in range(sparse) if keepdim or x in kept]
     found = coalesced(make_sparse(_COO, [torch.stack(rows)], elements, size, False))
     if keepdim:
@@ -138,7 +150,7 @@ def _softmax(input: Sparse, dim: int, dtype, logarithm: bool):
     elements = found.elements if dtype is None else found.elements.to(dtype)
     sparse = input.sparse_ndim
     if dim >= sparse:
-        return found.of_values(function(elements, dim - sparse + 1))
+        return filled(found, function(elements, dim - sparse + 1))
     indices = found.index[0]
     others = [x for x in range(sparse) if x != dim]
     sizes = [shape[x] for x in others]
@@ -147,7 +159,9 @@ def _softmax(input: Sparse, dim: int, dtype, logarithm: bool):
         of_known(known[others]) if known is not None else torch.stack([indices[x] for x in others] or [indices[0] * 0])
     )
     pools = flat_places(rest, sizes) if others else torch.zeros(indices.shape[1], dtype=torch.int64)
-    count = math.prod(sizes)
+    mask, count = within(found), math.prod(sizes)
+    if mask is not None:  # what pads weighs nothing, in whichever pool
+        pools, elements = torch.where(mask, pools, 0), torch.where(spread(mask, elements), elements, -math.inf)
     index = pools.reshape(-1, *[1] * (elements.ndim - 1)).expand(elements.shape)
     zeros = torch.zeros(count, *elements.shape[1:], dtype=elements.dtype)
     with torch.no_grad():
@@ -156,8 +170,8 @@ def _softmax(input: Sparse, dim: int, dtype, logarithm: bool):
     exponentials = shifted.exp()
     totals = zeros.index_add(0, pools, exponentials)
     if logarithm:
-        return found.of_values(shifted - totals.index_select(0, pools).log())
-    return found.of_values(exponentials / totals.index_select(0, pools))
+        return filled(found, shifted - totals.index_select(0, pools).log())
+    return filled(found, exponentials / totals.index_select(0, pools))
 
 
 @implements_sparse(torch.sparse.softmax)

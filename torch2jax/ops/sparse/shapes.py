@@ -7,7 +7,7 @@ from ...rules.registry import implements_sparse
 from ...values.sparse import BLOCKED, Sparse, make_sparse, size_of
 from .conversion import to_layout
 from .declaring import implements_forms
-from .places import coo, dim_of, known_places, of_known, places
+from .places import dim_of, kept, known_places, length_of, of_known, places
 
 __all__ = ["transposed"]
 
@@ -40,18 +40,22 @@ def transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
         values = tensor.elements
         if tensor.kind in BLOCKED:
             values = values.transpose(batch + 1, batch + 2)
-        return make_sparse(_FLIPPED[tensor.kind], tensor.index, values, _swapped(shape, one, other), True)
+        found = make_sparse(
+            _FLIPPED[tensor.kind], tensor.index, values, _swapped(shape, one, other), True, tensor.length
+        )
+        found.is_view = True
+        return found
     sparse = tensor.sparse_ndim
     indices, values = tensor.index[0], tensor.elements
     if (one < sparse) != (other < sparse):
         raise RuntimeError("transpose(): can only transpose two sparse dimensions or two dense dimensions")
     if one >= sparse:
         values = values.transpose(one - sparse + 1, other - sparse + 1)
-        return make_sparse(_COO, [indices], values, _swapped(shape, one, other), tensor.coalesced)
+        return make_sparse(_COO, [indices], values, _swapped(shape, one, other), tensor.coalesced, tensor.length)
     order = _swapped(range(sparse), one, other)
     known = known_places(indices)
     index = of_known(known[list(order)]) if known is not None else torch.stack([indices[i] for i in order])
-    return make_sparse(_COO, [index], values, _swapped(shape, one, other), False)
+    return make_sparse(_COO, [index], values, _swapped(shape, one, other), False, tensor.length)
 
 
 @implements_forms("transpose", "swapaxes", "swapdims")
@@ -71,8 +75,8 @@ for _name in ("T", "mT"):
 
 
 @implements_forms("permute")
-def permute(input, *dims):
-    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+def permute(input, *dims, **named):
+    dims = named["dims"] if named else dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     order = [dim_of(dim, len(size_of(input))) for dim in dims]
     sparse = input.sparse_ndim
     if input.kind is not _COO:
@@ -82,12 +86,12 @@ def permute(input, *dims):
     values = input.elements.permute(0, *(dim - sparse + 1 for dim in order[sparse:]))
     index = torch.stack([input.index[0][dim] for dim in order[:sparse]])
     coalesced = input.coalesced and order[:sparse] == sorted(order[:sparse])
-    return make_sparse(_COO, [index], values, [size_of(input)[dim] for dim in order], coalesced)
+    return make_sparse(_COO, [index], values, [size_of(input)[dim] for dim in order], coalesced, input.length)
 
 
-def _kept(tensor: Sparse, kept: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-    known = places(tensor.index[0], "a part of a sparse tensor")
-    where = np.nonzero(kept)[0]
+def _chosen(tensor: Sparse, known: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+    """The places and values of those elements at known places that a mask chooses."""
+    where = np.nonzero(mask)[0]
     return known[:, where], tensor.elements.index_select(0, of_known(where))
 
 
@@ -104,6 +108,10 @@ def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
             parts = [x.select(dim, index) for x in tensor.index]
             return make_sparse(tensor.kind, parts, tensor.elements.select(dim, index), rest, True)
         if dim < tensor.batch_ndim + 2:
+            if tensor.batch_ndim:
+                raise RuntimeError(
+                    "select(): selecting sparse dimensions is not supported for batched sparse compressed tensors"
+                )
             found = _select(to_layout(tensor, _COO), dim, index)
             if isinstance(found, Sparse):
                 found.coalesced = True
@@ -113,9 +121,14 @@ def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
     sparse = tensor.sparse_ndim
     if dim >= sparse:
         values = tensor.elements.select(dim - sparse + 1, index)
-        return make_sparse(_COO, tensor.index, values, rest, tensor.coalesced)
-    known = places(tensor.index[0], "a part of a sparse tensor")
-    found, values = _kept(tensor, known[dim] == index)
+        return make_sparse(_COO, tensor.index, values, rest, tensor.coalesced, tensor.length)
+    indices = tensor.index[0]
+    known = known_places(indices)
+    if known is None:
+        part = torch.cat([indices[:dim], indices[dim + 1 :]])
+        found = kept(tensor, indices[dim] == index, part, rest, False)
+        return found if sparse > 1 else found.elements.sum(0, dtype=found.dtype)
+    found, values = _chosen(tensor, known, known[dim] == index)
     if sparse == 1:
         return values.sum(0, dtype=values.dtype)
     return make_sparse(_COO, [of_known(np.delete(found, dim, 0))], values, rest, False)
@@ -148,10 +161,14 @@ def _slice(tensor: Sparse, dim: int, start: int, stop: int, step: int) -> Sparse
         return to_layout(_slice(to_layout(tensor, _COO), dim, start, stop, step), kind)
     if dim >= tensor.sparse_ndim:
         values = tensor.elements[(*[slice(None)] * (dim - tensor.sparse_ndim + 1), slice(start, stop, step))]
-        return make_sparse(_COO, tensor.index, values, size, tensor.coalesced)
-    known = places(tensor.index[0], "a part of a sparse tensor")
-    at = known[dim]
-    found, values = _kept(tensor, (at >= start) & (at < stop) & ((at - start) % step == 0))
+        return make_sparse(_COO, tensor.index, values, size, tensor.coalesced, tensor.length)
+    known = known_places(tensor.index[0])
+    at = tensor.index[0][dim] if known is None else known[dim]
+    mask = (at >= start) & (at < stop) & ((at - start) % step == 0)
+    if known is None:
+        rows = [(x - start) // step if i == dim else x for i, x in enumerate(tensor.index[0])]
+        return kept(tensor, mask, torch.stack(rows), size, tensor.coalesced)
+    found, values = _chosen(tensor, known, mask)
     found = found.copy()
     found[dim] = (found[dim] - start) // step
     return make_sparse(_COO, [of_known(found)], values, size, tensor.coalesced)
@@ -160,14 +177,16 @@ def _slice(tensor: Sparse, dim: int, start: int, stop: int, step: int) -> Sparse
 @implements_sparse(Tensor.__getitem__)
 def getitem(self, subscript):
     subscript = subscript if isinstance(subscript, tuple) else (subscript,)
-    if Ellipsis in [x for x in subscript if not isinstance(x, torch.Tensor)]:
+    if any(x is Ellipsis for x in subscript):
         place = [x is Ellipsis for x in subscript].index(True)
         missing = len(size_of(self)) - sum(x is not None for x in subscript) + 1
         subscript = (*subscript[:place], *[slice(None)] * missing, *subscript[place + 1 :])
+    if sum(x is not None for x in subscript) > len(size_of(self)):
+        raise IndexError(f"too many indices for tensor of dimension {len(size_of(self))}")
     result, dim = self, 0
-    for x in subscript:
+    for place, x in enumerate(subscript):
         if not isinstance(result, Sparse):
-            return result[(*[slice(None)] * dim, *subscript[subscript.index(x) :])]
+            return result[(*[slice(None)] * dim, *subscript[place:])]
         if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
             result = _select(result, dim, int(x))
             continue
@@ -199,14 +218,22 @@ def index_select(input, dim, index):
     size = (*shape[:dim], index.numel(), *shape[dim + 1 :])
     if dim >= input.sparse_ndim:
         values = input.elements.index_select(dim - input.sparse_ndim + 1, index)
-        return make_sparse(_COO, input.index, values, size, input.coalesced)
+        return make_sparse(_COO, input.index, values, size, input.coalesced, input.length)
     wanted = places(index, "index_select() of a sparse tensor").reshape(-1)
     if wanted.size and (wanted.min() < -shape[dim] or wanted.max() >= shape[dim]):
         raise IndexError(
             f"index_select(): index contains {wanted.max()} that is out of range for tensor of size {list(shape)}"
         )
     wanted = wanted % max(shape[dim], 1)
-    known = places(input.index[0], "index_select() of a sparse tensor")
+    known = known_places(input.index[0])
+    if known is None and len(set(wanted.tolist())) == len(wanted):
+        found = np.full(shape[dim], -1)
+        found[wanted] = np.arange(len(wanted))
+        at = of_known(found).index_select(0, input.index[0][dim].clamp(max=max(shape[dim] - 1, 0)))
+        rows = [at if i == dim else x for i, x in enumerate(input.index[0])]
+        return kept(input, at >= 0, torch.stack(rows), size, False)
+    if known is None:
+        known = places(input.index[0], "index_select() of one place more than once of a sparse tensor")
     order = np.argsort(known[dim], kind="stable")
     counts = np.bincount(known[dim], minlength=shape[dim])
     begins = np.concatenate([[0], counts.cumsum()])
@@ -229,9 +256,10 @@ def unsqueeze(input, dim):
         raise RuntimeError(f"unsqueeze() of a tensor of layout {input.kind} is not supported")
     indices, sparse = input.index[0], input.sparse_ndim
     if dim > sparse:
-        return make_sparse(_COO, [indices], input.elements.unsqueeze(dim - sparse + 1), size, input.coalesced)
+        values = input.elements.unsqueeze(dim - sparse + 1)
+        return make_sparse(_COO, [indices], values, size, input.coalesced, input.length)
     index = torch.cat([indices[:dim], torch.zeros_like(indices[:1]), indices[dim:]])
-    return make_sparse(_COO, [index], input.elements, size, False)
+    return make_sparse(_COO, [index], input.elements, size, False, input.length)
 
 
 @implements_forms("squeeze")
@@ -271,16 +299,25 @@ def cat(tensors, dim=0, *, out=None):
     for each in tensors:
         index, elements = each.index[0], each.elements
         if dim < sparse:
-            shift = torch.zeros(sparse, 1, dtype=torch.int64)
-            shift[dim] = before
-            index = index + shift
+            index = _moved_on(index, dim, before, size_of(each)[dim], size[dim])
         else:
             pads = [0, 0] * (len(shape) - dim - 1) + [before, size[dim] - before - size_of(each)[dim]]
             elements = torch.nn.functional.pad(elements, pads)
         before += size_of(each)[dim]
         indices.append(index)
         values.append(elements)
-    return make_sparse(_COO, [torch.cat(indices, 1)], torch.cat(values), size, False)
+    return make_sparse(_COO, [torch.cat(indices, 1)], torch.cat(values), size, False, length_of(tensors))
+
+
+def _moved_on(index: torch.Tensor, dim: int, before: int, size: int, whole: int) -> torch.Tensor:
+    """An index with its places along a dimension behind others; what pads stays beyond the whole."""
+    known = known_places(index)
+    if known is not None:
+        moved = known.copy()
+        moved[dim] += before
+        return of_known(moved)
+    at = torch.where(index[dim] < size, index[dim] + before, whole)
+    return torch.stack([at if i == dim else x for i, x in enumerate(index)])
 
 
 @implements_forms("stack")
@@ -307,9 +344,3 @@ def sparse_resize_(self, size, sparse_dim=None, dense_dim=None):
     if sparse_dim != self.sparse_ndim and self.elements.shape[0]:
         raise RuntimeError("changing the number of sparse dimensions on a non-empty sparse tensor is not supported")
     return self.become(make_sparse(self.kind, self.index, self.elements, tuple(size), self.coalesced))
-
-
-def diagonal_places(tensor: Sparse) -> np.ndarray:
-    """Which elements are on the diagonal."""
-    known = places(coo(tensor)[0], "the diagonal of a sparse tensor")
-    return known[0] == known[1]

@@ -1,0 +1,76 @@
+"""Rows of a table that require grad in its place, so that its gradient is sparse: embeddings with ``sparse=True``."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ...autograd.parts import begin_part, takes_parts
+from ...calls.call import current
+from ...tensors.history import Part
+from ...tensors.tensor import Torchish, wrap
+from ...values.sparse import make_sparse
+from ..bounds import known_values
+from .rows import take_rows
+
+__all__ = ["rows_apart"]
+
+
+class Rows(NamedTuple):
+    """A table of the rows that indices chose of another one."""
+
+    table: Torchish
+    indices: Torchish
+    """The places in it, of the shape of the indices."""
+    padding_idx: int
+    """Its row that has no gradient, -1 for none."""
+
+
+def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
+    """Lets the rows that indices choose require grad in the place of a table; None where nothing asks for that.
+
+    Only what the code itself differentiates by a backward pass has a sparse gradient. One that JAX takes from outside
+    is an array of the table's shape.
+
+    Args:
+        weight: ``(rows, features)``.
+        padding_idx: the row that has no gradient, -1 for none.
+    """
+    if weight.ndim != 2 or not takes_parts(weight):
+        return None
+    call = current()
+    known, count = known_values(indices), indices.numel()
+    index = indices.read().reshape(-1)
+    rows = take_rows(call.tape.primal(weight.read()), index)
+    chosen = wrap(index, indices.dtype)
+    if known is not None:
+        chosen = call.lift_own(torch.from_numpy(known.reshape(-1).copy()))
+    places = call.lift_own(torch.arange(count))
+    if padding_idx >= 0:  # one row more, which all that pad lead to
+        rows = lax.pad(rows, np.zeros((), rows.dtype), ((0, 1, 0), (0, 0, 0)))
+        pads = index == padding_idx
+        places = wrap(jnp.where(pads, count, jnp.arange(count, dtype=index.dtype)), torch.int64)
+    table, size = wrap(rows, weight.dtype), tuple(weight.shape)
+
+    def gradient(of_table):
+        if scale_grad_by_freq:
+            raise RuntimeError("embedding_backward: scale_grad_by_freq not supported with sparse gradients")
+        return _gradient(of_table.narrow(0, 0, count), chosen.to(torch.int64), size, padding_idx)
+
+    begin_part(table, Part(weight, gradient))
+    return Rows(table, places.reshape(indices.shape), count if padding_idx >= 0 else -1)
+
+
+def _gradient(of_rows, index, size: tuple[int, ...], padding_idx: int):
+    """The sparse gradient of a table; the row that pads has none."""
+    if padding_idx >= 0:
+        known = known_values(current().lift(index))
+        if known is None:  # a place beyond the shape is no element
+            kept = index != padding_idx
+            index, of_rows = torch.where(kept, index, size[0]), torch.where(kept[:, None], of_rows, 0)
+        else:
+            kept = current().lift_own(torch.from_numpy((known != padding_idx).nonzero()[0]))
+            index, of_rows = index.index_select(0, kept), of_rows.index_select(0, kept)
+    return make_sparse(torch.sparse_coo, [index[None]], of_rows, size, False)
