@@ -66,6 +66,34 @@ def sine(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.sin(x.numpy()))
 
 
+@torch.library.custom_op("messages::cosine", mutates_args=())
+def cosine(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
+
+
+def differentiated_within(x):
+    x = x.clone().requires_grad_()
+    torch.ops.messages.cosine(x).sum().backward()
+    return x.grad
+
+
+class Writing(nn.Linear):
+    def forward(self, x):
+        self.weight.add_(1)
+        return super().forward(x)
+
+
+def root_of_the_bridge(scale):
+    solve = lambda f, x: jax.lax.fori_loop(0, 3, lambda i, x: x - f(x) / 12, x)
+    divided = lambda g, y: y / g(1.0)
+    return jax.lax.custom_root(lambda x: scale * scalar()(x), jnp.float32(1), solve, divided)
+
+
+@functools.cache
+def scalar():
+    return bridge(lambda x: x**3 - 8, jnp.float32(1))
+
+
 @functools.cache
 def doubled():
     return bridge(lambda x: x * 2, X)
@@ -122,7 +150,167 @@ def quantized():
 
 
 STATIC = "static_argnames=("
-ROWS = {
+OF_LATER = {
+    "an operator without a derivative": Row(
+        lambda: jax.grad(lambda x: t2j(torch.ops.messages.cosine)(x).sum())(X),
+        RuntimeError,
+        "backward through messages.cosine",
+        "no autograd formula",
+        "@torch2jax.implements(name)",
+    ),
+    "an operator without a derivative, in a gradient within": Row(
+        on(differentiated_within, X),
+        RuntimeError,
+        "backward through messages.cosine",
+        "no autograd formula",
+        "@torch2jax.implements(name)",
+    ),
+    "an operator without a derivative, in PyTorch": Row(
+        lambda: jax.grad(bridge(lambda x: torch.ops.messages.cosine(x).sum(), X))(X),
+        jax.errors.JaxRuntimeError,
+        "backward through messages.cosine",
+        "no autograd formula",
+        "register_autograd(name, backward)",
+    ),
+    "a root of the bridge": Row(
+        lambda: jax.grad(root_of_the_bridge)(1.0),
+        TypeError,
+        "runs in PyTorch",
+        "take derivatives forwards",
+        "a jax.custom_vjp around the solver",
+    ),
+    "a derivative forwards of the bridge": Row(
+        lambda: jax.jvp(doubled(), (X,), (X,)), TypeError, "runs in PyTorch", "reverse-mode", "Use jax.grad"
+    ),
+    "a string": Row(
+        on(EMBEDDING, "hello"), TypeError, "Got a string for input", "wanted an array", 'return_tensors="np"'
+    ),
+    "what a tokenizer gives": Row(
+        on(EMBEDDING, {"input": np.array([1])}), TypeError, "Got a dict of 'input'", "wanted an array", "(**batch)"
+    ),
+    "a device of JAX's by name": Row(
+        on(lambda x: x.to("gpu"), X), RuntimeError, "Got the device 'gpu'", "wanted a name of PyTorch's", "device_put"
+    ),
+    "a device of JAX's": Row(
+        on(lambda x: x.to(jax.devices()[0]), X), TypeError, "a device of JAX's", "wants its own", "device_put"
+    ),
+    "a dtype of JAX's": Row(
+        on(lambda x: x.to(jnp.bfloat16), X), TypeError, "a dtype of JAX's", "wanted PyTorch's", "torch.float32"
+    ),
+    "a dtype of JAX's in a factory": Row(
+        on(lambda x: torch.zeros(3, dtype=jnp.float32), X), TypeError, "a dtype of JAX's", "wanted", "j2t(jnp.float32)"
+    ),
+    "numpy of what is differentiated": Row(
+        lambda: jax.grad(t2j(lambda x: torch.from_numpy(np.sin(x.numpy())).sum()))(X),
+        RuntimeError,
+        "numpy() on Tensor that requires grad",
+        "no gradient leads through numpy",
+        "torch.autograd.Function around it",
+    ),
+    "a state by name and by place": Row(
+        on(LINEAR, X, STATE, state_dict=STATE), TypeError, "Argument 1 is a state", "wanted that by name", "state_dict="
+    ),
+    "parameters for a state": Row(
+        on(LINEAR, X, state_dict=LINEAR.named_parameters()), TypeError, "is a generator", "wanted one", "split()"
+    ),
+    "a list to load": Row(
+        lambda: t2j(LINEAR).load([1, 2]), TypeError, "the state is a list", "wanted one dictionary", "params | buffers"
+    ),
+    "a state as a tree": Row(
+        on(NORMED, X, state_dict={"0": STATE}), RuntimeError, "dictionary in the dictionary", "wanted one", "'0.weight'"
+    ),
+    "a state of DataParallel's": Row(
+        on(LINEAR, X, state_dict={f"module.{name}": x for name, x in STATE.items()}),
+        RuntimeError,
+        "They begin with 'module.'",
+        "names that the module lacks",
+        "name.removeprefix('module.')",
+    ),
+    "a module of DataParallel's": Row(
+        on(nn.DataParallel(LINEAR), X, state_dict=STATE),
+        RuntimeError,
+        "is one around that of the state",
+        "names that the module lacks",
+        "t2j(module.module)",
+    ),
+    "a module that is compiled": Row(
+        on(torch.compile(LINEAR), X, state_dict=STATE),
+        RuntimeError,
+        "is one around that of the state",
+        "names that the module lacks",
+        "t2j(module._orig_mod)",
+    ),
+    "channels behind": Row(
+        on(nn.Conv2d(3, 4, 3), jnp.ones((2, 8, 8, 3))),
+        RuntimeError,
+        "(2, 8, 8, 3) has its channels last",
+        "wanted them behind the batch",
+        "jnp.moveaxis(x, 3, 1)",
+    ),
+    "keys for a key": Row(
+        on(nn.Dropout(), X, rng=jax.random.split(KEY, 3)), TypeError, "key<fry>[3]", "wanted one JAX key", "key(0)"
+    ),
+    "a gradient of PyTorch's around": Row(
+        lambda: torch.func.grad(lambda x: t2j(LINEAR)(x).sum())(torch.ones(2, 3)),
+        RuntimeError,
+        "a tensor that torch.func or torch.vmap transforms",
+        "wanted an array",
+        "jax.grad or jax.vmap",
+    ),
+    "a batch of PyTorch's around": Row(
+        lambda: torch.vmap(t2j(LINEAR))(torch.ones(2, 3)),
+        NotImplementedError,
+        "a tensor that torch.func or torch.vmap transforms",
+        "wanted an array",
+        "jax.grad or jax.vmap",
+    ),
+    "a write to a parameter": Row(
+        on(Writing(3, 4), X), RuntimeError, "a leaf Variable", "within torch.no_grad()", "state=module"
+    ),
+    "a name on the Hub": Row(
+        lambda: load_state("someone/model"),
+        FileNotFoundError,
+        "someone/model",
+        "wanted a .safetensors",
+        "snapshot_download",
+    ),
+    "a module to be sharded": Row(
+        lambda: sharding.put(LINEAR, {}, jax.make_mesh((1,), ("data",))),
+        TypeError,
+        "put got a Linear",
+        "wanted a tree of arrays",
+        "module.state_dict()",
+    ),
+    "an axis that the mesh lacks": Row(
+        lambda: sharding.specs(LINEAR, jax.make_mesh((1,), ("data",)), fsdp="model"),
+        ValueError,
+        "got the axis 'model'",
+        "the mesh has",
+        "'data'",
+    ),
+    "a class": Row(lambda: t2j(nn.Linear), TypeError, "got the class Linear", "wanted a module", "t2j(Linear(...))"),
+    "a function of PyTorch's to j2t": Row(
+        lambda: j2t(torch.sin), TypeError, "got torch.sin", "wanted JAX's", "t2j makes JAX's"
+    ),
+    "a number": Row(on(LINEAR, 3.0), TypeError, "not float", "Wanted an array for input", "jnp.asarray(input)"),
+    "complex numbers": Row(
+        on(LINEAR, X.astype(complex)), RuntimeError, "input is complex64", "are float32", "input.astype('float32')"
+    ),
+    "a missing argument": Row(
+        on(LINEAR), TypeError, "missing 1 required", "Wanted the arguments", "(input, state_dict=, rng="
+    ),
+    "a method of a tensor's device": Row(
+        lambda: t2j(LINEAR).cuda(), AttributeError, "'cuda'", "Wanted that of the module", "before t2j(module)"
+    ),
+    "a state that lacks something": Row(
+        lambda: t2j(LINEAR).load({}),
+        RuntimeError,
+        "no array for 'weight'",
+        "give all that split() gave",
+        "strict=False",
+    ),
+}
+ROWS = OF_LATER | {
     "a module for its state": Row(
         on(LINEAR, X, state_dict=LINEAR),
         TypeError,
@@ -545,6 +733,26 @@ BY_OTHERS = {
         lambda: jax.grad(t2j(torch.sin))(X),
         ("Gradient only defined for scalar-output functions",),
         "jax.jacobian",
+    ),
+    "a string to jit": (
+        lambda: jax.jit(lambda x, name: x)(X, "sum"),
+        ("Error interpreting argument", "str"),
+        "static_argnames",
+    ),
+    "a module to grad": (
+        lambda: jax.grad(lambda module: t2j(module)(X).sum())(LINEAR),
+        ("is not a valid JAX type",),
+        "params, buffers = t2j(module).split()",
+    ),
+    "arrays in a loss of PyTorch's": (
+        lambda: torch.nn.functional.mse_loss(X, torch.ones(2, 3)),
+        ("'int' object is not callable",),
+        "t2j(torch.nn.functional.mse_loss)",
+    ),
+    "arrays in an optimizer of PyTorch's": (
+        lambda: torch.optim.SGD(list(STATE.values()), 0.1),
+        ("optimizer can only optimize Tensors", "ArrayImpl"),
+        "optax",
     ),
     "the package as a function": (
         lambda: torch2jax(torch.sin),

@@ -209,3 +209,12 @@ def test_warnings_name_the_users_line(warns, match):
 
 def test_translated_functions_pickle_as_before():
     assert pickle.loads(pickle.dumps(t2j(nn.Linear(2, 2))))(jnp.ones(2)).shape == (2,)
+
+
+def test_pytorchs_compiler_leaves_translated_calls_alone():
+    linear = torch.nn.Linear(3, 4)
+    f, x = t2j(linear), torch.ones(2, 3)
+    compiled = torch.compile(lambda x: j2t(f(x.relu())).cos(), backend="eager")
+    torch.testing.assert_close(compiled(x), linear(x).cos(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(j2t(torch.compile(f, backend="eager")(x)), linear(x), rtol=1e-5, atol=1e-6)
+    assert f(x).shape == (2, 4)  # as ever

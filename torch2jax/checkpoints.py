@@ -245,13 +245,13 @@ def _found(path: Path) -> Path:
 
 
 def _opened(path: Path) -> "_Tensors | _Safetensors":
-    if path.suffix not in (".safetensors", *_PICKLES):
-        raise ValueError(f"cannot tell what {path} holds: wanted .safetensors, .bin, .pt, .pth or .index.json")
     if not path.is_file():
         raise FileNotFoundError(
             f"load_state got {path}, and there is no such file; wanted a .safetensors, .bin, .pt, .pth or .index.json "
             "file, or the folder that holds it. That of a model on the Hub is huggingface_hub.snapshot_download(name)"
         )
+    if path.suffix not in (".safetensors", *_PICKLES):
+        raise ValueError(f"cannot tell what {path} holds: wanted .safetensors, .bin, .pt, .pth or .index.json")
     return _Safetensors(path) if path.suffix == ".safetensors" else _Tensors(_checked(_unpickled(path), str(path)))
 
 

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from .errors import TracedValueError
 
-__all__ = ["hint_at", "how_to_install", "nearest"]
+__all__ = ["advised", "hint_at", "how_to_install", "nearest"]
 
 _ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
@@ -212,6 +212,88 @@ def _mixed(failure: _Failure) -> str | None:
     return None
 
 
+def _strings(failure: _Failure) -> str | None:
+    """A text for a model of tokens."""
+    given = [name for name, x in failure.given().items() if isinstance(x, str)]
+    asks = re.search(r"not str\b|'str' object has no attribute", failure.message)
+    if not given or not asks or not isinstance(failure.error, (TypeError, AttributeError)):
+        return None
+    return (
+        f"Got a string for {given[0]}, which the code computes with; wanted an array. A tokenizer makes one of a "
+        'string: tokenizer(text, return_tensors="np")["input_ids"]'
+    )
+
+
+def _mapping(failure: _Failure) -> str | None:
+    """What a tokenizer or a data loader gives, a dictionary, as one argument."""
+    if not isinstance(failure.error, (TypeError, AttributeError)):
+        return None
+    try:
+        bound = inspect.signature(failure.called).bind_partial(*failure.args).arguments
+    except (TypeError, ValueError):
+        return None
+    taken = set(inspect.signature(failure.called).parameters)
+    for name, value in bound.items():
+        if isinstance(value, Mapping) and value and (taken & set(value) or "not dict" in failure.message):
+            keys = ", ".join(map(repr, list(value)[:_NEAREST]))
+            return (
+                f"Got a {type(value).__name__} of {keys} for {name}; wanted an array. If its names are those of "
+                "arguments, give it by these: t2j(module)(**batch)"
+            )
+    return None
+
+
+_CHANNELS = re.compile(r"expected input\[([\d, ]+)\] to have (\d+) channels, but got (\d+) channels")
+
+
+def _channels(failure: _Failure) -> str | None:
+    """Images as JAX's libraries have them, with their channels last."""
+    found = _CHANNELS.search(failure.message)
+    shape = [int(size) for size in found[1].split(",")] if found else []
+    if not found or len(shape) < 3 or shape[-1] != int(found[2]):
+        return None
+    last = len(shape) - 1
+    return (
+        f"The input of shape {tuple(shape)} has its channels last; wanted them behind the batch, as PyTorch has them: "
+        f"jnp.moveaxis(x, {last}, 1), or of one image without a batch jnp.moveaxis(x, -1, 0)"
+    )
+
+
+_DEVICES = re.compile(r"at start of device string: (\w+)")
+
+
+def _devices_and_dtypes(failure: _Failure) -> str | None:
+    """Names, devices and dtypes of JAX's in translated code."""
+    found = _DEVICES.search(failure.message)
+    if found:
+        return (
+            f"Got the device {found[1]!r}; wanted a name of PyTorch's, as 'cuda'. Where translated code runs, the "
+            "arrays say: jax.device_put(x, jax.devices()[0]), and the code needs no name for it"
+        )
+    if not isinstance(failure.error, TypeError):
+        return None
+    if re.search(r"got \(.*\bDevice\b.*\)|not Device\b", failure.message):
+        return (
+            "Got a device of JAX's where PyTorch wants its own. Where translated code runs, the arrays say: "
+            "jax.device_put(x, device) before the call"
+        )
+    if "_ScalarMeta" in failure.message:
+        return "Got a dtype of JAX's, as jnp.float32; wanted PyTorch's: torch.float32, or j2t(jnp.float32)"
+    return None
+
+
+def _wrapped_tensors(failure: _Failure) -> str | None:
+    """A translated function within transformations of PyTorch's that are outside of it."""
+    words = ("data pointer of Tensor that doesn't have storage", "storage of BatchedTensorImpl", "TensorWrapper")
+    if any(word in failure.message for word in words):
+        return (
+            "Got a tensor that torch.func or torch.vmap transforms; wanted an array. t2j's function is JAX's: take "
+            "jax.grad or jax.vmap of it; or transform the PyTorch code itself, and translate that: "
+            "t2j(torch.func.grad(function))"
+        )
+    return None
+
+
 def _static(failure: _Failure) -> str | None:
     """A Python number that `jax.jit` has made an array."""
     asks = re.search(r"must be \w+.*, not Tensor|invalid combination of arguments", failure.message)
@@ -308,6 +390,15 @@ _ADVICE = {
         "module.eval() before t2j(module)"
     ),
     "one of the following scalar types: Long, Int": "Indices are whole numbers: give array.astype('int32')",
+    "no autograd formula was registered": (
+        "Give the operator a derivative, torch.library.register_autograd(name, backward); or write a rule, whose "
+        "derivative is JAX's: @torch2jax.implements(name). torch2jax(function, ...) runs it in PyTorch, and needs "
+        "register_autograd too"
+    ),
+    "a leaf Variable that requires grad is being used in an in-place operation": (
+        "Write to parameters within torch.no_grad(), as in PyTorch, or to a copy, parameter.clone(); the function "
+        "gives what it changes back with t2j(function, state=module)"
+    ),
 }
 
 
@@ -316,12 +407,29 @@ def _of_pytorch(failure: _Failure) -> str | None:
     return next((advice for words, advice in _ADVICE.items() if words in failure.message), None)
 
 
+@contextlib.contextmanager
+def advised() -> Iterator[None]:
+    """A context whose errors of PyTorch's get the same notes where no call of the user's is there to add them."""
+    try:
+        yield
+    except RuntimeError as error:
+        advice = next((advice for words, advice in _ADVICE.items() if words in str(error)), None)
+        if advice is not None and advice not in getattr(error, "__notes__", ()):
+            error.add_note(advice)
+        raise
+
+
 _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _state_by_name,
     _state_first,
     _examples,
     _fitting_arguments,
     _keys_by_name,
+    _devices_and_dtypes,
+    _wrapped_tensors,
+    _strings,
+    _mapping,
+    _channels,
     _mixed,
     _of_pytorch,
     _static,

@@ -15,6 +15,7 @@ import torch
 
 from .errors import is_library, is_translator
 from .hints import hint_at
+from .internals.modules import disable_dynamo
 from .translation import current
 
 __all__ = ["boundary", "hides_frames", "is_call_of_module", "name_place", "without_frames"]
@@ -91,8 +92,8 @@ def boundary(function: C) -> C:
 
     @functools.wraps(function)
     def run(*args, **kwargs):
-        if torch.compiler.is_compiling():  # a call that it leaves out of its graph must not be within a ``try``
-            return function(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():  # a call that it leaves out of its graph must not be within a ``try``
+            return _outside_graph(function, args, kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -101,6 +102,12 @@ def boundary(function: C) -> C:
             raise
 
     return cast(C, run)
+
+
+@disable_dynamo
+def _outside_graph(function: Callable, args: tuple, kwargs: dict):
+    """Runs a call as PyTorch runs it eagerly: code of this package is not for PyTorch's compiler to take apart."""
+    return function(*args, **kwargs)
 
 
 def _tell_user(error: Exception, function: Callable, args: tuple, kwargs: dict) -> None:

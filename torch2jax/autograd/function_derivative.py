@@ -15,6 +15,7 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ..hints import advised
 from ..internals.guards import DisableTorchFunctionSubclass
 from ..internals.jax_traces import varying_axes
 from ..tensors.dtypes import canonical, is_integral
@@ -390,7 +391,8 @@ class Derivative:
                 gradients = _replaced(hook(gradients), gradients)
             backward = self._function_of_gradients()
             with self._context_with(residuals, wanted, self._saved) as (ctx, leaves):
-                found = backward(ctx, *gradients)
+                with advised():
+                    found = backward(ctx, *gradients)
                 found = self._checked(found if isinstance(found, tuple) else (found,))
                 node = self._node()
                 if node is not None:

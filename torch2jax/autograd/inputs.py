@@ -183,11 +183,12 @@ class _Told(Inputs):
                     raise NeedsArray(array)
         if not self._heeds_hooks or self._required or not self._sees_derivatives:
             return
-        if tensor is None or program_of(current_trace()) is not self._program or _is_differentiated(tensor):
+        if tensor is None or program_of(current_trace()) is not self._program or is_tensor_differentiated(tensor):
             raise NeedsHooks
 
 
-def _is_differentiated(tensor: Torchish) -> bool:
+def is_tensor_differentiated(tensor: Torchish) -> bool:
+    """Whether JAX is seen to take a derivative with respect to what a tensor came from."""
     tape = this_call().tape
     array = tensor.physical.array
     return is_differentiated(array if tape is None else tape.primal(array))

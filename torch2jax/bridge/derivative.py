@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
+from ..hints import advised
 from ..internals.functorch import are_functorch_transforms_active
 from .function import TorchFunction
 
@@ -109,7 +110,8 @@ class _Pullback:
         results, pull_back = made
         if not edges:
             return None
-        gradients = pull_back(_like(cotangents, results))
+        with advised():
+            gradients = pull_back(_like(cotangents, results))
         return self._checked(inputs, edges, gradients)
 
     def _by_autograd(self, inputs, cotangents) -> Sequence[torch.Tensor | None] | None:
@@ -123,7 +125,8 @@ class _Pullback:
                 return None
             outputs, weights = zip(*pairs, strict=True)
             edges = _edges(outputs)
-            gradients = torch.autograd.grad(outputs, leaves, weights, create_graph=nested, allow_unused=True)
+            with advised():
+                gradients = torch.autograd.grad(outputs, leaves, weights, create_graph=nested, allow_unused=True)
             if all(gradient is None for gradient in gradients) and not _reach(leaves, edges):
                 return None
             return self._checked(inputs, edges, gradients)

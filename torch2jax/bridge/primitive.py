@@ -200,7 +200,9 @@ def _transpose(cotangents, *operands, function: TorchFunction, wanted, results):
 
 _NO_FORWARD_MODE = (
     "{} runs in PyTorch and has reverse-mode gradients only, so jax.jvp, jax.jacfwd, jax.linearize and jax.hessian do "
-    "not work on it. Use jax.grad, jax.vjp or jax.jacobian; jax.jacobian(jax.jacobian(f)) is the Hessian"
+    "not work on it. Use jax.grad, jax.vjp or jax.jacobian; jax.jacobian(jax.jacobian(f)) is the Hessian. "
+    "jax.lax.custom_root and custom_linear_solve take derivatives forwards: a jax.custom_vjp around the solver has "
+    "its own"
 )
 
 

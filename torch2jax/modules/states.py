@@ -109,11 +109,7 @@ class StateNames:
         return OrderedDict(found) if _is_ordered(state) else found
 
     def _expect(self, state: Mapping[str, Any]) -> None:
-        if not isinstance(state, Mapping):
-            raise TypeError(
-                f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
-                "t2j(module.state_dict()), or params | buffers of t2j(module).split()"
-            )
+        _expect_mapping(state)
         unknown = [name for name in state if name not in self.tensors and not self._is_extra(name)]
         if not unknown:
             return
@@ -124,7 +120,28 @@ class StateNames:
             )
         lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
         more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-        raise RuntimeError("state_dict has names that the module lacks:\n" + "\n".join(lines) + more)
+        told = "state_dict has names that the module lacks:\n" + "\n".join(lines) + more
+        raise RuntimeError(told + self._remedy(state, unknown))
+
+    def _remedy(self, state: Mapping[str, Any], unknown: Sequence[str]) -> str:
+        """What to do about unknown names of which one sees where they are from; or nothing."""
+        nested = next((name for name in unknown if isinstance(state[name], Mapping)), None)
+        if nested is not None:
+            return (
+                f"\n{nested!r} is a dictionary in the dictionary; wanted one, in which dots join the names: "
+                f"{next(iter(self.tensors), 'layer.weight')!r}"
+            )
+        for prefix in _PREFIXES:
+            if all(name.removeprefix(prefix) in self.tensors for name in unknown):
+                return (
+                    f"\nThey begin with {prefix!r}, the name of a module around this one: give "
+                    f"{{name.removeprefix({prefix!r}): x for name, x in state.items()}}"
+                )
+            if all(prefix + name in self.tensors for name in unknown):
+                return (
+                    f"\nThe module is one around that of the state: translate the inner one, t2j(module.{prefix[:-1]})"
+                )
+        return ""
 
     def _is_extra(self, name: str) -> bool:
         """Whether a module's own ``get_extra_state`` gives what has this name."""
@@ -231,6 +248,18 @@ def _array_of(tensor: torch.Tensor) -> Any:
     return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
 
 
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
+
+
+def _expect_mapping(state: Any) -> None:
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
+            "t2j(module.state_dict()), or params | buffers of t2j(module).split()"
+        )
+
+
 def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: bool) -> None:
     """Writes states into a module.
 
@@ -242,6 +271,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
     """
     names, given = StateNames(module), {}
     for state in states:
+        _expect_mapping(state)
         state = unstack_layers(state) if has_layers(state) else state
         twice = next((name for name in state if name in given and not _is_equal(given[name], state[name])), None)
         if twice is not None:

@@ -115,6 +115,18 @@ def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | 
     return places, rest
 
 
+def _without_numbers(target, index):
+    """A tensor, and a subscript that begins with places: Python's numbers before or among these are taken first."""
+    if not isinstance(index, tuple) or isinstance(target, Selected):
+        return target, index
+    count = next((i for i, x in enumerate(index) if not isinstance(x, Selected) and type(x) is not int), len(index))
+    lead = index[:count]
+    if all(isinstance(x, Selected) for x in lead) or not any(isinstance(x, Selected) for x in lead):
+        return target, index
+    taken = tuple(x if type(x) is int else slice(None) for x in lead)
+    return target[taken], (*(x for x in lead if type(x) is not int), *index[count:])
+
+
 def has_mask(index) -> bool:
     """Whether a mask of unknown values is one of several items of a subscript."""
     return isinstance(index, tuple) and any(map(_is_unknown_mask, index))
@@ -145,6 +157,7 @@ def _is_where_mask_is(target: Tensor, places: list[Selected]) -> bool:
 
 @implements_selected(Tensor.__getitem__)
 def getitem(self, index):
+    self, index = _without_numbers(self, index)
     led = None if isinstance(self, Selected) else _led_by_places(index)
     if led is None:
         return getitem_of_mask(self, index)
@@ -209,6 +222,7 @@ def _for_row(target, values, row_ndim: int):
 
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
+    self, index = _without_numbers(self, index)
     led = None if isinstance(self, Selected) else _led_by_places(index, of_one=False)
     if led is None:
         setitem_of_mask(self, index, value)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from ..autograd.inputs import is_tensor_differentiated
 from ..branches.paths import answer
 from ..calls.call import current
 from ..errors import TracedValueError
@@ -187,14 +188,24 @@ def _listed(tensor) -> Any:
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        if current().lift(self).history is not None and torch.is_grad_enabled():
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        _expect_no_gradient(current().lift(self))
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
             if bit in current().lift(self)._node.bits:
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
     return lent_values(self, "Tensor.numpy()")
+
+
+def _expect_no_gradient(tensor: Torchish) -> None:
+    """Refuses what loses a gradient that the code, or JAX around the call, takes."""
+    if not torch.is_grad_enabled() or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return
+    if tensor.history is not None or (tensor.known is None and is_tensor_differentiated(tensor)):
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead. Then no gradient "
+            "leads through numpy: one of your own does, in a torch.autograd.Function around it"
+        )
 
 
 def lent_values(tensor, what: str) -> np.ndarray:
@@ -204,6 +215,7 @@ def lent_values(tensor, what: str) -> np.ndarray:
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
+    _expect_no_gradient(current().lift(self))
     array = lent_values(self, "numpy.asarray(tensor)")
     return array if dtype is None else array.astype(dtype, copy=False)
 

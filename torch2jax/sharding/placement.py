@@ -53,6 +53,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
         mesh: None for the one in force (`jax.set_mesh`). An abstract one serves where nothing has values.
 
     Raises:
+        TypeError: it is a module, and no state.
         ValueError: there is no mesh.
     """
 
@@ -65,6 +66,8 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
             return placed(leaf, sharding)
         return jax.device_put(leaf, sharding)
 
+    if isinstance(tree, torch.nn.Module):
+        raise TypeError(f"put got a {type(tree).__name__}; wanted a tree of arrays or tensors: module.state_dict()")
     tree = untied(tree)
     return jax.tree.map(place, tree, shardings(tree, specs, mesh))
 

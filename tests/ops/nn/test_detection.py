@@ -116,6 +116,19 @@ def test_many_boxes_are_suppressed_class_by_class(ops):
         np.testing.assert_array_equal(got, ours)
 
 
+def test_nms_at_the_peaks_of_a_map(ops):
+    heat = torch.rand(2, 6, 6, generator=torch.Generator().manual_seed(0))
+
+    def found(heat):
+        size, row, column = torch.where(heat > 0.5)
+        centres = torch.stack([column, row], 1).float()
+        boxes = torch.cat([centres - 1, centres + 1], 1)
+        return ops.nms(boxes, heat[size, row, column], 0.3), ops.batched_nms(boxes, heat[size, row, column], size, 0.3)
+
+    for got, expected in zip(jax.jit(t2j(found))(t2j(heat)), found(heat), strict=True):
+        compare(got.compact(), expected)
+
+
 def test_nms_checks_shapes(ops):
     with pytest.raises(RuntimeError, match=r"\[N, 4\]"):
         t2j(ops.nms)(jnp.ones((3, 5)), jnp.ones(3), 0.5)

@@ -17,7 +17,7 @@ _FEW_ELSEWHERE = 100_000
 
 
 def _kept(boxes, scores, groups, iou_threshold) -> Selected:
-    """What is kept of boxes, each in its group."""
+    """What is kept of boxes, each in its group, or all in one."""
     given = [x for x in (boxes, scores, groups) if isinstance(x, Selected)]
     if given:
         given = aligned(given, "torchvision::nms")
@@ -27,6 +27,8 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
         mask = given[0].mask
     else:
         mask = torch.ones(len(scores), dtype=torch.bool)
+    if groups is None:
+        groups = torch.zeros(scores.shape, dtype=torch.int64)
     places, length = _GREEDY((boxes.detach(), scores.detach(), groups, mask, iou_threshold), {})
     if given and not given[0].is_compact:
         places = (mask.cumsum(0) - 1)[places]
@@ -44,8 +46,7 @@ def nms(original, boxes, scores, iou_threshold):
         return original(boxes, scores, iou_threshold)
     if not isinstance(boxes, Selected) and not isinstance(scores, Selected):
         expect_boxes(boxes.shape, scores.shape)
-    groups = torch.zeros(scores.rows.shape if isinstance(scores, Selected) else scores.shape, dtype=torch.int64)
-    return _kept(boxes, scores, groups, iou_threshold)
+    return _kept(boxes, scores, None, iou_threshold)
 
 
 @runs_instead_of("torchvision.ops.boxes.batched_nms", with_original=True)
