@@ -14,7 +14,7 @@ from ..compiled.host_tensors import HostTensors
 from ..errors import OnMetaError, StridedNestedError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.interop import is_dense, tensor_to_array, values_of
+from ..tensors.interop import array_of_values, is_dense, values_of
 from ..tensors.known import is_small
 from ..tensors.memory import next_number
 from ..tensors.physical import LazyArray, PhysicalArray
@@ -34,6 +34,8 @@ from .call import this_call
 
 __all__ = ["Constants"]
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class Constants:
     """What stands for each tensor from outside, on memory that is shared as theirs is."""
@@ -49,7 +51,7 @@ class Constants:
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
-    def bind(self, tensor: torch.Tensor, array) -> Torchish:
+    def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
         attempt = this_call().attempt
         array = attempt.entering(array)
@@ -57,7 +59,7 @@ class Constants:
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             has_strides = is_dense(tensor) and tensor.shape == array.shape
             lifted = wrap(array, dtype, strides=tensor.stride() if has_strides else None)
-            self._remember(tensor, lifted)
+            self._remember(tensor, lifted, is_alone=True)
             if is_dense(tensor) and not _covers_storage(tensor):
                 self._parts.setdefault(tensor.untyped_storage()._cdata, []).append((tensor, lifted))
             if lifted.history is None and attempt.is_differentiated(array):
@@ -82,7 +84,7 @@ class Constants:
             lifted = wrap_physical(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
 
-    def is_host(self, value) -> bool:
+    def is_host(self, value: object) -> bool:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
         return self.host is not None and self.host.owns(value)
 
@@ -128,7 +130,7 @@ class Constants:
         known = self._known(tensor)
         return tensor if known is None else known
 
-    def lift(self, value) -> Torchish:
+    def lift(self, value: Any) -> Torchish:
         """The tensor of this call that stands for a tensor or array from outside: a constant."""
         if isinstance(value, Torchish):
             return value
@@ -149,14 +151,14 @@ class Constants:
                 value = jax.numpy.array(value)
         return self._given(value)
 
-    def given(self, array, dtype: torch.dtype) -> Torchish:
+    def given(self, array: jax.Array | np.ndarray, dtype: torch.dtype) -> Torchish:
         """As `lift`, of an array that stands for a wider dtype."""
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
         with DisableTorchFunction():
             return self.lift_own(torch.from_numpy(np.array(array)).to(dtype))
 
-    def _given(self, array, dtype: torch.dtype | None = None) -> Torchish:
+    def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
         """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
         attempt = this_call().attempt
         array = attempt.entering(array)
@@ -164,40 +166,28 @@ class Constants:
         if attempt.is_differentiated(array):
             tape = this_call().tape
             if tape is None or not tape.knows(array):
-                lifted.start_history(is_given=True)
+                lifted.start_history(is_given=True, is_alone=True)
                 attempt.note_given(array, lifted)
             else:  # a JAX function within the call has computed it
                 lifted.descend_from_afar()
         return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        if isinstance(tensor, Chosen):
-            raise refuse_length(front_of(tensor)[0])
-        if is_wrapper(tensor):
-            raise WrapsOthersError(type(tensor))
-        with DisableTorchFunction():
-            if isinstance(tensor, Sparse) or tensor.layout in SPARSE_LAYOUTS:
-                raise HasSparse
-            if tensor.is_nested:
-                raise StridedNestedError
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
-            if tensor.is_meta:
-                raise OnMetaError
             _expect_data(tensor)
-            if tensor.layout is not torch.strided:
-                lifted = self._constant(tensor)
-            elif tensor.is_conj() or tensor.is_neg():
-                kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
-                base = self.lift(plain)
-                lifted = make_view(base, View(base._node, kind), base)
-            else:
-                lifted = self._lift_plain(tensor)
+            view = self._view(tensor) if tensor.layout is torch.strided else None
+            lifted = self._constant(tensor) if view is None else view
             gradient = tensor.grad if tensor.is_leaf else None
         if gradient is not None:
             lifted._gradient = self.lift_own(gradient)
-        return self._remember(tensor, lifted)
+        return self._remember(tensor, lifted, is_alone=view is None)
 
-    def _lift_plain(self, tensor: torch.Tensor) -> Torchish:
+    def _view(self, tensor: torch.Tensor) -> Torchish | None:
+        """What stands for a tensor as a view of what stands for its memory; None where it alone stands for that."""
+        if tensor.is_conj() or tensor.is_neg():
+            kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
+            base = self.lift(plain)
+            return make_view(base, View(base._node, kind), base)
         key = tensor.untyped_storage()._cdata
         for around, bound in self._parts.get(key, ()):
             if _is_within(tensor, around):
@@ -206,20 +196,18 @@ class Constants:
                 return _without_history(lifted, tensor)
         if key not in self._storages:
             if _covers_storage(tensor):
-                return self._constant(tensor)
+                return None
             memory = tensor.detach().new_empty(0).set_(tensor.untyped_storage())
             self._remember(memory, self._constant(memory))
         lifted = _region_of(*self._storages[key], tensor)
-        if lifted is None:
-            return self._constant(tensor)
-        return _without_history(lifted, tensor)
+        return None if lifted is None else _without_history(lifted, tensor)
 
     @property
     def stages(self) -> bool:
         """Whether what JAX traces is a graph, which may outlive the tensors' values."""
         return self.stages_in(current_trace())
 
-    def stages_in(self, trace) -> bool:
+    def stages_in(self, trace: object) -> bool:
         """As `stages`, of what JAX is tracing now."""
         if self._is_graph is None or self._is_graph[0] is not trace:
             self._is_graph = (trace, is_transforming() and is_traced(lax.full((), 0.0)))
@@ -248,18 +236,20 @@ class Constants:
             return copies[id(tensor)][1:]
         # What a graph holds is on no device in particular.
         values = values_of(tensor.cpu() if self.stages else tensor).clone()
-        array = tensor_to_array(values, copy=False)
+        array = array_of_values(values, copy=False)
         if copies is not None:
             copies[id(tensor)] = tensor, values, array
         return values, array
 
-    def _remember(self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None) -> Torchish:
+    def _remember(
+        self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None, is_alone: bool = False
+    ) -> Torchish:
         with DisableTorchFunction(), DisableTorchDispatch():
             vars(lifted).update(vars(tensor))
             if isinstance(tensor, torch.nn.Parameter):
                 lifted._is_param = True
             if tensor.requires_grad if requires_grad is None else requires_grad:
-                lifted.start_history()
+                lifted.start_history(is_alone=is_alone)
                 if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                     take_over_hooks(tensor, lifted)
             if _covers_storage(tensor):
@@ -272,10 +262,24 @@ def _expect_data(tensor: torch.Tensor) -> None:
     """Refuses a tensor that has no memory of its own, where anything might be read.
 
     Raises:
-        OnMetaError: it is a fake one.
+        OnMetaError: it is on the meta device, or a fake one.
+        HasSparse: it is sparse.
+        StridedNestedError: it is nested, in PyTorch's older layout.
         WrapsOthersError: it wraps other tensors.
+        TracedValueError: data decide its length.
     """
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+    is_plain = type(tensor) in _PLAIN
+    if not is_plain and isinstance(tensor, Chosen):
+        raise refuse_length(front_of(tensor)[0])
+    if not is_plain and is_wrapper(tensor):
+        raise WrapsOthersError(type(tensor))
+    if tensor.layout in SPARSE_LAYOUTS or isinstance(tensor, Sparse):
+        raise HasSparse
+    if tensor.is_nested:
+        raise StridedNestedError
+    if tensor.is_meta:
+        raise OnMetaError
+    if is_plain or tensor.layout is not torch.strided:
         return
     storage = tensor.untyped_storage()
     if storage.device.type == "meta":  # that of a fake tensor, which warns of the question below

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -108,7 +108,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         attempt: which run of the function it is, where no call is around it.
     """
 
-    def __init__(self, rng=None, last_resort: Any = None, attempt: Attempt | None = None):
+    def __init__(self, rng: jax.Array | None = None, last_resort: Any = None, attempt: Attempt | None = None):
         TorchFunctionMode.__init__(self)
         outer = current()
         attempt = attempt or Attempt()
@@ -167,7 +167,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__enter__(self)
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
@@ -184,7 +184,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if self._reports:
                 self.last_resort.report()
 
-    def _leave(self, *exc_info):
+    def _leave(self, *exc_info: object):
         self._recording.close()
         leave()
         if self.features and not self._is_outermost:
@@ -228,7 +228,13 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """Intercepts again what is called within, where PyTorch has suspended it."""
         return _Inside(self)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         if not self.features:
             result = self.run_planned(self, func, types, args, kwargs)
             if result is not NOT_PLANNED:
@@ -267,7 +273,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                     return result
         return self.dispatch(func, args, kwargs or {})
 
-    def dispatch(self, func, args: tuple, kwargs: dict):
+    def dispatch(self, func: Callable[..., Any], args: tuple, kwargs: dict):
         try:
             if len_torch_dispatch_stack() and _is_seen_by_modes():
                 return self.run_below_modes(func, args, kwargs)
@@ -304,7 +310,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 raise
             return run_without_values(error, self, func, args, kwargs)
 
-    def dispatch_past_overrides(self, func, args: tuple, kwargs: dict) -> Any:
+    def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
         if func in MAKERS:
             expect_classes()
@@ -312,7 +318,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             feature.run_past_overrides(self, func, args)
         return self.dispatch_aten(func, args, kwargs)
 
-    def dispatch_aten(self, func, args: tuple, kwargs: dict) -> Any:
+    def dispatch_aten(self, func: Any, args: tuple, kwargs: dict) -> Any:
         try:
             device, is_divided = autocast.region(), False
             if device is not None:
@@ -359,7 +365,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError as error:
             return run_without_values(error, self, func, args, kwargs)
 
-    def run_rule(self, func, rule, args: tuple, kwargs: dict):
+    def run_rule(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict):
         for feature in self.features.rules:
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:
@@ -390,7 +396,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             name_rule(error, rule)
             raise
 
-    def run_decomposition(self, func, decomposition: Callable, args: tuple, kwargs: dict):
+    def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)
@@ -406,17 +412,17 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         features = self.features
         return not (features.operators or features.rules or is_any_autocast_enabled() or len_torch_dispatch_stack())
 
-    def _has_kernel(self, func) -> bool:
+    def _has_kernel(self, func: Any) -> bool:
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
-    def run_below_modes(self, func, args: tuple, kwargs: dict) -> Any:
+    def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
         if is_fake_mode_on():
             return run_natively(self, func, args, kwargs, values="none")
         with DisableTorchFunction():
             return func(*map(self._lift_argument, args), **kwargs)
 
-    def run_missing(self, func, args: tuple, kwargs: dict) -> Any:
+    def run_missing(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator without a rule in PyTorch itself, if the user wants that.
 
         Raises:
@@ -430,19 +436,21 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise NoRuleError(f"torch.ops.{func}")
         return self.last_resort.missing(func, args, kwargs)
 
-    def is_own_body(self, func, args) -> bool:
+    def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Whether the body of a function is running, and asks for it by another way than `_body` answers.
 
         It would come back for ever.
         """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
-    def runs_body(self, func, args) -> bool:
+    def runs_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Whether a function without a rule is served by its own body, wherever the call is."""
         is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
-    def run_body(self, func, args, kwargs, *, asks_classes: bool = True):
+    def run_body(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, asks_classes: bool = True
+    ):
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`.
 
         Args:
@@ -455,9 +463,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         finally:
             self._bodies.pop()
 
-    def run_compiled(self, func, args, kwargs):
+    def run_compiled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
-        args = [self._lift_argument(x) for x in args]
+        args = tuple([self._lift_argument(x) for x in args])
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
         try:
             with DisableTorchFunction(), self.aten_mode:
@@ -465,8 +473,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError:
             raise
         except RuntimeError as error:
-            expect_strided(tuple(args), kwargs)
-            again = in_one_dtype(func, tuple(args), kwargs, error)
+            expect_strided(args, kwargs)
+            again = in_one_dtype(func, args, kwargs, error)
             if again is not None:
                 with contextlib.suppress(*REFUSALS):
                     return self.run_compiled(func, *again)
@@ -475,7 +483,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return self.lift_own(result)  # PyTorch made it just now
         return result
 
-    def _lift_argument(self, value) -> Any:
+    def _lift_argument(self, value: object) -> Any:
         if isinstance(value, (torch.Tensor, jax.Array)):
             return self.lift(value)
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
@@ -489,7 +497,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """The next JAX key of this call's stream, or of a generator's."""
         return self.stream.next_key(generator)
 
-    def bind(self, tensor: torch.Tensor, array) -> Torchish:
+    def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         return self.constants.bind(tensor, array)
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
@@ -498,7 +506,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         return self.constants.bind_missing(tensor, error)
 
-    def lift(self, value) -> Torchish:
+    def lift(self, value: Any) -> Torchish:
         return self.constants.lift(value)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
@@ -521,7 +529,7 @@ class _Inside:
         self._enabled.__enter__()
         TorchFunctionMode.__enter__(self._call)
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         TorchFunctionMode.__exit__(self._call, None, None, None)
         self._enabled.__exit__(*exc_info)
 
@@ -529,7 +537,7 @@ class _Inside:
 class AtenMode(TorchDispatchMode, CallMode):
     """Brings operators to the `dispatch_aten` of a call, also those with no `Torchish` among their arguments."""
 
-    def __init__(self, call):
+    def __init__(self, call: Call):
         super().__init__()
         self._call = call
         self._regions: list[str | None] = []
@@ -544,11 +552,17 @@ class AtenMode(TorchDispatchMode, CallMode):
         self._regions.append(autocast.region())
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         self._regions.pop()
         pop_torch_dispatch_stack(None)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         del types
         device = self._regions[-1]
         if device is None:
@@ -564,7 +578,7 @@ _WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor
 
 
 @functools.cache
-def _writes(func, rule) -> bool:
+def _writes(func: OpOverload, rule: Any) -> bool:
     """Whether a function does nothing but write to its first argument what it computes of all, as PyTorch does."""
     if isinstance(rule, InPlace):
         return not isinstance(func, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
@@ -587,11 +601,11 @@ class _Overlay(dict):
         super().__init__(above)
         self._below = below
 
-    def __missing__(self, key):
+    def __missing__(self, key: OpOverload):
         return self._below[key]
 
 
-def _no_overrides(*_args) -> bool:
+def _no_overrides(*_args: object) -> bool:
     return False
 
 
@@ -615,7 +629,7 @@ class _Outputs(NamedTuple):
 
 
 @functools.cache
-def outputs_of(func) -> _Outputs | None:
+def outputs_of(func: OpOverload) -> _Outputs | None:
     """What to call in place of an ``out`` overload that no rule serves by itself."""
     names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
     if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
@@ -629,7 +643,7 @@ def outputs_of(func) -> _Outputs | None:
 
 
 @functools.cache
-def decomposition_of(func):
+def decomposition_of(func: Any):
     """The Python decomposition that PyTorch has of an operator, or None."""
     from ..internals.decompositions import decomposition_table  # slow to import, and seldom needed
 
@@ -639,7 +653,7 @@ def decomposition_of(func):
 
 
 @functools.cache
-def functional_of(func):
+def functional_of(func: OpOverload):
     """The operator whose result an in-place operator writes, or None."""
     name = func.overloadpacket.__name__
     if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):

@@ -152,38 +152,38 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
 
 
 @stands_in(OpOverload, "redispatch")
-def _redispatch(operator, keyset, *args, **kwargs):
+def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
     del keyset  # what is registered with torch.library.register_autograd goes on so
     return this_call().kernels.run_below(operator, args, kwargs)
 
 
 @stands_in(torch._C, "_any_requires_grad")
-def _any_requires_grad(*args, **kwargs):
+def _any_requires_grad(*args: Any, **kwargs: Any):
     """As PyTorch's; of what JAX traces it may ask for the derivative."""
     tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 
 
 @stands_in(torch._C, "_any_output_is_alias_to_input_or_output")
-def _any_output_is_alias(args, kwargs, outputs):
+def _any_output_is_alias(args: object, kwargs: object, outputs: object):
     """Whether two results, or a result and an argument, are on the same memory."""
     given, made = _memories((args, kwargs)), _memories(outputs)
     return len(set(made)) < len(made) or not set(given).isdisjoint(made)
 
 
-def _memories(tree) -> list[int]:
+def _memories(tree: object) -> list[int]:
     """The memory of each tensor that has elements."""
     tensors = [this_call().lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
     return [id(x._node.storage.memory) for x in tensors if x.numel()]
 
 
 @runs_instead_of(pyfunctorch.retrieve_current_functorch_interpreter, with_original=True)
-def _interpreter(original):
+def _interpreter(original: Callable[[], Any]):
     return None if this_call().transformations else original()
 
 
 @runs_instead_of(autograd_function.custom_function_call_vmap_helper)
-def _run_for_batch(interpreter, vmap_function, op, *operands, **kwargs):
+def _run_for_batch(interpreter: Any, vmap_function: Callable[..., Any], op: Any, *operands: Any, **kwargs: Any):
     """What was registered with ``torch.library.register_vmap``."""
     del interpreter, op
     batch: Any = innermost_batch(operands)
@@ -194,7 +194,7 @@ _begin_library = torch.library.Library.__init__
 
 
 @stands_in(torch.library.Library, "__init__")
-def _make_library(library, *args, **kwargs):
+def _make_library(library: torch.library.Library, *args: Any, **kwargs: Any):
     _begin_library(library, *args, **kwargs)
     if not _is_importing():
         this_call().kernels.libraries.add(library)

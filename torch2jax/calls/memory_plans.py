@@ -8,6 +8,7 @@ nothing has changed, and the long way may serve instead.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ _takes_tangents = is_fwd_grad_enabled
 
 
 @functools.cache
-def is_view(function) -> bool:
+def is_view(function: Any) -> bool:
     """Whether all that a function of one tensor and constants gives is that tensor or a view of it, or a new one."""
     if function is _Tensor.__getitem__:
         return True
@@ -53,7 +54,7 @@ def is_view(function) -> bool:
     return bool(schemas) and all(map(_gives_view, schemas))
 
 
-def _gives_view(schema) -> bool:
+def _gives_view(schema: Any) -> bool:
     """Whether an operator gives one tensor, which may be a view of its first argument, and writes to nothing."""
     if not schema.arguments or len(schema.returns) != 1 or str(schema.returns[0].type) != "Tensor":
         return False
@@ -72,7 +73,16 @@ class ViewPlan:
     rule = None
     __slots__ = ("_dtype", "_is_itself", "_shift", "_steps", "_strides", "shape")
 
-    def __init__(self, steps: tuple, shape, dtype: torch.dtype, strides, shift: int, *, is_itself: bool = False):
+    def __init__(
+        self,
+        steps: tuple,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        strides: Sequence[int],
+        shift: int,
+        *,
+        is_itself: bool = False,
+    ):
         self._steps, self.shape, self._dtype, self._strides = steps, shape, dtype, strides
         self._shift, self._is_itself = shift, is_itself
 
@@ -98,7 +108,7 @@ class ViewPlan:
             node.place = place if start == 0 else place._replace(offset=place.offset + start)
         return node
 
-    def written(self, array, value):
+    def written(self, array: Any, value: Any):
         """The base's array, once a value has been written to the view."""
         arrays = [array]
         for kind, _ in self._steps[:-1]:

@@ -39,7 +39,7 @@ def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tupl
     if len(firsts) == len({x.dtype for x in tensors}) or _may_write_others(func, args, kwargs):
         return None
 
-    def converted(x):
+    def converted(x: Any):
         return x.to(firsts[canonical(x.dtype)]) if type(x) is Torchish else x
 
     with this_call().inside():

@@ -18,6 +18,7 @@ from .constants import Constants
 __all__ = ["Nesting"]
 
 _NO_TRACE: Any = object()
+_NOTHING = contextlib.nullcontext()
 
 
 class FeatureSlot:
@@ -134,12 +135,12 @@ class Nesting:
             self._opened.pop()
             self.tape = before
 
-    def leaving(self, array):
+    def leaving(self, array: Any):
         """An array as it leaves the code that runs `nested`: without what is recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.primal(array)
 
-    def without_tangents(self, array):
+    def without_tangents(self, array: Any):
         tags = [level.tag for level in self.transformations if level.is_forward]
         if self.dual is not None:
             tags.append(self.dual.tag)
@@ -170,9 +171,14 @@ class Nesting:
         self._staged = trace
         return True
 
-    @contextlib.contextmanager
-    def outside(self):
+    def outside(self) -> contextlib.AbstractContextManager[None]:
         """A context for what is no part of the code in transformations, as a constant that it is the first to use."""
+        trace, tape = self.outermost
+        is_there = self.tape is tape and journal() is None and current_trace() is trace
+        return _NOTHING if is_there else self._outside()
+
+    @contextlib.contextmanager
+    def _outside(self):
         tape = self.tape
         trace, self.tape = self.outermost
         try:

@@ -24,15 +24,15 @@ from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
 from .call import current, this_call
 
-__all__ = ["adopt", "expect_own", "places_of_scheduler", "recording", "step_abstractly"]
+__all__ = ["adopt", "expect_own", "recording", "slots_of_scheduler", "step_abstractly"]
 
 
-def adopt(thing) -> None:
+def adopt(thing: object) -> None:
     """Makes an optimizer, scheduler or scaler one of the call's own, which may change it."""
     this_call().registered[id(thing)] = thing
 
 
-def expect_own(thing) -> None:
+def expect_own(thing: object) -> None:
     """Refuses to change what is somebody else's.
 
     Raises:
@@ -47,7 +47,7 @@ def expect_own(thing) -> None:
         )
 
 
-def step_abstractly(self, *args, **kwargs):
+def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
     """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
     with _abstract_where_traced(self):
         return type(self).step(self, *args, **kwargs)
@@ -85,7 +85,7 @@ _is_compiling = torch.compiler.is_compiling
 
 
 @stands_in(Optimizer, "_patch_step_function")
-def _adopt_new(self):
+def _adopt_new(self: Any):
     _patch_step_function(self)
     adopt(self)
     self.step = types.MethodType(_abstract_form(type(self).step), self)
@@ -95,7 +95,7 @@ def _abstract_form(step: Callable) -> Callable:
     """`step_abstractly` with the arguments of an optimizer's own step, which scalers look at."""
 
     @functools.wraps(step)
-    def abstractly(self, *args, **kwargs):
+    def abstractly(self: Optimizer, *args: Any, **kwargs: Any):
         return step_abstractly(self, *args, **kwargs)
 
     return abstractly
@@ -109,7 +109,7 @@ def is_compiling():
 class _StepHooks(UserDict):
     """The hooks before each step of any optimizer, and in translated calls one that looks whose it is."""
 
-    def __init__(self, hooks):
+    def __init__(self, hooks: dict[int, Any]):
         self.data = hooks  # what others register goes there
 
     def values(self):
@@ -118,7 +118,7 @@ class _StepHooks(UserDict):
         return [_expect_own_before_step, *self.data.values()]
 
 
-def _expect_own_before_step(optimizer, args, kwargs):
+def _expect_own_before_step(optimizer: Optimizer, args: object, kwargs: object):
     del args, kwargs
     expect_own(optimizer)
 
@@ -140,7 +140,7 @@ exchange(sparse_adam, "math", TensorMath())
 # Schedulers.
 
 
-def places_of_scheduler(scheduler, path: str = "") -> Iterator[Slot]:
+def slots_of_scheduler(scheduler: Any, path: str = "") -> Iterator[Slot]:
     """The numbers of a scheduler, those within it, and those of its optimizer."""
     yield from numbers_of(vars(scheduler), path)
     for group in scheduler.optimizer.param_groups:
@@ -149,23 +149,23 @@ def places_of_scheduler(scheduler, path: str = "") -> Iterator[Slot]:
 
 def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
     """The numbers in a container, and in those within it and in schedulers."""
-    items = owner.items() if isinstance(owner, dict) else enumerate(owner)
+    items: Any = owner.items() if isinstance(owner, dict) else enumerate(owner)
     for key, value in list(items):
         if key == "params" or type(value) is bool:
             continue
         name = f"{path}.{key}" if path else str(key)
         if isinstance(value, lr_scheduler.LRScheduler):
             yield from numbers_of(vars(value), name)
-        elif type(value) in (tuple, list) and value and all(_is_place(x) for x in value):
+        elif type(value) in (tuple, list) and value and all(_is_number(x) for x in value):
             for i in range(len(value)):
                 yield _InSequence(owner, key, f"{name}.{i}", i)
-        elif _is_place(value):
+        elif _is_number(value):
             yield Slot(owner, key, name)
         elif type(value) in (dict, list):
             yield from numbers_of(value, name)
 
 
-def _is_place(value) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float) or isinstance(value, torch.Tensor)
 
 
@@ -174,28 +174,28 @@ class _InSequence(Slot):
 
     __slots__ = ("index",)
 
-    def __init__(self, owner, key, path: str, index: int):
+    def __init__(self, owner: Any, key: Any, path: str, index: int):
         super().__init__(owner, key, path)
         self.index = index
 
     def get(self):
         return self.owner[self.key][self.index]
 
-    def set(self, value) -> None:
+    def set(self, value: Any) -> None:
         before = self.owner[self.key]
         self.owner[self.key] = type(before)([*before[: self.index], value, *before[self.index + 1 :]])
 
 
-def _guard_scheduler(cls) -> None:
+def _guard_scheduler(cls: type[Any]) -> None:
     original = cls.step
 
     @stands_in(cls, "step")
-    def step(self, *args, **kwargs):
+    def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
-        numbers = (place.get() for place in places_of_scheduler(self))
+        numbers = (place.get() for place in slots_of_scheduler(self))
         if not any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
             return original(self, *args, **kwargs)
-        return follow(lambda: original(self, *args, **kwargs), lambda: places_of_scheduler(self))
+        return follow(lambda: original(self, *args, **kwargs), lambda: slots_of_scheduler(self))
 
 
 for _cls in list(vars(lr_scheduler).values()):
@@ -207,7 +207,7 @@ _multi_step_get_lr = lr_scheduler.MultiStepLR.get_lr
 
 
 @stands_in(lr_scheduler.MultiStepLR, "get_lr")
-def _multi_step(self):
+def _multi_step(self: Any):
     if not is_unknown(self.last_epoch):
         return _multi_step_get_lr(self)
     times: Any = 0
@@ -222,7 +222,7 @@ _update_parameters = AveragedModel.update_parameters
 
 
 @stands_in(AveragedModel, "update_parameters")
-def _average(self, model):
+def _average(self: Any, model: torch.nn.Module):
     def places():
         for name, owner in self.named_modules():
             for tensors in (owner._parameters, owner._buffers):
@@ -241,38 +241,38 @@ _restore_scaler = GradScaler.__setstate__
 
 
 @stands_in(GradScaler, "__init__")
-def _make_scaler(self, *args, **kwargs):
+def _make_scaler(self: Any, *args: Any, **kwargs: Any):
     _init_scaler(self, *args, **kwargs)
     adopt(self)
 
 
 @stands_in(GradScaler, "__setstate__")
-def _make_copy_of_scaler(self, state):
+def _make_copy_of_scaler(self: Any, state: dict[str, Any]):
     _restore_scaler(self, state)
     adopt(self)
 
 
 @stands_in(GradScaler, "_lazy_init_scale_growth_tracker")
-def _start_scaler(self, dev):
+def _start_scaler(self: Any, dev: torch.device):
     expect_own(self)
     _start(self, dev)
 
 
 @stands_in(GradScaler, "_unscale_grads_")
-def _unscale_own(self, *args, **kwargs):
+def _unscale_own(self: Any, *args: Any, **kwargs: Any):
     expect_own(self)
     return _unscale(self, *args, **kwargs)
 
 
 @stands_in(GradScaler, "update")
-def _update_own(self, new_scale=None):
+def _update_own(self: Any, new_scale: Any = None):
     if self._enabled:
         expect_own(self)
     _update(self, new_scale)
 
 
 @stands_in(GradScaler, "_maybe_opt_step")
-def _step_where_finite(self, optimizer, optimizer_state, *args, **kwargs):
+def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
     """Steps, and takes the step back where a gradient was not finite; what that is, is known later."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
     if not is_unknown(found):
@@ -309,25 +309,25 @@ def _written(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 class _Recorded(dict):
     """The state of one parameter; notes what its entries are at first."""
 
-    def __init__(self, parameter, initial: dict, optimizer: Optimizer):
+    def __init__(self, parameter: torch.Tensor, initial: dict, optimizer: Optimizer):
         super().__init__()
         self._parameter, self._initial, self._optimizer = parameter, initial, optimizer
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Any, value: Any):
         if key not in self:
             self._initial[(self._parameter, key)] = self._at_first(key, value)
         super().__setitem__(key, value)
 
-    def setdefault(self, key, default=None):
+    def setdefault(self, key: Any, default: Any = None):
         if key not in self:
             self[key] = default
         return self[key]
 
-    def update(self, *args, **kwargs):
+    def update(self, *args: Any, **kwargs: Any):
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
-    def _at_first(self, key, value):
+    def _at_first(self, key: Any, value: Any):
         if not isinstance(value, torch.Tensor):
             return value
         if not is_unknown(value):
@@ -343,11 +343,11 @@ class _RecordedStates(dict):
         super().__init__(states)
         self._initial, self._optimizer = initial, optimizer
 
-    def __missing__(self, parameter):
+    def __missing__(self, parameter: torch.Tensor):
         self[parameter] = found = _Recorded(parameter, self._initial, self._optimizer)
         return found
 
-    def __setitem__(self, parameter, value):
+    def __setitem__(self, parameter: torch.Tensor, value: Any):
         if not isinstance(value, _Recorded):
             recorded = _Recorded(parameter, self._initial, self._optimizer)
             recorded.update(value)

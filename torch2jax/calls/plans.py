@@ -230,7 +230,15 @@ def _describe(
 
 
 def _first(
-    key: tuple, call: "Call", function: Callable, rule: Any, types: Any, args: tuple, kwargs: dict, tensors, is_eager
+    key: tuple,
+    call: "Call",
+    function: Callable,
+    rule: Any,
+    types: Any,
+    args: tuple,
+    kwargs: dict,
+    tensors: list[Torchish],
+    is_eager: bool,
 ) -> Any:
     """What a function gives that has no plan yet; its plan, or the reason why it has none, is there from now on."""
     if len(_plans) >= _MOST:

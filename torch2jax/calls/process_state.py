@@ -35,7 +35,7 @@ def _note(change: Callable, read: Callable[[], Any]) -> None:
 
 def _noticing(change: Callable, read: Callable[[], Any]) -> Callable:
     @functools.wraps(change)
-    def noticed(*args, **kwargs):
+    def noticed(*args: Any, **kwargs: Any):
         _note(change, read)
         return change(*args, **kwargs)
 
@@ -58,7 +58,7 @@ def _deterministic(mode: bool, *, warn_only: bool = False) -> None:
     _set_deterministic(mode, warn_only=warn_only)
 
 
-def _set_backend(self, obj, value) -> None:
+def _set_backend(self: Any, obj: object, value: Any) -> None:
     """A switch of ``torch.backends``, which keeps its setter."""
     _note(self.setter, self.getter)
     _set_property(self, obj, value)
@@ -69,7 +69,7 @@ exchange(ContextProp, "__set__", _set_backend)
 
 
 @runs_instead_of(tensor_str.set_printoptions, with_original=True)
-def _set_printoptions(original, *args, **kwargs):
+def _set_printoptions(original: Callable[..., None], *args: Any, **kwargs: Any):
     options = PRINT_OPTS
     before = dict(vars(options))
     this_call().settings.undo_later(lambda: vars(options).update(before))
@@ -77,7 +77,7 @@ def _set_printoptions(original, *args, **kwargs):
 
 
 @runs_instead_of(torch.distributions.Distribution.set_default_validate_args, with_original=True)
-def _set_default_validate_args(original, value):
+def _set_default_validate_args(original: Callable[[bool], None], value: Any):
     kind = torch.distributions.Distribution
     this_call().settings.undo_later(functools.partial(setattr, kind, "_validate_args", kind._validate_args))
     original(value)
@@ -86,11 +86,11 @@ def _set_default_validate_args(original, value):
 class _Parametrizations:
     """What ``parametrize.cached()`` keeps within a call: the call's own, for the tensors are its."""
 
-    def get(self, key):
+    def get(self, key: Any):
         call = current()
         return None if call is None else call.settings.parametrizations.get(key)
 
-    def __setitem__(self, key, tensor) -> None:
+    def __setitem__(self, key: Any, tensor: torch.Tensor) -> None:
         call = current()
         if call is not None:
             call.settings.parametrizations[key] = tensor

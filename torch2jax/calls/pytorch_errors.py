@@ -217,7 +217,7 @@ def _asked(
     level = call.transformations[-1] if call.transformations and isinstance(call.transformations[-1], Batch) else None
     dims = [None if level is None else _dim(level, leaves[place]) for place in places]
 
-    def run(*tensors):
+    def run(*tensors: torch.Tensor):
         found = dict(zip(places, tensors, strict=True))
         args, kwargs = structure.unflatten([found.get(place, leaf) for place, leaf in enumerate(leaves)])
         func(*args, **kwargs)

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import sys
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ class Stream:
         TypeError: `rng` is something else.
     """
 
-    def __init__(self, rng):
+    def __init__(self, rng: jax.Array | None):
         self._key = None if rng is None else _checked(rng)
         self._taken, self._before = 0, 0
         self.seed: int | None = None
@@ -125,7 +126,7 @@ class Stream:
             self._key, self._taken = _fold_in(self._key, self._taken), 0
         return wrap(_bytes_of(self._key), torch.uint8)
 
-    def set_state(self, state) -> None:
+    def set_state(self, state: torch.Tensor) -> None:
         """Goes on from what `get_state` gave."""
         state = this_call().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
@@ -155,7 +156,7 @@ class Stream:
             return _key_of(int(drawn))
 
 
-def _checked(rng):
+def _checked(rng: Any):
     dtype, shape = getattr(rng, "dtype", None), getattr(rng, "shape", None)
     new_style = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if (new_style and shape == ()) or (dtype == np.uint32 and shape in ((2,), (4,))):
@@ -164,7 +165,7 @@ def _checked(rng):
     raise TypeError(f"rng got {got}; wanted one JAX key, as jax.random.key(0) gives it")
 
 
-def _fold_in(key, data):
+def _fold_in(key: jax.Array, data: Any):
     with _where_known(key):
         is_known = not (is_traced(key) or is_traced(data))
         return _folded_at_once(key, data) if is_known else jax.random.fold_in(key, data)
@@ -173,7 +174,7 @@ def _fold_in(key, data):
 _folded_at_once = jax.jit(jax.random.fold_in)  # an eager one takes ten times as long
 
 
-def _where_known(array):
+def _where_known(array: object):
     """Evaluates at trace time what is made of a known array: what a known key draws is known."""
     return contextlib.nullcontext() if is_traced(array) else evaluating()
 
@@ -185,13 +186,13 @@ def _key_of(seed: int):
         return jax.random.fold_in(key, high) if high else key
 
 
-def _bytes_of(key):
+def _bytes_of(key: jax.Array):
     with _where_known(key):
         data = jax.random.key_data(key)
         return lax.reshape(lax.bitcast_convert_type(data, jnp.uint8), (data.size * 4,))
 
 
-def _key_from(array, like):
+def _key_from(array: jax.Array, like: jax.Array | None):
     with _where_known(array):
         data = lax.bitcast_convert_type(lax.reshape(array, (array.size // 4, 4)), jnp.uint32)
         if like is not None and like.dtype == np.uint32:
@@ -205,7 +206,7 @@ class _DefaultGenerator(torch.Generator):
     PyTorch does not offer `torch.manual_seed` and its kin to overrides; this is what they find in a translated call.
     """
 
-    def manual_seed(self, seed):
+    def manual_seed(self, seed: int):
         call = current()
         if call is None:
             return torch.default_generator.manual_seed(seed)
@@ -231,7 +232,7 @@ class _DefaultGenerator(torch.Generator):
         call = current()
         return torch.default_generator.get_state() if call is None else call.stream.get_state()
 
-    def set_state(self, new_state):
+    def set_state(self, new_state: torch.Tensor):
         call = current()
         if call is None:
             return torch.default_generator.set_state(new_state)
@@ -243,6 +244,6 @@ exchange(torch.random, "default_generator", _DefaultGenerator())
 
 
 @stands_in(torch.random, "_manual_seed_impl")
-def _manual_seed(seed):
+def _manual_seed(seed: int):
     this_call().stream.reseed(int(seed))
     return torch.default_generator

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..autograd.tape import Attempt
+from ..autograd.tape import Attempt, Tape
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
 from ..values.valueless import StandIns
@@ -54,7 +54,7 @@ class Session:
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         return StandIns()
 
-    def begin(self, trace, tape) -> None:
+    def begin(self, trace: object, tape: Tape | None) -> None:
         self.outermost = trace, tape
         self.attempt.begin()
 

@@ -119,7 +119,7 @@ def _default_device_context():
 _make_handle = RemovableHandle.__init__
 
 
-def _noted_handle(self, *args, **kwargs):
+def _noted_handle(self: RemovableHandle, *args: Any, **kwargs: Any):
     _make_handle(self, *args, **kwargs)
     call = current()
     if call is not None:
@@ -134,7 +134,7 @@ exchange(RemovableHandle, "__init__", _noted_handle)
 
 def _noticing(change: Callable) -> Callable:
     @functools.wraps(change)
-    def noticed(*args):
+    def noticed(*args: Any):
         call = current()
         if call is not None:
             call.settings.keep_autocast()
@@ -151,7 +151,7 @@ _enter, _exit, _cast = torch.autocast.__enter__, torch.autocast.__exit__, autoca
 
 
 @stands_in(torch.autocast, "__enter__")
-def _enter_region(self):
+def _enter_region(self: torch.autocast):
     """Enters a region, which takes the place of that around it, also where this names another device.
 
     Tensors are where JAX puts them: code that names ``x.device.type`` to leave a region for "cuda" says "cpu" here.
@@ -165,7 +165,7 @@ def _enter_region(self):
 
 
 @stands_in(torch.autocast, "__exit__")
-def _leave_region(self, *exc_info):
+def _leave_region(self: torch.autocast, *exc_info: object):
     result = _exit(self, *exc_info)
     for device in this_call().settings.suspended.pop():
         torch.set_autocast_enabled(device, True)
@@ -173,7 +173,7 @@ def _leave_region(self, *exc_info):
 
 
 @stands_in(autocast_mode, "_cast")
-def _cast_inputs(value, device_type, dtype):
+def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
     """As PyTorch's for `custom_fwd`, which passes over tensors on other devices than it names."""
     if not isinstance(value, torch.Tensor):
         return _cast(value, device_type, dtype)
@@ -195,7 +195,7 @@ def _is_bf16_supported(including_emulation: bool = True):
 
 
 @runs_instead_of(torch.set_default_dtype)
-def _set_default_dtype(d):
+def _set_default_dtype(d: torch.dtype):
     if not isinstance(d, torch.dtype):
         raise TypeError(f"invalid dtype object: got {d!r}; wanted a floating-point dtype such as torch.float64")
     if not d.is_floating_point:
@@ -204,7 +204,7 @@ def _set_default_dtype(d):
 
 
 @runs_instead_of(torch.set_default_tensor_type)
-def _set_default_tensor_type(t):
+def _set_default_tensor_type(t: type | str):
     warnings.warn(
         "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use torch.set_default_dtype() and "
         "torch.set_default_device() as alternatives.",

@@ -9,7 +9,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jax
 import torch
@@ -31,6 +31,7 @@ __all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
 
 _FSDP = "torch.distributed.fsdp"
 _Module = torch.nn.Module
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PARTS = frozenset(("_parameters", "_buffers", "_modules"))
 _CONTAINERS = frozenset((dict, collections.OrderedDict, set))
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype))
@@ -68,34 +69,30 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, given, memo = self._names, {}, {}
-        on_meta, sparse = set(), set()
         with DisableTorchFunction():
-            for name, tensor in names.tensors.items():
-                if tensor.is_meta:
-                    on_meta.add(name)
-                elif tensor.layout in SPARSE_LAYOUTS:
-                    sparse.add(name)
+            kinds = {name: _kind_of(tensor) for name, tensor in names.tensors.items()}
         for name, tensor in names.tensors.items():
             if name not in self._state:
                 continue
             with DisableTorchFunction():
                 value = as_array(expect_shape(self._state[name], tensor, name, "state_dict", names.module, name))
-            if isinstance(value, Wrapped) or is_wrapper(tensor):
+            if isinstance(value, Wrapped) or kinds[name] == "wrapper":
                 memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
                 continue
-            bind = bound_sparse if name in sparse else call.bind
+            bind = bound_sparse if kinds[name] == "sparse" else call.bind
             memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
+            kind = kinds[name]
             if id(tensor) in memo:
                 continue
-            if names.first(name) in given and names.is_whole(name):
+            if given and names.first(name) in given and names.is_whole(name):
                 memo[id(tensor)] = call.bind_alias(tensor, given[names.first(name)])
-            elif is_wrapper(tensor):
+            elif kind == "wrapper":
                 memo[id(tensor)] = entering(call, tensor, is_own=True)
-            elif name in on_meta:
+            elif kind == "meta":
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
-            elif name in sparse:
+            elif kind == "sparse":
                 memo[id(tensor)] = lifted_sparse(tensor)
             else:
                 memo[id(tensor)] = call.lift_own(tensor)
@@ -184,6 +181,15 @@ def refuse_fsdp(name: str) -> NoReturn:
         "as its state, outside of jax.shard_map; XLA gathers the parameters and scatters the sums of gradients. Within "
         "jax.shard_map DistributedDataParallel averages gradients of parameters that are whole"
     )
+
+
+def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dense"]:
+    """What decides how a tensor of a module enters a call."""
+    if type(tensor) not in _PLAIN and is_wrapper(tensor):
+        return "wrapper"
+    if tensor.is_meta:
+        return "meta"
+    return "sparse" if tensor.layout in SPARSE_LAYOUTS else "dense"
 
 
 def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:

@@ -165,7 +165,7 @@ class TranslatedModule(Generic[P, R]):
     ) -> R: ...
     @boundary
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs) -> Any:
-        if is_traced(return_state_dict):
+        if type(return_state_dict) is not bool and is_traced(return_state_dict):
             raise TypeError(
                 "return_state_dict decides what is returned, but got a traced value; wanted a Python bool: "
                 'jit with static_argnames="return_state_dict", or a function that passes it'
@@ -290,7 +290,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         if call.attempt.fits and not is_inner:
             value = _expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
-            if is_wrapper(value):
+            if type(value) is not Torchish and is_wrapper(value):
                 return value if is_inner else leaving(call, value)
             try:
                 return call.lift(value) if is_inner else call.array_of(call.lift(value))

@@ -7,7 +7,7 @@ innermost, whatever device it names, and it acts on all tensors: JAX alone decid
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -113,13 +113,13 @@ def region() -> str | None:
     return next(device for device in _DEVICES if torch.is_autocast_enabled(device))
 
 
-def of_function(function, rule: Any, device: str) -> Treatment:
+def of_function(function: Callable[..., Any], rule: Any, device: str) -> Treatment:
     """How a region treats a function of PyTorch's Python interface that has this rule, or None."""
     return _of_function(function, function.__name__ if rule is None else rule.name, device)
 
 
 @functools.cache
-def _of_function(function, name: str, device: str) -> Treatment:
+def _of_function(function: Callable[..., Any], name: str, device: str) -> Treatment:
     policy = _policy(name, None, device)
     if name in _RECURRENT:
         policy = CastPolicy.LOWER_BUT_STATE if (name, device) == ("gru", "cpu") else CastPolicy.LOWER
@@ -180,11 +180,11 @@ def _overloads(name: str, overload: str | None) -> list[str]:
     return [x for x in found if dispatch_has_kernel(x)]
 
 
-def _is_eligible(value) -> bool:
+def _is_eligible(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
 
 
-def _widest(lower: torch.dtype, arguments) -> torch.dtype:
+def _widest(lower: torch.dtype, arguments: Iterable[object]) -> torch.dtype:
     """float32 if one of the tensors is that, else `lower`, which all must be."""
     found: set[torch.dtype] = set()
     _mapped(lambda x: found.add(x.dtype) if _is_eligible(x) else None, arguments)
@@ -199,7 +199,7 @@ def _widest(lower: torch.dtype, arguments) -> torch.dtype:
     return lower
 
 
-def _mapped(function: Callable[[torch.Tensor], Any], value) -> Any:
+def _mapped(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Maps the tensors in arguments, which PyTorch's signatures hold at most in lists."""
     if isinstance(value, torch.Tensor):
         return function(value)

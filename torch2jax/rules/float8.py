@@ -31,7 +31,7 @@ _IS_SATURATED = _saturates()
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def to_float8(array, dtype: np.dtype):
+def to_float8(array: jax.Array, dtype: np.dtype):
     """`array`, of real numbers, in one of the dtypes in `FLOAT8`.
 
     What is beyond float8_e4m3fn becomes its greatest number; float8_e8m0fnu has powers of two, without a sign. The
@@ -48,11 +48,11 @@ def to_float8(array, dtype: np.dtype):
 
 
 @to_float8.defjvp
-def _to_float8_jvp(dtype: np.dtype, primals, tangents):
+def _to_float8_jvp(dtype: np.dtype, primals: tuple[jax.Array], tangents: tuple[jax.Array]):
     return to_float8(*primals, dtype), lax.convert_element_type(tangents[0], dtype)
 
 
-def _power_of_two(array):
+def _power_of_two(array: jax.Array):
     """The power of two whose exponent each float32 has, or the next from half way on; zero is the smallest.
 
     The byte of float8_e8m0fnu is the exponent as float32 holds it. Half way to the power above the smallest is the only

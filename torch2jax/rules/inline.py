@@ -7,7 +7,7 @@ around it, the body is compiled once it has recurred, and costs one call instead
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -75,13 +75,13 @@ class _BodyCall(NamedTuple):
         is_bound = isinstance(self.body, _Partial) or self.kwargs is not None
         return not is_bound and all(isinstance(x, _Slot) and x.index == i for i, x in enumerate(self.args))
 
-    def run(self, arrays):
+    def run(self, arrays: Sequence[Any]):
         body = _fill(self.body, arrays) if isinstance(self.body, _Partial) else self.body
         args = [_fill(item, arrays) for item in self.args]
         return body(*args) if self.kwargs is None else body(*args, **_fill(self.kwargs, arrays))
 
 
-def call_inlined(body: Callable, args, kwargs: dict, name: str):
+def call_inlined(body: Callable, args: Sequence[Any], kwargs: dict, name: str):
     """``body(*args, **kwargs)``, compiled as one where it recurs, and without leaving a nested call in a graph.
 
     `body` must be pure, and if it does without values where an array is traced, it must have asked `is_traced`. What
@@ -107,7 +107,7 @@ def call_inlined(body: Callable, args, kwargs: dict, name: str):
     return scalars.computed[key][0]
 
 
-def template(body: Callable, args, kwargs: dict, arrays: list) -> "_BodyCall":
+def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) -> "_BodyCall":
     """A call but for its arrays, which are added to `arrays`."""
     return _BodyCall(
         _template(body, arrays) if type(body) is functools.partial else body,
@@ -152,7 +152,7 @@ def _is_array(kind: type) -> bool:
     return issubclass(kind, (jax.Array, jax.core.Tracer, np.generic))
 
 
-def _template(value, arrays: list) -> Any:
+def _template(value: Any, arrays: list) -> Any:
     kind = type(value)
     if _is_array(kind):
         index = len(arrays)
@@ -167,7 +167,7 @@ def _template(value, arrays: list) -> Any:
     return _Constant(value, kind, repr(value) if kind is float or kind is complex else None)
 
 
-def _fill(template, arrays) -> Any:
+def _fill(template: Any, arrays: Sequence[Any]) -> Any:
     if isinstance(template, _Slot):
         return arrays[template.index]
     if isinstance(template, _Constant):
@@ -227,11 +227,11 @@ class Inlined:
     def _compiled(self) -> Callable:
         return jax.jit(self._run_without_values, inline=INLINED)
 
-    def run(self, *arrays):
+    def run(self, *arrays: Any):
         """Runs as it is."""
         return self._call.run(arrays) if self._body is None else self._body(*arrays)
 
-    def _run_without_values(self, *arrays):
+    def _run_without_values(self, *arrays: Any):
         try:
             result, asked = noting_questions(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
@@ -240,7 +240,7 @@ class Inlined:
             raise AsksForValues
         return result
 
-    def traced(self, *arrays):
+    def traced(self, *arrays: Any):
         """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
         if not all(map(is_staged, arrays)):
             return self._program(*arrays)
@@ -255,7 +255,7 @@ class Inlined:
             self._is_short = False
         return self.run(*arrays) if self._is_short else self._program(*arrays)
 
-    def eager(self, *arrays):
+    def eager(self, *arrays: Any):
         """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""
         self._calls += 1
         if self._asks or self._calls <= _SELDOM:

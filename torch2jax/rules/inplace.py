@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class InPlace:
 
     is_pure = False
 
-    def __init__(self, rule, function: Callable):
+    def __init__(self, rule: Any, function: Callable):
         self.rule, self.name, self.elementwise = rule, rule.name + "_", rule.elementwise
         self.names, self.tags = rule.names, rule.tags - {Tag.FRESH} | {Tag.WRITES}
         self._functional = functools.partial(_on_copy, function)
@@ -107,7 +107,7 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
         return found.reshape(*found.shape[:-1], *[1] * len(dims)).movedim(last, dims).expand(target.shape)
 
 
-def _on_copy(function: Callable, target: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+def _on_copy(function: Callable, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What an in-place function would write, of a tensor that is left as it is."""
     return function(target.clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
@@ -117,7 +117,7 @@ class WithFlag:
 
     is_pure = False
 
-    def __init__(self, rule, function: Callable, position: int):
+    def __init__(self, rule: Any, function: Callable, position: int):
         self.rule, self.name, self.position, self.elementwise = rule, rule.name, position, rule.elementwise
         self._function, self._in_place = function, InPlace(rule, function)
         self.names, self.tags = rule.names.with_flag("inplace", position), rule.tags - {Tag.FRESH}
@@ -143,7 +143,7 @@ class WithFlag:
         return (self._in_place if inplace else self.rule), args, kwargs
 
 
-def write_in_place(target: Any, value: Torchish, operands=(), *, fills: bool = False) -> Any:
+def write_in_place(target: Any, value: Torchish, operands: Iterable[Any] = (), *, fills: bool = False) -> Any:
     """Writes `value` into `target` and returns `target`, with PyTorch's checks.
 
     Args:
@@ -304,7 +304,7 @@ def _expect_no_overlap(target: Torchish) -> None:
         )
 
 
-def _expect_no_overlap_with(target: Torchish, operands, *, fully: bool = False) -> None:
+def _expect_no_overlap_with(target: Torchish, operands: Iterable[Any], *, fully: bool = False) -> None:
     """Refuses a write to a part of an operand, or if `fully` also to all of it."""
     for operand in operands:
         if isinstance(operand, (list, tuple)):
@@ -336,7 +336,9 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
     return kwargs
 
 
-def write_out(result, out, operands=(), *, exact: bool = False, by_index: bool = False):
+def write_out(
+    result: Any, out: Any, operands: Iterable[Any] = (), *, exact: bool = False, by_index: bool = False
+) -> Any:
     """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
 
     With `exact` it must have the dtype of what is written, else one that this casts to. With `by_index` it must share
@@ -351,7 +353,7 @@ def write_out(result, out, operands=(), *, exact: bool = False, by_index: bool =
     return _write_one_out(result, out, operands, exact, by_index)
 
 
-def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool, by_index: bool):
+def _write_one_out(result: Torchish, out: torch.Tensor, operands: Iterable[Any], exact: bool, by_index: bool):
     target = lift(out)
     if exact and result.dtype != target.dtype:
         raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
@@ -364,7 +366,7 @@ def _write_one_out(result: Torchish, out: torch.Tensor, operands, exact: bool, b
     return out  # itself, as in-place forms
 
 
-def _resize_out(target: Torchish, result: Torchish, operands) -> None:
+def _resize_out(target: Torchish, result: Torchish, operands: Iterable[Any]) -> None:
     if any(target is operand for operand in operands):
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"

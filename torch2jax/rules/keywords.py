@@ -55,7 +55,7 @@ class BodyParameters(NamedTuple):
             return self._replace(options=tuple(options), known=known)
         return self._replace(places=(*self.places[:place], name, *self.places[place:]), known=known)
 
-    def placed(self, function, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def placed(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments of a call of PyTorch's `function`, by the names of the body, and by place as far as can be."""
         if not self.known.issuperset(kwargs):
             args, kwargs = self._named(function, args, kwargs)
@@ -67,7 +67,7 @@ class BodyParameters(NamedTuple):
                 args = (*args, kwargs.pop(name))
         return args, kwargs
 
-    def _named(self, function, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def _named(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         named: dict[str, Any] = {}
         own = self.places if self.spread else self.places + self.options
         for key, value in kwargs.items():
@@ -82,7 +82,7 @@ class BodyParameters(NamedTuple):
             named[place] = value
         return args, named
 
-    def _place(self, function, key: str, kwargs: dict) -> int | str:
+    def _place(self, function: Callable[..., Any], key: str, kwargs: dict) -> int | str:
         """Which place PyTorch's signature has an argument at, or what the body calls it."""
         name = _ALIASES.get(key, key)
         if name in self.known or (self.is_open and name != "input"):
@@ -100,7 +100,7 @@ def run_named(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @functools.cache
-def _signatures(function) -> list[tuple[str, ...]]:
+def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
     """What PyTorch calls the arguments that may be given by place, of each overload; the first tensor is ``input``."""
     if isinstance(function, types.FunctionType):
         parameters = inspect.signature(function).parameters.values()
@@ -110,7 +110,7 @@ def _signatures(function) -> list[tuple[str, ...]]:
     return [tuple("input" if name == "self" else name for name in names) for names in found]
 
 
-def _schemas(function) -> list:
+def _schemas(function: Callable[..., Any]) -> list:
     if isinstance(function, OpOverload):
         return [function._schema]
     if isinstance(function, OpOverloadPacket):
@@ -118,11 +118,11 @@ def _schemas(function) -> list:
     return jit_get_schemas_for_operator(f"aten::{_name(function)}")
 
 
-def _name(function) -> str:
+def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "").rstrip("_")
 
 
-def _positional(schema) -> list[tuple[str, Any]]:
+def _positional(schema: Any) -> list[tuple[str, Any]]:
     """The arguments that may be given by place, with their defaults."""
     return [(x.name, x.default_value) for x in schema.arguments if not x.kwarg_only]
 

@@ -1,5 +1,8 @@
 """Calls that give numbers by place, as PyTorch once wanted them: ``torch.add(x, 2, y)`` for ``add(x, y, alpha=2)``."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 __all__ = ["is_in_old_order"]
@@ -14,6 +17,6 @@ _MOST = {
 }
 
 
-def is_in_old_order(function, args: tuple) -> bool:
+def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
     """Whether a call has more arguments by place than are tensors; PyTorch's own parser knows what is meant."""
     return len(args) > 2 and len(args) > _MOST.get(function, len(args))

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ def replace_forward(cls: type, lookup: Callable) -> None:
     original = cls.forward
 
     @functools.wraps(original)
-    def forward(self, *args, **kwargs):
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any):
         rule = None if current() is None or (cls, id(self)) in _modules() else lookup(cls)
         if rule is None:
             return original(self, *args, **kwargs)

@@ -1,5 +1,6 @@
 """Arguments of PyTorch functions as a rule's body takes them: arrays, or known values, in place of tensors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,11 +18,11 @@ __all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
 _AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), torch.dtype))
 
 
-def lift(value) -> Torchish:
+def lift(value: Any) -> Torchish:
     return this_call().lift(value)
 
 
-def lifted(value) -> Any:
+def lifted(value: Any) -> Any:
     """`value` with tensors of this call for all that stand for them."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
@@ -33,7 +34,7 @@ def lifted(value) -> Any:
     return _map(lambda tensor: tensor, value)
 
 
-def _map(fn, value):
+def _map(fn: Callable[[Any], Any], value: Any):
     """Maps the tensors in an argument; PyTorch's signatures hold them at most in lists."""
     if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
         return value if _is_key(value) else fn(lift(value))
@@ -45,11 +46,11 @@ def _map(fn, value):
     return number_of(value) if isinstance(value, np.generic) else value
 
 
-def _is_key(value) -> bool:
+def _is_key(value: object) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
-def arrays_of(value, tensors: list) -> Any:
+def arrays_of(value: Any, tensors: list) -> Any:
     """`value` with arrays for tensors, which are gathered in `tensors`.
 
     Raises:
@@ -65,7 +66,7 @@ def arrays_of(value, tensors: list) -> Any:
     return _map(read, value)
 
 
-def knowns_of(value) -> Any:
+def knowns_of(value: Any) -> Any:
     def known(tensor: Torchish):
         known = tensor.known
         return UNKNOWN if known is None else known

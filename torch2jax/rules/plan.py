@@ -6,7 +6,7 @@ others of the same. What it cannot hold for is said by `Bypass`.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -102,7 +102,13 @@ class ArrayPlan:
             tensor.descend(tensors, self.rule.name)
 
     def physical(
-        self, args, kwargs, tensors: list, arrays: list, is_eager: bool, dtype: torch.dtype
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        tensors: list,
+        arrays: list,
+        is_eager: bool,
+        dtype: torch.dtype,
     ) -> PhysicalArray | None:
         """What the rule gives, as it is held; None if that is no tensor of a dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
@@ -135,11 +141,11 @@ class ArrayPlan:
         return result
 
     def _arrays(self, tensors: list[Torchish]) -> list:
-        if self._pointwise is None:
+        if self._shape is None:
             return [tensor.read() for tensor in tensors]
         return [in_layout(tensor, self._shape, self._layout) for tensor in tensors]
 
-    def _wrapped(self, result, tensors: list[Torchish], is_eager: bool) -> Any:
+    def _wrapped(self, result: Any, tensors: list[Torchish], is_eager: bool) -> Any:
         strides: Any
         rule, dtype, strides = self.rule, self._dtype, self._strides
         if isinstance(strides, functools.partial):  # of the first operands, which nobody is to keep
@@ -165,11 +171,11 @@ class ArrayPlan:
 class _StridesByShape(dict):
     """What gives the strides of results from their shapes."""
 
-    def __call__(self, shape) -> Any:
+    def __call__(self, shape: Sequence[int]) -> Any:
         return self[tuple(shape)]
 
 
-def _shape_of(array, layout: tuple[int, ...] | None) -> tuple[int, ...]:
+def _shape_of(array: Any, layout: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(PhysicalArray(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
 
 
@@ -275,7 +281,7 @@ def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
     rule.expect_values(args, rule.without_placement(kwargs)[0])
 
 
-def _distinct(value, seen: set[int]) -> Any:
+def _distinct(value: Any, seen: set[int]) -> Any:
     """An argument with no tensor in it that has been seen before: another of its metadata is in its place."""
     if type(value) is Torchish:
         if id(value) in seen:
@@ -286,7 +292,7 @@ def _distinct(value, seen: set[int]) -> Any:
     return value
 
 
-def _tensors_in(values) -> list[Torchish]:
+def _tensors_in(values: Iterable[Any]) -> list[Torchish]:
     found: list[Torchish] = []
     for value in values:
         if type(value) is Torchish:

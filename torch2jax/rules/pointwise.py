@@ -1,8 +1,8 @@
 """Pointwise rules: operands of one shape, dtype and layout, and the strides that PyTorch gives the result."""
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ class PromotionPlan(NamedTuple):
     strides: tuple[int, ...] | None
     """Those of the result; None if it is contiguous."""
 
-    def leaves(self, operands) -> bool:
+    def leaves(self, operands: Sequence[Any]) -> bool:
         """Whether these operands, once in the layout, are what the body of a rule computes with."""
         if any(not isinstance(x, torch.Tensor) or canonical(x.dtype) != canonical(self.compute) for x in operands):
             return False
@@ -47,7 +47,7 @@ class _TensorMetadata(NamedTuple):
     layout: tuple[int, ...] | None
 
 
-def planned(kind: Promotion, unpromoted: int, operands) -> PromotionPlan:
+def planned(kind: Promotion, unpromoted: int, operands: Sequence[Any]) -> PromotionPlan:
     """The plan for operands: tensors, Python numbers, and None for those that were not given.
 
     Args:
@@ -65,7 +65,7 @@ def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tensor.stride() if 1 in tensor.shape or not tensor.is_contiguous() else None
 
 
-def _metadata_of(operand):
+def _metadata_of(operand: Any):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
             if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
@@ -96,13 +96,13 @@ def _common_shape(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         ) from None
 
 
-def _common_layout(tensors: list[_TensorMetadata], shape) -> tuple[int, ...] | None:
+def _common_layout(tensors: list[_TensorMetadata], shape: Sequence[int]) -> tuple[int, ...] | None:
     """The layout in which all operands of the full shape are held, if there is one."""
     layouts = {tensor.layout for tensor in tensors if tensor.shape == shape}
     return layouts.pop() if len(layouts) == 1 else None
 
 
-def _common_strides(operands: tuple, shape) -> tuple[int, ...] | None:
+def _common_strides(operands: tuple, shape: Sequence[int]) -> tuple[int, ...] | None:
     """The strides PyTorch gives a result of tensors and numbers, None if it is contiguous."""
     tensors = [operand for operand in operands if isinstance(operand, _TensorMetadata)]
     is_plain = all(tensor.strides is None for tensor in tensors)
@@ -119,7 +119,7 @@ def _iterated(tensor: _TensorMetadata) -> Operand:
     return Operand(tuple(tensor.shape), tuple(strides))
 
 
-def in_layout(operand, shape, layout):
+def in_layout(operand: Any, shape: Sequence[int], layout: tuple[int, ...] | None):
     """An operand's array, with its dimensions in the order of the result's layout; numpy's number for a known one."""
     if not isinstance(operand, torch.Tensor):
         return operand
@@ -138,7 +138,7 @@ def in_layout(operand, shape, layout):
 _HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.bool: np.bool_}
 
 
-def _number_in_graph(operand) -> np.generic | None:
+def _number_in_graph(operand: Any) -> np.generic | None:
     """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
     kind = _HELD_AS_NUMBERS.get(operand.dtype)
     if kind is None or not this_call().is_lazy:
@@ -159,7 +159,7 @@ class Pointwise(NamedTuple):
     compute: torch.dtype
     result: torch.dtype
 
-    def __call__(self, *operands, **kwargs):
+    def __call__(self, *operands: Any, **kwargs: Any):
         """Casts and broadcasts the operands, calls the body, casts what it gives."""
         dtypes = (None,) * self.unpromoted + (self.compute,) * (len(operands) - self.unpromoted)
         promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
@@ -169,19 +169,19 @@ class Pointwise(NamedTuple):
         return cast(result, canonical(self.result))
 
 
-def _operand(value, shape, dtype):
+def _operand(value: Any, shape: tuple[int, ...], dtype: torch.dtype | None):
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return number_in_dtype(wrapped(value, dtype), canonical(dtype))
     if dtype is not None:
+        if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            return number_in_dtype(wrapped(value, dtype), canonical(dtype))
         value = cast(value, canonical(dtype))
     if value.shape == shape or value.ndim == 0:
         return value
     return lax.broadcast_in_dim(value, shape, range(len(shape) - value.ndim, len(shape)))
 
 
-def cast(array, dtype):
+def cast(array: Any, dtype: np.dtype):
     if isinstance(array, np.generic):
         return array if array.dtype == dtype else array.astype(dtype)
     return array if array.dtype == dtype else lax.convert_element_type(array, dtype)

@@ -3,6 +3,7 @@
 import enum
 import functools
 import math
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ class Promotion(enum.Enum):
 _ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLOAT_ONCE: Promotion.INT_TO_FLOAT}
 
 
-def kind_of(operand) -> tuple[torch.dtype | type, bool]:
+def kind_of(operand: Any) -> tuple[torch.dtype | type, bool]:
     """What of an operand decides the common dtype.
 
     Of a tensor: its dtype, and whether it has no dimensions. Of a Python number, or a tensor that stands for one: its
@@ -57,7 +58,7 @@ def kind_of(operand) -> tuple[torch.dtype | type, bool]:
     return type(operand), _is_short(operand)
 
 
-def _is_short(number) -> bool:
+def _is_short(number: Any) -> bool:
     if not isinstance(number, (int, float)):
         return True
     if not abs(number) < 2**16:

@@ -44,7 +44,9 @@ _rules_by_length: dict[Any, tuple[Callable, int | None]] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
-def implements_overloads(*functions, tags: Iterable[Tag] = ()) -> Callable[[Callable], Callable]:
+def implements_overloads(
+    *functions: Callable[..., Any] | str, tags: Iterable[Tag] = ()
+) -> Callable[[Callable], Callable]:
     """Declares the decorated function to choose, from a call's arguments, the function with a rule that these mean.
 
     Args:
@@ -61,7 +63,7 @@ def implements_overloads(*functions, tags: Iterable[Tag] = ()) -> Callable[[Call
     return register
 
 
-def implements_selected(*functions) -> Callable[[Callable], Callable]:
+def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where an argument is a `selection.Selected`.
 
     Rules that are elementwise need no such declaration.
@@ -74,7 +76,7 @@ def implements_selected(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
-def implements_moved(*functions) -> Callable[[Callable], Callable]:
+def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where an argument is a `moved.Moved`.
 
     Rules that are elementwise need no such declaration.
@@ -87,7 +89,7 @@ def implements_moved(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
-def implements_sparse(*functions) -> Callable[[Callable], Callable]:
+def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where an argument is of a sparse layout.
 
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
@@ -100,7 +102,9 @@ def implements_sparse(*functions) -> Callable[[Callable], Callable]:
     return register
 
 
-def implements_by_length(*functions, value: int | None = None) -> Callable[[Callable], Callable]:
+def implements_by_length(
+    *functions: Callable[..., Any] | str, value: int | None = None
+) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where a number that data decide is among the arguments.
 
     A size is meant, a place to begin or end at, or how many of something there are.
@@ -116,14 +120,14 @@ def implements_by_length(*functions, value: int | None = None) -> Callable[[Call
     return register
 
 
-def implements_metadata(*functions) -> None:
+def implements_metadata(*functions: Callable[..., Any]) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
     PROVIDED.declared += 1
     for function in functions:
         PROVIDED.functions[function] = MetadataRule(function, name_of(function))
 
 
-def tag(*functions, tags: Iterable[Tag]) -> None:
+def tag(*functions: Callable[..., Any] | str, tags: Iterable[Tag]) -> None:
     """Declares what functions are that have no rule."""
     for function in functions:
         TAGS_WITHOUT_RULE[function] = frozenset(tags)
@@ -140,7 +144,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
         expect(name_of(operator), args[0].dtype, _decomposed[operator])
 
 
-def lookup_selected(function) -> Callable | None:
+def lookup_selected(function: Callable[..., Any]) -> Callable | None:
     """What a function does with a `selection.Selected`, where that is declared; an operator may be so by its name."""
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
@@ -149,12 +153,12 @@ def lookup_selected(function) -> Callable | None:
     return found
 
 
-def lookup_moved(function) -> Callable | None:
+def lookup_moved(function: Callable[..., Any]) -> Callable | None:
     """What a function does with a `moved.Moved`, where that is declared."""
     return _moved_rules.get(function)
 
 
-def lookup_sparse(function) -> Callable | None:
+def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
     """What a function does with a tensor of a sparse layout, where that is declared."""
     found = _sparse_rules.get(function)
     if found is None and isinstance(function, OpOverload):
@@ -162,12 +166,12 @@ def lookup_sparse(function) -> Callable | None:
     return found
 
 
-def lookup_by_length(function) -> tuple[Callable, int | None] | None:
+def lookup_by_length(function: Callable[..., Any]) -> tuple[Callable, int | None] | None:
     """What a function does with numbers that data decide, where that is declared, and the place of what it writes."""
     return _rules_by_length.get(function)
 
 
-def is_provided(rule) -> bool:
+def is_provided(rule: Any) -> bool:
     """Whether a rule is the package's, and does what PyTorch does."""
     body = getattr(rule, "body", None)
     while body is None and hasattr(rule, "rule"):  # a form of another

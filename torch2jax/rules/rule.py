@@ -6,7 +6,7 @@ tensors themselves; it is for functions that are about storages, metadata or Pyt
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 import jax
@@ -205,14 +205,14 @@ class ArrayRule:
             vars(error)["is_of_values"] = True
             raise
 
-    def write_out(self, result, out, args: tuple, kwargs: dict):
+    def write_out(self, result: Any, out: Any, args: tuple, kwargs: dict):
         """Writes the result of a call with these arguments into its ``out`` argument."""
         with DisableTorchFunction():
             self._expect_no_gradients(result, out)
             by_index = Tag.READS_BY_INDEX in self.tags
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
 
-    def _expect_no_gradients(self, result, out) -> None:
+    def _expect_no_gradients(self, result: Any, out: Any) -> None:
         """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
         is_recorded = torch.is_grad_enabled() and not this_call().is_backward
@@ -238,7 +238,7 @@ class ArrayRule:
                 kwargs.pop(key, None)
         return kwargs, out, None if device is None else torch.device(device)
 
-    def expect(self, dtype: torch.dtype, args, kwargs) -> None:
+    def expect(self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Refuses a dtype, and numbers, that the function is not defined for."""
         takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
         if takes is not None:
@@ -248,12 +248,12 @@ class ArrayRule:
                 if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
-    def expect_examined(self, args, kwargs) -> None:
+    def expect_examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """As `expect`, of the dtype that these arguments of a function that is not pointwise have or ask for."""
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
-    def expect_kernel(self, tensors: list[Torchish], args, kwargs) -> None:
+    def expect_kernel(self, tensors: list[Torchish], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuses 8-bit floats, given or asked for, where PyTorch has no kernel for them, as it has for few functions.
 
         Args:
@@ -265,12 +265,12 @@ class ArrayRule:
         if is_asked and self.function is not None:
             this_call().expect_kernel(self.function, args, kwargs)
 
-    def takes_numbers(self, args, kwargs) -> bool:
+    def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a tensor is given where PyTorch takes its number."""
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
         return any(map(_has_tensor, found))
 
-    def _examined(self, args, kwargs) -> torch.dtype:
+    def _examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
         if "dtype" in self.parameters:
             at = self.names.places.index("dtype") if "dtype" in self.names.places else len(args)
             dtype = args[at] if at < len(args) else kwargs.get("dtype")
@@ -278,7 +278,14 @@ class ArrayRule:
                 return dtype
         return _dtype_of_first(self.names.places, args, kwargs)
 
-    def _apply(self, args, kwargs, device, given: tuple[tuple, dict], is_result: bool = True):
+    def _apply(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: torch.device | None,
+        given: tuple[tuple, dict],
+        is_result: bool = True,
+    ):
         self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
         layout = self.layout(args)
@@ -300,7 +307,9 @@ class ArrayRule:
         strides = self.strides_for(args[1:] if self.random else args, kwargs)
         return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
 
-    def arrays(self, args, kwargs, layout: tuple[int, ...] | None, tensors: list[Torchish]) -> tuple[tuple, dict]:
+    def arrays(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], layout: tuple[int, ...] | None, tensors: list[Torchish]
+    ) -> tuple[tuple, dict]:
         """The arguments of the body of a rule that is not pointwise, for which tensors are gathered.
 
         Args:
@@ -312,14 +321,18 @@ class ArrayRule:
         arrays = (first, *arrays_of(args[1:], tensors))
         return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
 
-    def strides_for(self, args, kwargs) -> Callable[..., tuple[int, ...] | None] | None:
+    def strides_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[..., tuple[int, ...] | None] | None:
         """Gives the strides of a result from its shape; None where they are contiguous."""
         return self.strides and functools.partial(self._strides_of, args, kwargs)
 
-    def _strides_of(self, args, kwargs, shape) -> tuple[int, ...] | None:
+    def _strides_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Sequence[int]
+    ) -> tuple[int, ...] | None:
         return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
 
-    def layout(self, args) -> tuple[int, ...] | None:
+    def layout(self, args: tuple[Any, ...]) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
         if not self.channels_last:
             return None
@@ -330,14 +343,14 @@ class ArrayRule:
         layout = (0, *range(2, rank), 1)
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
-    def _drawn(self, args, kwargs):
+    def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
         """What is drawn with a known key is known itself."""
         knowns = knowns_of(args[1:]), knowns_of(kwargs)
         if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
             return None
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
-    def _apply_elementwise(self, args, kwargs, given: tuple[tuple, dict]):
+    def _apply_elementwise(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[tuple, dict]):
         plan, run, operands, kwargs, factors = self.planned(args, kwargs)
         tensors = [x for x in operands if isinstance(x, Torchish)] + factors
         self.expect_kernel(tensors, *given)
@@ -345,7 +358,9 @@ class ArrayRule:
         result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
         return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
 
-    def planned(self, args, kwargs) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
+    def planned(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
         """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
 
         Raises:
@@ -371,7 +386,7 @@ class ArrayRule:
             operands[0] = lift(torch.tensor(operands[0]))
         return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
-    def _pointwise(self, operands, kwargs) -> tuple[PromotionPlan, Pointwise]:
+    def _pointwise(self, operands: Sequence[Any], kwargs: dict[str, Any]) -> tuple[PromotionPlan, Pointwise]:
         """The plan for operands, and the body for what it makes of these."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
@@ -391,7 +406,16 @@ class ArrayRule:
         factors.append(tensor)
         return lax.reshape(tensor.read(), ())
 
-    def wrap_all(self, result, dtype, known, tensors, device=None, layout=None, strides=None):
+    def wrap_all(
+        self,
+        result: Any,
+        dtype: Any,
+        known: Any,
+        tensors: list[Torchish],
+        device: torch.device | None = None,
+        layout: tuple[int, ...] | None = None,
+        strides: Any = None,
+    ) -> Any:
         """The tensors of the arrays that the body has given; see `as_result`."""
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
@@ -423,12 +447,12 @@ class InnerRule:
 
 
 def as_result(
-    array,
-    dtype,
+    array: Any,
+    dtype: Any,
     tensors: list,
     known: Any = None,
-    device=None,
-    layout=None,
+    device: torch.device | None = None,
+    layout: tuple[int, ...] | None = None,
     strides: Any = None,
     name: str = "Unknown",
 ) -> Any:
@@ -460,7 +484,7 @@ def as_result(
     return tensor
 
 
-def of_dtype(array, dtype, tensors: list) -> tuple[Any, torch.dtype]:
+def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
     """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
     if dtype is None:
         return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
@@ -468,13 +492,13 @@ def of_dtype(array, dtype, tensors: list) -> tuple[Any, torch.dtype]:
     return array if array.dtype == wanted else lax.convert_element_type(array, wanted), dtype
 
 
-def _has_tensor(value) -> bool:
+def _has_tensor(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, torch.Tensor) for item in value)
     return isinstance(value, torch.Tensor)
 
 
-def _numbers(value):
+def _numbers(value: Any):
     """Numbers in place of the tensors that hold them."""
     if isinstance(value, (list, tuple)):
         return [_numbers(item) for item in value]
@@ -483,12 +507,12 @@ def _numbers(value):
     return value.item() if value.numel() == 1 else this_call().dispatch(torch.Tensor.tolist, (value,), {})
 
 
-def _each(operand, function: Callable):
+def _each(operand: Any, function: Callable):
     """`function` of an operand, or of each in a list of them."""
     return [function(x) for x in operand] if isinstance(operand, (list, tuple)) else function(operand)
 
 
-def _dtype_of_first(names, args, kwargs) -> torch.dtype:
+def _dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
     """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
     for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
         for item in x if isinstance(x, (list, tuple)) else (x,):
@@ -504,7 +528,7 @@ class Reflected:
 
     concrete, result_type = False, None
 
-    def __init__(self, rule):
+    def __init__(self, rule: Any):
         self.rule, self.name, self.elementwise = rule, rule.name, rule.elementwise
         self.is_pure, self.has_own_values = rule.is_pure, rule.has_own_values
         self.names, self.tags = rule.names, rule.tags

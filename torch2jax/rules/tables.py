@@ -98,14 +98,14 @@ class Rules:
         _entered.set((self, *_entered.get()))
         return self
 
-    def __exit__(self, *exc_info) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         entered = _entered.get()
         place = entered.index(self)
         _entered.set((*entered[:place], *entered[place + 1 :]))
 
     def implements(
         self,
-        *functions,
+        *functions: Callable[..., Any] | str,
         replace: bool = False,
         **options: Unpack[RuleKeywords],
     ) -> Callable[[Callable], Callable]:
@@ -141,7 +141,11 @@ class Rules:
         return register
 
     def implements_tensors(
-        self, *functions, takes: Takes | None = None, tags: Iterable[Tag] = (), replace: bool = False
+        self,
+        *functions: Callable[..., Any] | str,
+        takes: Takes | None = None,
+        tags: Iterable[Tag] = (),
+        replace: bool = False,
     ) -> Callable[[Callable], Callable]:
         """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
 
@@ -196,7 +200,7 @@ class Rules:
             found = self._found[overload] = self._find_operator(overload)
             return found
 
-    def _add_family(self, function, rule: ArrayRule) -> None:
+    def _add_family(self, function: Callable[..., Any] | str, rule: ArrayRule) -> None:
         if isinstance(function, type):
             raise TypeError(
                 f"implements got the class {function.__name__}; wanted functions. Declare the rule of a class of "
@@ -218,7 +222,7 @@ class Rules:
         for owner in owners:
             self._add_forms(owner, name, rule)
 
-    def _add_forms(self, owner, name: str, rule: ArrayRule) -> None:
+    def _add_forms(self, owner: Any, name: str, rule: ArrayRule) -> None:
         in_place = functools.partial(InPlace, rule)
         if owner is torch.Tensor:
             self._set_default(owner, name, lambda _: rule)
@@ -229,7 +233,7 @@ class Rules:
                 self._set_default(owner, f"__i{operator}__", in_place)
         self._set_default(owner, name + "_", in_place)
 
-    def _set_default(self, owner, name: str, rule_of: Callable[[Any], Any]) -> None:
+    def _set_default(self, owner: Any, name: str, rule_of: Callable[[Any], Any]) -> None:
         function = getattr(owner, name, None)
         if function is None or function is getattr(object, name, None):
             return
@@ -287,7 +291,7 @@ def entered() -> tuple[Rules, ...]:
     return _entered.get()
 
 
-def lookup(function):
+def lookup(function: Callable[..., Any]):
     """The rule of a function of PyTorch's Python interface, or None."""
     for rules in _entered.get():
         rule = rules.functions.get(function)
@@ -296,7 +300,7 @@ def lookup(function):
     return PROVIDED.functions.get(function)
 
 
-def tags_of(function) -> Tags:
+def tags_of(function: Callable[..., Any]) -> Tags:
     """What a function of PyTorch is, as its rule says, and PyTorch of the operators of its name."""
     rule = lookup(function)
     declared = TAGS_WITHOUT_RULE.get(function, NO_TAGS) if rule is None else rule.tags
@@ -320,7 +324,7 @@ def lookup_aten(overload: OpOverload):
     return PROVIDED.of_operator(overload)
 
 
-def name_of(function) -> str:
+def name_of(function: Callable[..., Any] | str) -> str:
     if isinstance(function, str):
         return function.rpartition("::")[2]
     if isinstance(function, OpOverload):
@@ -383,7 +387,7 @@ def _place(body: Callable) -> str:
     return f"{body.__module__}.{body.__qualname__}" + (f" at {code.co_filename}:{code.co_firstlineno}" if code else "")
 
 
-def _with_flag(function, rule: ArrayRule):
+def _with_flag(function: object, rule: ArrayRule):
     if inspect.isfunction(function) and "inplace" not in rule.parameters:
         parameters = list(inspect.signature(function).parameters)
         if "inplace" in parameters:

@@ -5,7 +5,9 @@ A rule is tagged with what else has to be known, and a function of PyTorch's Pyt
 """
 
 import functools
+from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -48,7 +50,7 @@ NO_TAGS: Tags = frozenset()
 
 
 @functools.cache
-def operators_of(function) -> tuple[OpOverload, ...]:
+def operators_of(function: Callable[..., Any]) -> tuple[OpOverload, ...]:
     """The overloads of an operator, or of what PyTorch's dispatcher has under a name, if anything."""
     packet = getattr(torch.ops.aten, function, None) if isinstance(function, str) else function
     if isinstance(packet, OpOverload):

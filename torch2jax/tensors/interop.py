@@ -16,6 +16,7 @@ from .scalars import values_in_dtype
 from .traced import evaluating
 
 __all__ = [
+    "array_of_values",
     "array_to_tensor",
     "dense_strides",
     "fills_memory",
@@ -26,6 +27,7 @@ __all__ = [
     "without_values",
 ]
 
+_FEW_BYTES = 2**14  # are copied by JAX in less time than it takes to share memory
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
 
@@ -48,7 +50,11 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     """
     if is_distributed(tensor):
         return array_of_distributed(tensor.detach(), tensor_to_array)
-    tensor = values_of(tensor)
+    return array_of_values(values_of(tensor), copy=copy)
+
+
+def array_of_values(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
+    """As `tensor_to_array`, of what `values_of` gave."""
     wanted = canonical(tensor.dtype)
     is_in_dtype = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
     if is_in_dtype and not tensor.is_cpu:
@@ -59,8 +65,8 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
     # twice, since what it gives is committed where any argument is.
     with evaluating():  # a value, also while JAX traces
-        values = to_numpy(tensor)
-        return jax.device_put(values if is_in_dtype else values_in_dtype(values, wanted), may_alias=True)
+        values = to_numpy(tensor) if is_in_dtype else values_in_dtype(to_numpy(tensor), wanted)
+        return jnp.asarray(values) if values.nbytes <= _FEW_BYTES else jax.device_put(values, may_alias=True)
 
 
 def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:

@@ -10,6 +10,7 @@ from jax import Array
 from ..errors import EndedCallError, OnMetaError
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass, swap_tensor_impl
 from .call import Recorder, current, this_call
 from .derivatives import without_gradient
@@ -234,11 +235,12 @@ class Torchish(torch.Tensor):
         self._node.storage.track(origins)
         node.end = tape.end_of(self)
 
-    def start_history(self, is_given: bool = False) -> None:
+    def start_history(self, is_given: bool = False, is_alone: bool = False) -> None:
         """Lets the tensor require grad by itself.
 
         Args:
             is_given: whether JAX differentiates it, which lets it be written to.
+            is_alone: whether nothing else is on its storage, as on that of a new tensor.
 
         Raises:
             RuntimeError: it is of an integer dtype.
@@ -249,9 +251,13 @@ class Torchish(torch.Tensor):
         if self._ended is not None and self._ended[1:] == (self._node, self._writes[0]):
             self.change("_node", self._ended[0])
             return
-        physical, tape = self.physical, this_call().tape
-        source = Source(self, is_given)
-        this_call().attempt.begun.add(source)
+        call, source = this_call(), Source(self, is_given)
+        call.attempt.begun.add(source)
+        tape = call.tape
+        if is_alone and tape is None:
+            self._node.storage.history = source
+            return
+        physical = self.physical
         if tape is not None:
             physical = PhysicalArray(tape.leaf(physical.array, source), physical.layout)
         self.change("_node", self._writable().grafted(physical))
@@ -359,6 +365,12 @@ def wrap(
         array: the values, with their dimensions in the order `layout`.
         known: what is known of the values, with their dimensions in order, if no traced input decides them.
     """
+    if type(array) is ArrayImpl and known is None:
+        if device is not CPU:
+            expect_values(device, dtype)
+        shape = array.shape if layout is None else PhysicalArray(array, layout).shape
+        storage = Storage.evaluated(array, layout, array.size, None if strides is None else memory_order(strides))
+        return make_tensor(storage, shape, dtype, strides, None, device)
     if not _takes_tangents():
         array = this_call().without_tangents(array)
     return wrap_physical(PhysicalArray(array, layout), dtype, known, strides, device)

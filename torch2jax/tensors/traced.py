@@ -13,6 +13,9 @@ from .call import current
 
 __all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
 
+evaluating = jax.core.eval_context
+"""A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
+
 _questions = threading.local()
 
 
@@ -64,8 +67,3 @@ def noting_questions(function: Callable, *args: object) -> tuple[Any, bool]:
         return function(*args), _questions.asked
     finally:
         _questions.asked = before
-
-
-def evaluating():
-    """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
-    return jax.core.eval_context()

@@ -68,7 +68,7 @@ def _of_tensors(overload, qualified: str) -> Body:
         kwargs = dict(zip(names[positional:], args[positional:], strict=False))
         if is_known:
             return overload(*args[:positional], **kwargs)
-        return this_call().run_compiled(overload._op, args[:positional], kwargs)
+        return this_call().run_compiled(overload._op, tuple(args[:positional]), kwargs)
 
     return body
 

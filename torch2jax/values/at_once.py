@@ -82,7 +82,7 @@ def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) ->
     return results_of(made, function, rule, tensors, knowns, args, {})
 
 
-def _tensor(call, rule, args: tuple) -> Torchish | None:
+def _tensor(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
     """That of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return None
@@ -92,7 +92,7 @@ def _tensor(call, rule, args: tuple) -> Torchish | None:
         return _number(torch.tensor(args[0]))
 
 
-def _element(call, function: Callable, rule, args: tuple) -> Torchish | None:
+def _element(call: ValuesCall, function: Callable, rule: Any, args: tuple) -> Torchish | None:
     """One element; or the tensor that a number was written to an element of."""
     if not _is_plain(call) or not registry.is_provided(rule):
         return None
@@ -135,11 +135,11 @@ def _number(made: torch.Tensor) -> Torchish:
     return make_tensor(Storage.waiting(LazyConstant(made), made), (), made.dtype, None, None, CPU)
 
 
-def _is_pytorchs(rule) -> bool:
+def _is_pytorchs(rule: Any) -> bool:
     """Whether a rule gives what PyTorch does, and changes nothing."""
     return rule.is_pure and not rule.has_own_values and not rule.concrete
 
 
-def _is_plain(call) -> bool:
+def _is_plain(call: ValuesCall) -> bool:
     """Whether PyTorch gives what the rules would, and nobody looks on."""
     return call.is_lazy and call.is_plain and call.settings.default_dtype is None

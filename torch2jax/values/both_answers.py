@@ -35,7 +35,7 @@ class Slot:
     def get(self):
         return self.owner[self.key]
 
-    def set(self, value) -> None:
+    def set(self, value: Any) -> None:
         self.owner[self.key] = value
 
 
@@ -143,7 +143,7 @@ def _taken(places: Iterator[Slot]) -> dict[str, Any]:
     return found
 
 
-def _copy(value):
+def _copy(value: Any):
     if isinstance(value, Number):
         return value.again()
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
@@ -161,7 +161,7 @@ def _put_back(places: Iterator[Slot], values: dict[str, Any]) -> None:
             place.set(_copy(value))
 
 
-def _is_written(value) -> bool:
+def _is_written(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, Number)
 
 

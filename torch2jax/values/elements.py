@@ -16,7 +16,7 @@ from .known import is_free
 __all__ = ["known_element", "write_known_element"]
 
 
-def known_element(self: Torchish, index) -> Torchish | None:
+def known_element(self: Torchish, index: object) -> Torchish | None:
     """The view of one element of known values, at known places; None if it is none, or not so plain."""
     with DisableTorchFunction():
         place = _known_place(self, index)
@@ -26,7 +26,7 @@ def known_element(self: Torchish, index) -> Torchish | None:
         return make_view_of_shape(self, node, (), self.dtype, (), _offset(self, place))
 
 
-def write_known_element(self: Torchish, index, value: float) -> bool:
+def write_known_element(self: Torchish, index: object, value: float) -> bool:
     """Whether a number was written to one element of known values, at known places: no tensor stands for either."""
     with DisableTorchFunction():
         place = _known_place(self, index)
@@ -64,7 +64,7 @@ def _changed(storage: Storage, made: torch.Tensor, place: tuple[int, ...]) -> La
     return LazyConstant(made) if changed.is_long else changed
 
 
-def _known_place(self: Torchish, index) -> tuple[int, ...] | None:
+def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
     """Where one element of known values is along each dimension; None if it is none, or not so plain."""
     items = index if type(index) is tuple else (index,)
     if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
@@ -85,7 +85,7 @@ def _offset(self: Torchish, place: tuple[int, ...]) -> int:
     return int(self.storage_offset()) + sum([i * stride for i, stride in zip(place, self.stride(), strict=True)])
 
 
-def _known_integer(item) -> int | None:
+def _known_integer(item: object) -> int | None:
     if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
         return None
     known = this_call().lift(item).known

@@ -57,7 +57,7 @@ class Item(Number):
     def __round__(self, digits: int | None = None):
         raise TracedValueError("round(number)")
 
-    def _compared(self, name: str, other, compare):
+    def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
         if not this_call().attempt.heeds_lengths and _is_asked_by_function():
@@ -74,7 +74,7 @@ def _is_asked_by_function() -> bool:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
 
 
-def _seen(name: str, one: "Item", other) -> bool | None:
+def _seen(name: str, one: "Item", other: Any) -> bool | None:
     """What a comparison of whole numbers gives, if their bounds tell."""
     if one.is_floating_point() or (type(other) is Item and other.is_floating_point()) or type(other) is float:
         return None
@@ -92,16 +92,16 @@ def _seen(name: str, one: "Item", other) -> bool | None:
     return True if always else False if never else None
 
 
-def _is_number(value) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float, bool, Item)
 
 
-def _plain(value):
+def _plain(value: object):
     return Number.of(value) if type(value) is Item else value
 
 
 def _binary(name: str) -> Callable:
-    def compute(self, other):
+    def compute(self: Torchish, other: Any):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
         return Item.of(getattr(Number, name)(Number.of(self), _plain(other)))

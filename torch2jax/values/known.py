@@ -58,7 +58,7 @@ class _Operands:
         self.args = tuple([self._take(x) for x in args])
         self.kwargs = {key: self._take(x) for key, x in kwargs.items() if key not in _PLACEMENT} if kwargs else {}
 
-    def _take(self, value) -> Any:
+    def _take(self, value: Any) -> Any:
         kind = type(value)
         if kind is tuple or kind is list:
             return kind([self._take(item) for item in value])
@@ -92,7 +92,7 @@ class _Operands:
         return is_small(work) if elementwise else work <= _MOST_WORK and not _has_large(self.args, self.kwargs)
 
 
-def _has_large(*values) -> bool:
+def _has_large(*values: object) -> bool:
     """Whether a number may stand for a large size."""
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -190,7 +190,7 @@ def is_free_number(target: Torchish) -> bool:
     return type(node.known) is torch.Tensor and node.known.ndim == 0 and node.memory.size == 1
 
 
-def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
+def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     """What PyTorch gives; or the rule, which takes dtypes that PyTorch's CPU does not."""
     try:
         with DisableAutocast():
@@ -199,7 +199,7 @@ def _by_either(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
         return _by_rule(function, rule, args, kwargs)
 
 
-def _by_rule(function: Callable, rule, args: tuple, kwargs: dict) -> Any:
+def _by_rule(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
     call = this_call()
     with call.inside(), call.outside(), evaluating(), call.at(None):
@@ -213,11 +213,11 @@ def _value(tensor: Any) -> Any:
     return in_pytorch(real(tensor.read()).to, tensor.dtype) if isinstance(tensor, Torchish) else tensor
 
 
-def _tensor(value) -> Any:
+def _tensor(value: Any) -> Any:
     return wrap(evaluate(value), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _with_known(result, known: Deferred) -> Any:
+def _with_known(result: Any, known: Deferred) -> Any:
     if isinstance(result, Torchish):
         _note(result, known)
     elif isinstance(result, (list, tuple)):
@@ -233,7 +233,7 @@ def _note(tensor: Torchish, known: Deferred) -> None:
         storage.note_known(known)
 
 
-def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
+def _concrete(function: Callable, rule: Any, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
     """The result of a function whose shape depends on values, as a constant."""
     reals, options = map_values(_real, operands.args), map_values(_real, operands.kwargs)
     made = _by_rule(function, rule, reals, options) if by_rule else in_pytorch(function, *reals, **options)
@@ -243,7 +243,7 @@ def _concrete(function: Callable, rule, operands: _Operands, kwargs: dict, by_ru
     return (rule.result_type or type(made))([constant(part, device=device) for part in made])
 
 
-def _real(value) -> Any:
+def _real(value: Any) -> Any:
     return real(value) if isinstance(value, (torch.Tensor, Deferred, jax.Array)) else value
 
 
@@ -271,7 +271,7 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
         return wrap(evaluate(made), made.dtype, made if call.stages else None, strides=strides, device=device)
 
 
-def _waiting(made: torch.Tensor, strides, device: torch.device) -> Torchish:
+def _waiting(made: torch.Tensor, strides: tuple[int, ...] | None, device: torch.device) -> Torchish:
     return wrap_physical(LazyConstant(made), made.dtype, made, strides, device)
 
 
@@ -408,11 +408,13 @@ class _Operation:
         return [x.physical for x in (results if isinstance(results, (list, tuple)) else [results])]
 
 
-def _replaced(operands: Iterator[_OperandSnapshot], operand_of: Callable[[_OperandSnapshot], Torchish], value) -> Any:
+def _replaced(
+    operands: Iterator[_OperandSnapshot], operand_of: Callable[[_OperandSnapshot], Torchish], value: Any
+) -> Any:
     return operand_of(next(operands)) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
 
-def results_of(made, function: Callable, rule, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
+def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
     """Tensors of this call for what PyTorch has made of tensors of known values."""
     device, operation, results = _device(tensors, kwargs), None, []
     is_one = not isinstance(made, (list, tuple))

@@ -7,7 +7,7 @@ has one for a length. All threads see that.
 import builtins
 import functools
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -76,19 +76,19 @@ def _put(calls: int) -> None:
         builtins.len, builtins.min, builtins.max = found  # pyright: ignore
 
 
-def is_traced_number(value) -> bool:
+def is_traced_number(value: Any) -> bool:
     """Whether a value stands for a number of Python's that data decide."""
     return type(value) is Item
 
 
 @functools.wraps(_len)
-def length(obj, /):
+def length(obj: Any, /):
     return obj.number if getattr(type(obj), "len_depends_on_values", False) else _len(obj)
 
 
-def _extreme(builtin, function, which: int):
+def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int):
     @functools.wraps(builtin)
-    def extreme(*args, **kwargs):
+    def extreme(*args: Any, **kwargs: Any):
         values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
         if kwargs or not any(map(is_traced_number, values)) or not all(map(_is_number, values)):
             return builtin(*args, **kwargs)
@@ -97,11 +97,11 @@ def _extreme(builtin, function, which: int):
     return extreme
 
 
-def _is_number(value) -> bool:
+def _is_number(value: Any) -> bool:
     return is_traced_number(value) or type(value) in (int, float)
 
 
-def _of_two(function, which: int, one, other):
+def _of_two(function: Callable[..., Any], which: int, one: Any, other: Any):
     """The smaller or the larger of two numbers: one of them, where their bounds tell."""
     if not (is_traced_number(one) or is_traced_number(other)):
         return function(torch.tensor(one), torch.tensor(other)).item()
@@ -120,11 +120,11 @@ def _of_two(function, which: int, one, other):
 smallest, largest = _extreme(_min, torch.minimum, 0), _extreme(_max, torch.maximum, 1)
 
 
-def _is_whole(value) -> bool:
+def _is_whole(value: Any) -> bool:
     return type(value) is int or (is_traced_number(value) and not value.is_floating_point())
 
 
-def range_of_number(value) -> tuple[int, int]:
+def range_of_number(value: Any) -> tuple[int, int]:
     """The least and the greatest that a whole number can be."""
     return range_of(value.read()) if is_traced_number(value) else (value, value)
 
@@ -148,7 +148,7 @@ def distance(one: Any, other: Any) -> int | None:
     return constant - number
 
 
-def bound_of(value) -> int | None:
+def bound_of(value: Any) -> int | None:
     """The greatest that a number can be, no less than zero; None where nothing tells."""
     high = range_of_number(value)[1]
     return None if high >= 2**31 - 1 else _max(high, 0)
@@ -174,14 +174,14 @@ def said_bound() -> int | None:
     return policy.bound(user_place(), asking_place()) if policy.bounds else None
 
 
-def tensor_of(value) -> Any:
+def tensor_of(value: Any) -> Any:
     """A number as an int64 tensor like any other."""
     if not is_traced_number(value):
         return torch.tensor(value)
     return wrap(value.read(), torch.int64, value.known)
 
 
-def _rule_by_length(func, args: tuple, kwargs: dict):
+def _rule_by_length(func: Callable[..., Any], args: tuple, kwargs: dict):
     """What a function does with numbers that data decide, where some of the arguments are such; None for none."""
     found = registry.lookup_by_length(func)
     if found is None:
@@ -193,7 +193,7 @@ def _rule_by_length(func, args: tuple, kwargs: dict):
     return rule if any(map(_holds_number, (*args, *kwargs.values()))) else None
 
 
-def _holds_number(value) -> bool:
+def _holds_number(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_holds_number, value))
     if type(value) is slice:

@@ -28,7 +28,7 @@ class Moved(Chosen):
     front: Selected
     at: int
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
         return f"<along dimension {self.at}: {self.front!r}>"
 
@@ -52,16 +52,16 @@ def moved(chosen: Selected, at: int) -> Any:
     return made
 
 
-def front_of(x) -> tuple[Selected, int]:
+def front_of(x: Any) -> tuple[Selected, int]:
     """What was chosen with its dimension in front, and where that is."""
     return (x.front, x.at) if isinstance(x, Moved) else (x, 0)
 
 
-def _ndim(x) -> int:
+def _ndim(x: Any) -> int:
     return front_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
 
 
-def _from_the_end(x) -> int:
+def _from_the_end(x: Any) -> int:
     """Where the dimension is that was chosen, counted from the last, which is one."""
     front, at = front_of(x)
     return front.row_ndim + 1 - at
@@ -92,7 +92,7 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
     (place,) = places
     ndim = max(map(_ndim, tensors))
 
-    def operand(x):
+    def operand(x: Any):
         if isinstance(x, Chosen):
             front, _ = front_of(x)
             missing = ndim - front.row_ndim - 1

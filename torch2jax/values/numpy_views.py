@@ -11,6 +11,7 @@ from ..errors import TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import canonical
+from ..tensors.memory import Memory
 from ..tensors.tensor import Torchish, make_region
 from .call import this_call
 
@@ -50,7 +51,7 @@ class NumpyViews(Feature):
         found = (loan.view(address, real) for loan in self.views)
         return next((view for view in found if view is not None), None)
 
-    def place_of(self, memory) -> tuple[int, Any] | None:
+    def place_of(self, memory: Memory) -> tuple[int, Any] | None:
         """The address of the array that stands for a tensor's memory, and what to keep for it to stay that."""
         return next((loan.place for loan in self.views if loan.is_of(memory)), None)
 
@@ -94,7 +95,7 @@ class _NumpyView:
         start = self._tensor.storage_offset() * self._tensor.itemsize
         return self._address - start, self._memory
 
-    def is_of(self, memory) -> bool:
+    def is_of(self, memory: Memory) -> bool:
         return self._is_whole and self._tensor._node.storage.memory is memory
 
     def view(self, address: int, real: torch.Tensor) -> Torchish | None:
@@ -114,7 +115,7 @@ class _NumpyView:
         return self._array() is None
 
     def settle(self) -> None:
-        if self._memory == self._before:
+        if self._memory == self._before:  # pyright: ignore[reportUnnecessaryComparison] - they compare by their bytes
             return
         before, self._before = self._before, bytes(self._memory)
         changed = (_by_bytes(before, self._shape) != _by_bytes(self._before, self._shape)).any(-1)
@@ -137,7 +138,7 @@ class _NumpyView:
         self._before = values.tobytes()
         self._memory[:] = self._before
 
-    def _of(self, memory) -> np.ndarray:
+    def _of(self, memory: bytes | bytearray) -> np.ndarray:
         return np.ndarray(self._shape, self._dtype, memory)
 
 

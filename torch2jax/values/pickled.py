@@ -7,6 +7,7 @@ memory with what was in the same file, as in PyTorch, and with nothing else.
 
 import functools
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Pickles:
     def _mark(self) -> str:
         return secrets.token_hex(8)
 
-    def put(self, thing) -> tuple[str, int]:
+    def put(self, thing: Any) -> tuple[str, int]:
         """Keeps a thing for a file, which has the token of it that is given."""
         self._things.append(thing)
         return self._mark, len(self._things) - 1
@@ -73,12 +74,12 @@ _ENDED = (
 class _Memory:
     """The memory of tensors on its way into a file."""
 
-    def __init__(self, root, memory):
+    def __init__(self, root: Any, memory: Any):
         self.memory, self.version = memory, memory.version
         self.tensor = root.detach().clone()
         self.real = _real(root)
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any):
         return _take, this_call().pickles.put(self.tensor)
 
 
@@ -116,13 +117,13 @@ class _as_pytorch:
         for context in self._contexts:
             context.__enter__()
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any):
         for context in reversed(self._contexts):
             context.__exit__(*exc_info)
 
 
 @stands_in(torch.Tensor, "__reduce_ex__")
-def _reduce(given, protocol):
+def _reduce(given: Any, protocol: Any):
     tensor: Any = this_call().standing_for(given)
     real = as_real(tensor)
     if real is not None:
@@ -140,7 +141,7 @@ def _reduce(given, protocol):
 stands_in(torch.nn.Parameter, "__reduce_ex__")(_reduce)
 
 
-def _attributes(tensor) -> dict[str, Any]:
+def _attributes(tensor: torch.Tensor) -> dict[str, Any]:
     """What a user has set on a tensor."""
     own = vars(Torchish).keys() | Torchish.__annotations__.keys() | {"_is_param", "_warned"}
     return {key: value for key, value in vars(tensor).items() if key not in own}
@@ -153,7 +154,16 @@ def _take(mark: str, number: int):
     return call.pickles.take(mark, number).clone()
 
 
-def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter, attributes):
+def _rebuild(
+    memory: Any,
+    shape: Sequence[int],
+    strides: tuple[int, ...],
+    offset: int,
+    dtype: torch.dtype,
+    requires_grad: bool,
+    is_parameter: bool,
+    attributes: dict[str, Any],
+):
     if isinstance(memory, _Memory):  # nothing was written and read between: copy.copy
         memory = memory.tensor
     tensor = make_region(memory, torch.Size(shape), strides, offset, dtype)
@@ -166,7 +176,7 @@ def _rebuild(memory, shape, strides, offset, dtype, requires_grad, is_parameter,
 
 
 @stands_in(rebuilding, "_rebuild_tensor")
-def _rebuild_own(storage, storage_offset, size, stride):
+def _rebuild_own(storage: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int]):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
     return this_call().lift_own(tensor)
@@ -177,7 +187,7 @@ _save = torch.save
 
 @stands_in(torch, "save")
 @stands_in(torch.serialization, "save")
-def _save_together(*args, **kwargs):
+def _save_together(*args: Any, **kwargs: Any):
     kept = this_call().pickles
     before, kept.saves = kept.saves, True
     try:
@@ -187,7 +197,7 @@ def _save_together(*args, **kwargs):
 
 
 @stands_in(torch.Tensor, "_typed_storage")
-def _typed_storage(tensor):
+def _typed_storage(tensor: torch.Tensor):
     if isinstance(tensor, Torchish):
         return _storage_of(tensor)
     with _as_pytorch():  # `torch.load` reads files so

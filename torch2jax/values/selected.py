@@ -8,9 +8,10 @@ room for, is the number of its elements; nothing that is not chosen is ever seen
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+import jax
 import torch
 from jax import lax
 
@@ -70,7 +71,13 @@ class Chosen(torch.Tensor):
         raise NotImplementedError
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         del types
         call = current()
         if call is None:
@@ -78,7 +85,13 @@ class Chosen(torch.Tensor):
         return servers_of((cls,))[0](call, func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
         del types, args, kwargs
         raise TracedValueError(f"torch.ops.{func} of what {cls.words}")
 
@@ -106,7 +119,7 @@ class Selected(Chosen):
     shares_memory: bool = False
     """Whether the rows are those of a tensor that others see."""
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
         return f"<what a mask chose of {self.rows!r}>"
 
@@ -172,7 +185,7 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
     return chosen
 
 
-def _places(mask, size: int):
+def _places(mask: jax.Array, size: int):
     """Where the first ones of a mask are, in order; beyond them, where the first is."""
     dtype = canonical(torch.int64)
     if 2 * size * mask.size.bit_length() < mask.size:
@@ -182,11 +195,11 @@ def _places(mask, size: int):
     return places.at[slots].set(lax.iota(dtype, mask.size), mode="drop")
 
 
-def _few_places(counts, size: int):
+def _few_places(counts: jax.Array, size: int):
     """The same of how many ones there are up to each place: each is looked for, by halves, which is no scatter."""
     wanted, last = lax.iota(counts.dtype, size) + 1, counts.size - 1
 
-    def halved(_, ends):
+    def halved(_, ends: tuple[jax.Array, jax.Array]):
         low, high = ends
         middle = (low + high) // 2
         is_behind = counts[lax.min(middle, lax.full_like(middle, last))] < wanted
@@ -296,7 +309,7 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
     found = aligned(chosen, what)
     row_ndim, of = found[0].row_ndim, dict(zip(map(id, chosen), found, strict=True))
 
-    def rows_of(x):
+    def rows_of(x: Any):
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
             x = of[id(x)]
             return x.safe() if safe else x.rows
@@ -346,7 +359,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
     return target
 
 
-def _has_poles(rule, args: tuple) -> bool:
+def _has_poles(rule: Any, args: tuple) -> bool:
     """Whether a rule may have infinite derivatives, or values, at some values of its operands."""
     if not rule.tags.isdisjoint(_MULTIPLES) and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
         return any(isinstance(x, torch.Tensor) for x in args[1:])

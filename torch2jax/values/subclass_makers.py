@@ -70,13 +70,13 @@ def run_past_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: 
         call.heeds_classes = True
 
 
-def _as_subclass(self, cls):
+def _as_subclass(self: torch.Tensor, cls: type[Any]):
     if current() is None or not isinstance(self, Torchish):
         return _originals["as_subclass"](self, cls)
     return as_class(self, cls)
 
 
-def _make_subclass(cls, data, require_grad=False, *args, **kwargs):
+def _make_subclass(cls: type[Any], data: torch.Tensor, require_grad: bool = False, *args: Any, **kwargs: Any):
     if current() is None or not isinstance(data, Torchish):
         return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
     with DisableTorchFunctionSubclass():
@@ -87,7 +87,7 @@ def _make_subclass(cls, data, require_grad=False, *args, **kwargs):
     return result
 
 
-def _new(cls, *args, **kwargs):
+def _new(cls: type[Any], *args: Any, **kwargs: Any):
     if current() is None or cls is torch.Tensor or not (args and isinstance(args[0], Torchish)):
         return _originals["__new__"](cls, *args, **kwargs)
     return as_class(args[0], cls)

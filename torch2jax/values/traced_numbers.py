@@ -3,6 +3,7 @@
 import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -16,7 +17,7 @@ from .call import this_call
 __all__ = ["Number", "TensorMath", "as_float", "is_unknown", "larger", "smaller"]
 
 
-def is_unknown(value) -> bool:
+def is_unknown(value: Any) -> bool:
     """Whether `value` is a tensor whose values a traced input decides."""
     return isinstance(value, Torchish) and value.known is None
 
@@ -31,7 +32,7 @@ class Number(Torchish):
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
 
     @classmethod
-    def of(cls, tensor: Torchish, started=None) -> Self:
+    def of(cls, tensor: Torchish, started: Any = None) -> Self:
         """The number that a tensor holds, which stays as it is."""
         array, tape = tensor.read(), this_call().tape
         if tape is not None:
@@ -49,7 +50,7 @@ class Number(Torchish):
         return type(self).of(self, self._started)
 
     @classmethod
-    def holding(cls, array, started) -> "Number":
+    def holding(cls, array: Any, started: Any) -> "Number":
         """The number in an array, in place of `started`."""
         dtype = torch.float64 if isinstance(started, float) else torch.int64
         tensor = wrap(array, dtype)
@@ -59,25 +60,25 @@ class Number(Torchish):
     def __hash__(self):
         raise TracedValueError("a number looked up in a dictionary or set")
 
-    def __eq__(self, other):
+    def __eq__(self, other: object):
         return self._compared("__eq__", other, operator.eq)
 
-    def __ne__(self, other):
+    def __ne__(self, other: object):
         return self._compared("__ne__", other, operator.ne)
 
-    def __lt__(self, other):
+    def __lt__(self, other: Any):
         return self._compared("__lt__", other, operator.lt)
 
-    def __le__(self, other):
+    def __le__(self, other: Any):
         return self._compared("__le__", other, operator.le)
 
-    def __gt__(self, other):
+    def __gt__(self, other: Any):
         return self._compared("__gt__", other, operator.gt)
 
-    def __ge__(self, other):
+    def __ge__(self, other: Any):
         return self._compared("__ge__", other, operator.ge)
 
-    def _compared(self, name: str, other, compare):
+    def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if self._started and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         return _once(name, self, other)
@@ -86,11 +87,11 @@ class Number(Torchish):
 class Count(Number):
     """How often a scheduler has stepped, where PyTorch only asks in order to warn before the second time."""
 
-    def _compared(self, name: str, other, compare):
+    def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
 
 
-def _once(method: str, *operands) -> Any:
+def _once(method: str, *operands: Any) -> Any:
     """A method of tensors, whose result serves again where code is followed on several ways; see `follow`."""
     known = this_call().memo
     arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
@@ -103,7 +104,7 @@ def _once(method: str, *operands) -> Any:
     return known[key][0].clone()
 
 
-def _real(number):
+def _real(number: Any):
     return number if _is_real(number) else Number.of(_once("double", number))
 
 
@@ -111,17 +112,17 @@ _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _UNARY = ("neg", "pos", "abs")
 
 
-def _is_number(value) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, Number) or type(value) in (int, float)
 
 
-def _is_real(value) -> bool:
+def _is_real(value: Any) -> bool:
     return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
 
 
 def _binary(name: str, method: str):
     @functools.wraps(getattr(Torchish, method))
-    def compute(self, other):
+    def compute(self: Any, other: Any):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
         if name == "truediv" or _is_real(other):
@@ -145,24 +146,24 @@ for _name in _UNARY:
     setattr(Number, f"__{_name}__", _unary(f"__{_name}__"))
 
 
-def number_of(value) -> Any:
+def number_of(value: Any) -> Any:
     """A Python number as a tensor, at Python's precision."""
     if isinstance(value, torch.Tensor):
         return Number.of(value if isinstance(value, Torchish) else this_call().lift(value))
     return Number.of(this_call().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
-def larger(*values, **options):
+def larger(*values: Any, **options: Any):
     """``max``, also of tensors."""
     return _extreme(max, torch.maximum, values, options)
 
 
-def smaller(*values, **options):
+def smaller(*values: Any, **options: Any):
     """``min``, also of tensors."""
     return _extreme(min, torch.minimum, values, options)
 
 
-def _extreme(builtin, function, values: tuple, options: dict):
+def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], values: tuple, options: dict):
     if len(values) < 2 or options or not any(map(is_unknown, values)):
         return builtin(*values, **options)
     numbers = [number_of(value) for value in values]
@@ -172,14 +173,14 @@ def _extreme(builtin, function, values: tuple, options: dict):
 
 
 class _Float(type):
-    def __instancecheck__(cls, instance) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, float)
 
 
 class as_float(metaclass=_Float):
     """``float``, also of a traced tensor."""
 
-    def __new__(cls, value=0.0) -> Any:
+    def __new__(cls, value: Any = 0.0) -> Any:
         number: Any = value
         return Number.of(number.detach().reshape(()).double()) if is_unknown(number) else float(number)
 
@@ -193,7 +194,7 @@ class TensorMath:
             return function
 
         @functools.wraps(function)
-        def compute(*args):
+        def compute(*args: Any):
             if not any(map(is_unknown, args)):
                 return function(*args)
             tensors: list[Any] = [x.double() if isinstance(x, torch.Tensor) else number_of(float(x)) for x in args]

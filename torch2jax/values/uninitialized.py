@@ -27,26 +27,34 @@ class Uninitialized(_Mixin, Torchish):
 class _Parameter(Uninitialized, UninitializedParameter):
     cls_to_become = Torchish  # pyright: ignore[reportAssignmentType]
 
-    def __reduce_ex__(self, proto):
+    def __reduce_ex__(self, proto: Any):
         return UninitializedParameter, (self.requires_grad,)
 
 
 class _Buffer(Uninitialized, UninitializedBuffer):
     cls_to_become = Torchish  # pyright: ignore[reportAssignmentType]
 
-    def __reduce_ex__(self, proto):
+    def __reduce_ex__(self, proto: Any):
         return UninitializedBuffer, (self.requires_grad,)
 
 
 @stands_in(UninitializedParameter, "__new__")
-def _new_parameter(cls, requires_grad=True, device=None, dtype=None):
+def _new_parameter(
+    cls: type[Any], requires_grad: bool = True, device: torch.device | None = None, dtype: torch.dtype | None = None
+):
     parameter = torch.nn.Parameter(torch.empty(0, device=device, dtype=dtype), requires_grad)
     parameter.__class__ = _Parameter
     return parameter
 
 
 @stands_in(UninitializedBuffer, "__new__")
-def _new_buffer(cls, requires_grad=False, device=None, dtype=None, persistent=True):
+def _new_buffer(
+    cls: type[Any],
+    requires_grad: bool = False,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    persistent: bool = True,
+):
     buffer = torch.nn.Buffer(
         torch.empty(0, device=device, dtype=dtype).requires_grad_(requires_grad), persistent=persistent
     )

@@ -52,7 +52,7 @@ def is_fake_mode_on() -> bool:
 
 
 def run_natively(
-    call: ValuesCall, func, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
+    call: ValuesCall, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
 ) -> Any:
     """Lets PyTorch itself run a function.
 
@@ -74,7 +74,7 @@ def run_natively(
     return stand_ins.undone(result)
 
 
-def run_on_values(call: ValuesCall, func, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+def run_on_values(call: ValuesCall, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
     """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
 
     Raises:
@@ -90,13 +90,13 @@ def run_on_values(call: ValuesCall, func, args: tuple, kwargs: dict, written: tu
     return map_arguments(own, stand_ins.undone(result))
 
 
-def _takes_form_alone(func) -> bool:
+def _takes_form_alone(func: Any) -> bool:
     """Whether a function makes a new tensor after the form of another, as ``torch.rand_like``."""
     name = getattr(func, "__name__", "").partition(".")[0]
     return name.endswith("_like") or name.startswith("new_")
 
 
-def _filled(call: ValuesCall, leaf) -> Any:
+def _filled(call: ValuesCall, leaf: Any) -> Any:
     """A tensor of the call of the form of one on the meta device; anything else is itself."""
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not leaf.is_meta:
         return leaf
@@ -117,11 +117,11 @@ class StandIns:
         self._made: dict[int, tuple[Torchish, torch.Tensor, _Reserved]] = {}
         self._tensors: dict[int, Torchish] = {}
 
-    def of(self, tree) -> Any:
+    def of(self, tree: Any) -> Any:
         """A tree with them in place of tensors of the call."""
         return map_arguments(lambda leaf: self.tensor(leaf) if isinstance(leaf, Torchish) else leaf, tree)
 
-    def undone(self, tree) -> Any:
+    def undone(self, tree: Any) -> Any:
         """A tree with the tensors of the call in their place."""
         return map_arguments(lambda leaf: self._tensors.get(id(leaf), leaf), tree)
 
@@ -224,7 +224,7 @@ def _run_on_meta(error: OnMetaError, call: ValuesCall, function: Any, args: tupl
 
 
 @runs_instead_of(FakeTensorMode.from_tensor, with_original=True)
-def _from_tensor(original, mode, tensor, **options):
+def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, **options: Any):
     call = current()
     if call is None or not isinstance(tensor, Torchish):
         return original(mode, tensor, **options)
@@ -239,7 +239,14 @@ def expect_known_to_pytorch(call: ValuesCall, operator: OpOverload, args: tuple,
         run_natively(call, operator, args, kwargs, values="none")
 
 
-def _check_operator(original, operator, args, kwargs=None, *more, **options):
+def _check_operator(
+    original: Callable[..., Any],
+    operator: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *more: Any,
+    **options: Any,
+):
     """What ``torch.library.opcheck`` checks is an operator's own kernels, in PyTorch."""
     args, kwargs = StandIns("all").of((args, kwargs))
     with natively(this_call()):

@@ -156,7 +156,7 @@ def _without_derivative(x: jax.Array) -> jax.Array:
 
 
 @functools.partial(_without_derivative.defjvp, symbolic_zeros=True)
-def _(primals, tangents):
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     if not isinstance(tangents[0], SymbolicZero):
         raise NotImplementedError(
             "a __torch_dispatch__ rounds a tensor whose derivative is taken: PyTorch's is that of the operator, "
