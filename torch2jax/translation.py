@@ -20,7 +20,7 @@ class CallMode:
     """A mode of PyTorch's that belongs to a call."""
 
 
-class _Active(threading.local):
+class _CallsOfThread(threading.local):
     stack: "list[CallInProgress | None]"
 
     def __init__(self):
@@ -28,7 +28,7 @@ class _Active(threading.local):
 
 
 C = TypeVar("C", bound=CallInProgress)
-_active = _Active()
+_active = _CallsOfThread()
 
 
 def enter(call: C) -> C:

@@ -5,7 +5,20 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AllowPickle", "Branches", "Dtype", "Grad", "Inputs", "Json", "Quiet", "Shapes", "Spec", "Train", "Weights"]
+__all__ = [
+    "AllowPickle",
+    "Branches",
+    "Dtype",
+    "Grad",
+    "Inputs",
+    "Json",
+    "Quiet",
+    "Shapes",
+    "Spec",
+    "Tolerance",
+    "Train",
+    "Weights",
+]
 
 _KINDS = ("torchvision:", "timm:", "transformers:")
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -62,5 +75,8 @@ Branches = Annotated[
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Load a pickled module, which can run any code.")]
 Grad = Annotated[bool, typer.Option("--grad", help="Gradients as well.")]
 Train = Annotated[bool, typer.Option("--train", help="Training mode as well, with dropout off.")]
+Tolerance = Annotated[
+    float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell of progress.")]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.compiled.reordered import Order, Reordered
+from torch2jax.compiled.reordered import Reordered, RowOrder
 
 from .test_host_tensors import Module, compare
 
@@ -209,7 +209,7 @@ def test_in_order():
     array, rows = jnp.arange(6.0).reshape(2, 3), jnp.array([1, 0])
 
     def code(x):
-        waiting = Reordered(array, Order(rows, 0))
+        waiting = Reordered(array, RowOrder(rows, 0))
         assert waiting.shape == (2, 3)
         assert waiting.size == 6
         np.testing.assert_array_equal(waiting.values(torch.float64), array[rows])

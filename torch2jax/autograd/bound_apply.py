@@ -3,7 +3,7 @@
 Up to PyTorch 2.13 it is a Python method, whose code is exchanged. From 2.14 on it is a method of C's, and one that was
 bound before cannot be reached. But it looks up three attributes of the function's class, in this order: `_backward_cls`
 (then it turns gradients off), `forward`, which it calls, and `setup_context` if the class has its own, which it calls
-too. The class of these classes answers such a series with `_Forward` and `_Marks`. What C does with the results is
+too. The class of these classes answers such a series with `_BoundForward` and `_Marks`. What C does with the results is
 harmless: they are marked as not differentiable to it, so that it returns them as they are.
 """
 
@@ -62,7 +62,7 @@ def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
             _series.modes = torch.is_grad_enabled(), is_fwd_grad_enabled()
         elif name == "forward" and _series.cls is cls and not _series.has_run:
             _series.cls = None
-            return _Forward(cls, apply, value, _series.modes)
+            return _BoundForward(cls, apply, value, _series.modes)
         elif name == "setup_context" and _series.cls is cls and _series.has_run:
             _series.cls = None
             return _mark
@@ -71,7 +71,7 @@ def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
     return __getattribute__
 
 
-class _Forward:
+class _BoundForward:
     """A function's forward as C calls it: all of `apply`."""
 
     def __init__(self, cls, apply: Callable, forward: Callable, modes: tuple[bool, bool]):

@@ -25,7 +25,7 @@ class _Constants(Protocol):
         ...
 
 
-class _Stream(MappedStream, RandomStream, Protocol):
+class _MappedRandomStream(MappedStream, RandomStream, Protocol):
     def next_common_key(self, generator: torch.Generator | None = None) -> Any:
         """The next key, for all examples at once."""
         ...
@@ -54,7 +54,7 @@ class AutogradCall(BranchesCall, FunctionalCall, Protocol):
         ...
 
     @property
-    def stream(self) -> _Stream:
+    def stream(self) -> _MappedRandomStream:
         """Where its random operators take their keys from."""
         ...
 

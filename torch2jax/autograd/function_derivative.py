@@ -108,7 +108,7 @@ class _ContextSlot:
 
 
 @jax.tree_util.register_static
-class _Wanted(NamedTuple):
+class _WantedDerivatives(NamedTuple):
     """The inputs that a derivative is taken with respect to."""
 
     places: tuple[bool, ...]
@@ -231,7 +231,7 @@ class Derivative:
             return results
 
         def forward(inputs, results, residuals):
-            wanted = _Wanted(tuple(x.perturbed for x in inputs))
+            wanted = _WantedDerivatives(tuple(x.perturbed for x in inputs))
             inputs, results, residuals = jax.tree.map(
                 lambda x: x.value, (inputs, results, residuals), is_leaf=_is_primal
             )

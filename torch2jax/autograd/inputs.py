@@ -235,7 +235,7 @@ def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> 
     around: list = []
     while True:
         bookmark = Bookmark()
-        code = _Code(run, given, around, known)
+        code = _TranslatedCode(run, given, around, known)
         try:
             return code.result()
         except NeedsArray as need:
@@ -275,7 +275,7 @@ class _Back(NamedTuple):
     has_cotangent: Sequence[bool]
 
 
-class _Code(Code):
+class _TranslatedCode(Code):
     """Code as a function of arrays.
 
     Args:
@@ -299,16 +299,16 @@ class _Code(Code):
     def has_hooks(self) -> bool:
         return self._known.has_hooks
 
-    def requiring(self, positions: Sequence[int]) -> "_Code":
+    def requiring(self, positions: Sequence[int]) -> "_TranslatedCode":
         return self._but(_required=tuple(sorted({*self._required, *positions})))
 
-    def without_hooks(self) -> "_Code":
+    def without_hooks(self) -> "_TranslatedCode":
         return self._but(_heeds_hooks=False)
 
-    def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_Code":
+    def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_TranslatedCode":
         return self._but(_passes=(*self._passes, _Back(positions, has_cotangent)))
 
-    def _but(self, **changed) -> "_Code":
+    def _but(self, **changed) -> "_TranslatedCode":
         code = copy.copy(self)
         vars(code).update(changed)
         return code

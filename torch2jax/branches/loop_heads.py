@@ -48,10 +48,10 @@ def heads_of(code: CodeType) -> tuple[Head, ...]:
     """The loops in some code that can be seen through, the outermost of those around one place first."""
     if not code.co_flags & _OPTIMIZED or code.co_flags & _SUSPENDED:
         return ()
-    return _Code(code).heads()
+    return _LoopCode(code).heads()
 
 
-class _Code:
+class _LoopCode:
     def __init__(self, code: CodeType):
         self._code = code
         listing = dis.Bytecode(code)

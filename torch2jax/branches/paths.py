@@ -414,7 +414,7 @@ class _Start(NamedTuple):
     """The run that goes on there."""
 
 
-class _Static(NamedTuple):
+class _StaticLeaf(NamedTuple):
     """A leaf that is no array."""
 
     value: Any
@@ -424,7 +424,7 @@ class _Side(NamedTuple):
     """Where an answer leads to."""
 
     program: Program
-    leaves: list[_Static | None]
+    leaves: list[_StaticLeaf | None]
     structure: Any
     notes: list
     """Of all ways."""
@@ -649,7 +649,7 @@ class _Ways:
                 return []
             leaves, structure = flatten(tree)
             arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
-            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else _Static(leaf) for leaf in leaves]
+            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else _StaticLeaf(leaf) for leaf in leaves]
             end = _Ended(static, structure, note, path.warned)
             return arrays
 
@@ -902,15 +902,15 @@ def _alike(yes: _Side, no: _Side, question: _Question) -> tuple[_Side, _Side]:
         raise _unlike(question, shown(yes.structure), shown(no.structure), "structure")
     mine: list[Atom] = []
     theirs: list[Atom] = []
-    leaves: list[_Static | None] = []
+    leaves: list[_StaticLeaf | None] = []
     atoms = iter(yes.program.results), iter(no.program.results)
     for number, pair in enumerate(zip(yes.leaves, no.leaves, strict=True)):
         found = [next(rest) if leaf is None else leaf for leaf, rest in zip(pair, atoms, strict=True)]
-        if all(isinstance(x, _Static) for x in found) and _is_same_value(*(x.value for x in found)):
+        if all(isinstance(x, _StaticLeaf) for x in found) and _is_same_value(*(x.value for x in found)):
             leaves.append(found[0])
             continue
         dtype = _common_dtype(found)
-        made = [constant(x.value, dtype) if isinstance(x, _Static) and dtype is not None else x for x in found]
+        made = [constant(x.value, dtype) if isinstance(x, _StaticLeaf) and dtype is not None else x for x in found]
         texts = [_described(x) for x in made]
         if dtype is None or texts[0] != texts[1]:
             raise _unlike(question, _described(found[0]), _described(found[1]), f"leaf {number}")
@@ -933,7 +933,7 @@ def _unlike(question: _Question, yes: str, no: str, what: str) -> BranchError:
 
 
 def _described(x) -> str:
-    if isinstance(x, _Static):
+    if isinstance(x, _StaticLeaf):
         return repr(x.value)
     return f"{x.aval.dtype}{list(x.aval.shape)}"
 
@@ -957,10 +957,10 @@ def _kind(dtype) -> int:
 
 def _common_dtype(pair: list) -> Any:
     """The dtype of a number in place of which there may be an array; None if that cannot be."""
-    numbers = [x.value for x in pair if isinstance(x, _Static)]
+    numbers = [x.value for x in pair if isinstance(x, _StaticLeaf)]
     if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):
         return None
-    arrays = [x.aval.dtype for x in pair if not isinstance(x, _Static)]
+    arrays = [x.aval.dtype for x in pair if not isinstance(x, _StaticLeaf)]
     if not numbers or len(arrays) > 1:
         return arrays[0]
     of_numbers = jax.dtypes.canonicalize_dtype(np.result_type(*map(type, numbers)))

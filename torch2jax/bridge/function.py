@@ -15,7 +15,7 @@ from .buffers import Buffer
 from .ffi import DATA_OFFSET, CallFrame, stream_of
 from .locks import holding, inheriting
 from .scope import run_safely
-from .watch import Watch
+from .watch import WriteWatch
 
 __all__ = ["BridgeOptions", "CudaSite", "Site", "TorchFunction"]
 
@@ -95,7 +95,7 @@ class TorchFunction:
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         if self.copies is not None:
             return self.run(*tensors)
-        with Watch(tensors) as watch:
+        with WriteWatch(tensors) as watch:
             results = self.run(*tensors)
         self.copies = watch.may_be_written()
         return results

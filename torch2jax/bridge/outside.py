@@ -31,7 +31,7 @@ from .function import BridgeOptions, TorchFunction
 from .primitive import Result, call_torch
 from .scope import in_fresh_thread
 from .signature import Template, take_apart
-from .watch import Watch
+from .watch import WriteWatch
 
 __all__ = ["Outside"]
 
@@ -237,7 +237,7 @@ class _Piece:
 
     def _observed(self, *tensors: torch.Tensor) -> Any:
         """A run that finds out the form of its result."""
-        with Watch(tensors) as watch, _Deterministic():
+        with WriteWatch(tensors) as watch, _Deterministic():
             leaves, structure = flatten(self._run(*tensors))
         written = tuple(index for index, is_written in enumerate(watch.written()) if is_written)
         described = tuple(_described(leaf, tensors) for leaf in leaves)

@@ -108,7 +108,9 @@ class JaxProgram:
         def linearized(constants, *arrays):
             varied = [arrays[index] for index in active]
             primals, pullback, results = jax.vjp(self._restricted(active, constants, arrays), *varied, has_aux=True)
-            return [jnp.copy(result) for result in results], _Pullback.of(pullback, (*constants, *arrays), primals)
+            return [jnp.copy(result) for result in results], _ProgramPullback.of(
+                pullback, (*constants, *arrays), primals
+            )
 
         return linearized
 
@@ -151,14 +153,14 @@ class _PullbackResiduals(NamedTuple):
 
 
 @jax.tree_util.register_pytree_node_class
-class _Pullback:
+class _ProgramPullback:
     """JAX's function from cotangents to cotangents, as a compiled function gives it."""
 
     def __init__(self, arrays: Sequence, kept: _PullbackResiduals):
         self._arrays, self._kept = arrays, kept
 
     @classmethod
-    def of(cls, function: Callable, arguments: Sequence, primals: Sequence) -> "_Pullback":
+    def of(cls, function: Callable, arguments: Sequence, primals: Sequence) -> "_ProgramPullback":
         leaves, structure = jax.tree.flatten(function)
         places = {id(argument): place for place, argument in enumerate(arguments)}
         sources = tuple([places.get(id(leaf)) for leaf in leaves])
@@ -180,7 +182,7 @@ class _Pullback:
 
 
 def _pulling(wanted: Indices) -> Callable:
-    def pulling(pullback: _Pullback, arguments, cotangents):
+    def pulling(pullback: _ProgramPullback, arguments, cotangents):
         gradients = pullback.gradients(arguments, cotangents)
         return [jnp.copy(gradients[index]) for index in wanted]
 

@@ -16,7 +16,7 @@ from ..tensors.trees import map_results
 from .function import BridgeOptions, TorchFunction
 from .identity import identity_of
 from .primitive import Result
-from .watch import Watch
+from .watch import WriteWatch
 
 __all__ = ["Example", "Specialised", "as_examples", "declared", "specialise"]
 
@@ -228,7 +228,7 @@ def _infer(run: Callable, examples: list[Example]):
 
 
 def _try_on(run: Callable, tensors: list[torch.Tensor]):
-    with Watch(tensors) as watch:
+    with WriteWatch(tensors) as watch:
         leaves, structure = _flatten(run(*tensors))
     results = tuple(Result(leaf.shape, canonical(leaf.dtype)) for leaf in leaves)
     return results, structure, watch.may_be_written()

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 from ..internals.modes import TorchDispatchMode
 from ..internals.pytree import tree_leaves
 
-__all__ = ["Watch"]
+__all__ = ["WriteWatch"]
 
 _Tensor = torch.Tensor
 _HANDS_MEMORY_OUT = {
@@ -26,7 +26,7 @@ _WRITES_UNSAID = {"aten::native_batch_norm": _STATISTICS, "aten::cudnn_batch_nor
 _READS_VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 
 
-class Watch:
+class WriteWatch:
     """Notes, while it is entered, which of some tensors are written to, and whether another run might do otherwise.
 
     A run whose Python saw a value, or that handed a tensor's memory to other code, says nothing about the next one.
@@ -63,7 +63,7 @@ class Watch:
 
 
 class _Functions(TorchFunctionMode):
-    def __init__(self, watch: Watch):
+    def __init__(self, watch: WriteWatch):
         super().__init__()
         self.watch = watch
 
@@ -74,7 +74,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(TorchDispatchMode):
-    def __init__(self, watch: Watch):
+    def __init__(self, watch: WriteWatch):
         super().__init__()
         self.watch = watch
 

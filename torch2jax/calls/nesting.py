@@ -41,7 +41,7 @@ class FeatureSlot:
             call.features.push(value)
 
 
-class _Unrecorded(contextlib.AbstractContextManager):
+class _WithoutTape(contextlib.AbstractContextManager):
     """The context of `Nesting.nested` where there is no tape; a class, since each call enters one."""
 
     __slots__ = ("_opened",)
@@ -108,7 +108,7 @@ class Nesting:
         """A context for code that is recorded on a tape of its own, where it needs one."""
         outer = self.tape
         if self._depth == 0 or (outer is not None and outer.is_current):
-            return _Unrecorded(self._opened)
+            return _WithoutTape(self._opened)
         return self._recorded(Tape(self._depth, outer, self._below if outer is None else 0))
 
     @contextlib.contextmanager

@@ -58,7 +58,7 @@ class Rebuilt:
         self.memo: dict[int, Any] = {}
 
 
-class _Static:
+class _StaticNode:
     """What is the same each time."""
 
     __slots__ = ("value",)
@@ -233,18 +233,18 @@ class Effects:
         if getattr(type(value), "length_depends_on_values", False):
             raise Uncontained("what a mask chose, whose length depends on values")
         if isinstance(value, torch.Tensor):
-            return self._describe_tensor(value) if isinstance(value, Torchish) else _Static(value)
+            return self._describe_tensor(value) if isinstance(value, Torchish) else _StaticNode(value)
         if isinstance(value, jax.core.Tracer):
             self.arrays.append(value)
             return _Array(len(self.arrays) - 1)
         codec = codec_of(type(value))
         if codec is None:
-            return _Static(value)
+            return _StaticNode(value)
         described = self._remember(value, _Object(type(value), codec))
         described.head, items = codec.open(value)
         described.items = [self._describe(item) for item in items]
-        if codec.fill is None and all(isinstance(item, _Static) for item in described.items):
-            return self._remember(value, _Static(value))
+        if codec.fill is None and all(isinstance(item, _StaticNode) for item in described.items):
+            return self._remember(value, _StaticNode(value))
         return described
 
     def _remember(self, value, described) -> Any:

@@ -23,7 +23,7 @@ from .call import CompiledCall, this_call
 from .captured import CapturedState
 from .donation import references_alone
 from .effects import Effects, Rebuilt, Restoration
-from .reordered import Order, Reordered, physical_of, shown
+from .reordered import Reordered, RowOrder, physical_of, shown
 
 __all__ = ["PartProgram"]
 
@@ -194,7 +194,9 @@ class PartProgram:
         )
         self._uses_stream = self._draws > 0 or self._stream is not None
 
-        def evaluate(spare: list, orders: Sequence[Order | None], others: list, constants: list, stream: tuple) -> list:
+        def evaluate(
+            spare: list, orders: Sequence[RowOrder | None], others: list, constants: list, stream: tuple
+        ) -> list:
             arrays: list[Any] = [None] * inputs
             for place, array, order in itertools.zip_longest(given, spare, orders):
                 arrays[place] = array if order is None else order.of(array)
@@ -263,7 +265,7 @@ class PartProgram:
             storages[place] = tensor._node
         return self._left.make(Rebuilt(captured, objects, storages, results[len(self._written) :]))
 
-    def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[Order | None, ...]:
+    def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[RowOrder | None, ...]:
         """The orders in which the program is to put what is given to it; what else waits for one is put there.
 
         For each combination of dimensions the program is compiled once more: it takes a few.

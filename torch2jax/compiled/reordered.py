@@ -22,7 +22,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
 from .call import this_call
 
-__all__ = ["REORDERING", "Order", "Orders", "Reordered", "physical_of", "shown"]
+__all__ = ["REORDERING", "Orders", "Reordered", "RowOrder", "physical_of", "shown"]
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
 """What may reorder, and the number of its arguments."""
@@ -31,7 +31,7 @@ _INDICES = (torch.int64, torch.int32)
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("dim",))
 @dataclasses.dataclass(frozen=True)
-class Order:
+class RowOrder:
     """Which rows follow each other along a dimension."""
 
     rows: jax.Array
@@ -54,7 +54,7 @@ class Reordered(LazyArray):
     __slots__ = ("array", "order")
     layout = None
 
-    def __init__(self, array, order: Order):
+    def __init__(self, array, order: RowOrder):
         self.array, self.order, self._physical = array, order, None
         self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
 
@@ -120,7 +120,7 @@ class Orders:
             array, least, most = self._taken(rows)
             if least < 0 or most >= shape[dim]:
                 return None
-            waiting = Reordered(physical.array, Order(array, dim))
+            waiting = Reordered(physical.array, RowOrder(array, dim))
             storage = Storage.waiting(waiting, defer_body(waiting.values, dtype))
             return make_tensor(storage, shape, dtype, None, None, label)
 

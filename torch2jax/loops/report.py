@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["Report", "noting_loops"]
+__all__ = ["RollingReport", "noting_loops"]
 
 _LOG = logging.getLogger("torch2jax.loops")
 
@@ -23,7 +23,7 @@ def noting_loops() -> Iterator[list[str]]:
         _noted.reset(token)
 
 
-class Report:
+class RollingReport:
     """What became of the turns in a program: of how many, of how many equations each.
 
     Args:

@@ -13,7 +13,7 @@ from .likeness import Likeness
 from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned
-from .report import Report
+from .report import RollingReport
 from .sizes import size_of, total
 from .sums import with_sums_joined
 from .turns import Misfit, Surroundings, fitted
@@ -43,7 +43,9 @@ _TRIES = 64
 _SPLITS = 4
 
 
-def rolled(program: Program, constants: Mapping[Var, Any], report: Report, wanted: Wanted = EVERY) -> Program | None:
+def rolled(
+    program: Program, constants: Mapping[Var, Any], report: RollingReport, wanted: Wanted = EVERY
+) -> Program | None:
     """The program with loops for turns that are alike; None if there are none.
 
     Args:
@@ -61,7 +63,7 @@ def rolled(program: Program, constants: Mapping[Var, Any], report: Report, wante
 def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
     """Whether equations, whose results may all be used, have turns that are loops."""
     likeness = Likeness()
-    report = Report(is_silent=True)
+    report = RollingReport(is_silent=True)
     if not _may_have_loops(steps, likeness, wanted):
         return False
     program = _with_parts_ahead(merged(Program(list(steps), []), likeness))
@@ -101,7 +103,7 @@ def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
 
 class _Roller:
     def __init__(
-        self, program: Program, constants: Mapping[Var, Any], report: Report, likeness: Likeness, wanted: Wanted
+        self, program: Program, constants: Mapping[Var, Any], report: RollingReport, likeness: Likeness, wanted: Wanted
     ):
         self._statements, self._results = program
         self._constants, self._report, self._likeness = constants, report, likeness

@@ -61,7 +61,7 @@ def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
         _around.reset(token)
 
 
-class _Signature:
+class _ExtendedSignature:
     """What is wrapped has this signature, and keywords that translation adds: the static_argnames of jit need it."""
 
     def __init__(self, **added):
@@ -83,7 +83,7 @@ class TranslatedFunction(Generic[P, R]):
     To a type checker it has the function's own signature. One that names tensors takes arrays as well.
     """
 
-    __signature__ = _Signature(rng=None)
+    __signature__ = _ExtendedSignature(rng=None)
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TranslatedModule(Generic[P, R]):
     It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
     """
 
-    __signature__ = _Signature(state_dict=None, rng=None, return_state_dict=False)
+    __signature__ = _ExtendedSignature(state_dict=None, rng=None, return_state_dict=False)
 
     def __init__(
         self,

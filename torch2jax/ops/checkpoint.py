@@ -23,7 +23,7 @@ from ..tensors.journal import Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
-from ..tracing.scope import UNSUITED, Scope, rehearse
+from ..tracing.scope import UNSUITED, TraceScope, rehearse
 from ..tracing.traces import is_transforming
 from ..values.selected import Selected
 from .selective import Selection, keeping
@@ -88,7 +88,7 @@ class _Checkpointed:
         return self.function(*args, **kwargs)
 
     def _in_scope(self, function: Callable, args: tuple, kwargs: dict):
-        scope = Scope()
+        scope = TraceScope()
 
         def checkpointed():
             return scope.trace(_without_choices, function, *args, **kwargs)

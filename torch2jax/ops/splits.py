@@ -8,7 +8,7 @@ import torch
 from ..rules.registry import implements_tensors, tag
 from ..rules.tags import Tag
 from ..tensors.dtypes import canonical
-from ..tensors.split import Part, Split
+from ..tensors.split import Split, SplitPart
 from ..tensors.storage import View
 from ..tensors.tensor import Restriction, Torchish
 from .shape import axis_of
@@ -67,7 +67,7 @@ def _read_together(base, views: list[Torchish], sizes, dim: int, squeezed: int |
     if len(nodes) > 1 and all(isinstance(node, View) and node.parent is base._node for node in nodes):
         split = Split(base._node, tuple(sizes), dim)
         for index, (view, node) in enumerate(zip(views, nodes, strict=True)):
-            view._node = Part(node, split, index, squeezed)
+            view._node = SplitPart(node, split, index, squeezed)
     if torch.is_grad_enabled():
         name = "Unbind" if squeezed is not None else "Split"
         for index, view in enumerate(views):

@@ -29,13 +29,13 @@ INLINED: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # pyrig
 _SELDOM = 2  # calls: a scalar that changes with every step is no reason to compile
 
 
-class _Slot(NamedTuple):
+class _ArraySlot(NamedTuple):
     """The place of an array among the arguments."""
 
     index: int
 
 
-_SLOTS = [_Slot(index) for index in range(64)]
+_SLOTS = [_ArraySlot(index) for index in range(64)]
 
 
 class _Constant(NamedTuple):
@@ -73,7 +73,7 @@ class _BodyCall(NamedTuple):
     def takes_arrays(self) -> bool:
         """Whether the body takes the arrays, one after the other, and nothing else."""
         is_bound = isinstance(self.body, _Partial) or self.kwargs is not None
-        return not is_bound and all(isinstance(x, _Slot) and x.index == i for i, x in enumerate(self.args))
+        return not is_bound and all(isinstance(x, _ArraySlot) and x.index == i for i, x in enumerate(self.args))
 
     def run(self, arrays: Sequence[Any]):
         body = _fill(self.body, arrays) if isinstance(self.body, _Partial) else self.body
@@ -157,7 +157,7 @@ def _template(value: Any, arrays: list) -> Any:
     if _is_array(kind):
         index = len(arrays)
         arrays.append(value)
-        return _SLOTS[index] if index < len(_SLOTS) else _Slot(index)
+        return _SLOTS[index] if index < len(_SLOTS) else _ArraySlot(index)
     if kind is functools.partial:
         return _Partial(value.func, _template(value.args, arrays), _template(value.keywords, arrays))
     if kind is list or kind is tuple:
@@ -168,7 +168,7 @@ def _template(value: Any, arrays: list) -> Any:
 
 
 def _fill(template: Any, arrays: Sequence[Any]) -> Any:
-    if isinstance(template, _Slot):
+    if isinstance(template, _ArraySlot):
         return arrays[template.index]
     if isinstance(template, _Constant):
         return template.value

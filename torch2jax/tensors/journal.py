@@ -29,11 +29,11 @@ class Uncontained(Abandoned):
     ends_call = False
 
 
-class _Active(threading.local):
+class _JournalOfThread(threading.local):
     journal: "Journal | None" = None
 
 
-_active = _Active()
+_active = _JournalOfThread()
 
 
 def journal() -> "Journal | None":

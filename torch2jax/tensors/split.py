@@ -8,7 +8,7 @@ from .journal import Journaled
 from .storage import Storage, View
 from .traced import is_at_once
 
-__all__ = ["Part", "Split"]
+__all__ = ["Split", "SplitPart"]
 
 _MANY = 16
 
@@ -46,7 +46,7 @@ class Split(Journaled):
         return self._arrays[index]
 
 
-class Part(View):
+class SplitPart(View):
     """A view that is one part of a `Split` of its parent.
 
     Args:

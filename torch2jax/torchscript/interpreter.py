@@ -93,7 +93,7 @@ def _bound(schema, args: Sequence, kwargs: dict) -> list:
 
 
 @dataclasses.dataclass(slots=True)
-class Step:
+class Instruction:
     """One node: what it does with the values of its inputs, and which values it gives."""
 
     body: Body
@@ -108,7 +108,7 @@ class ScriptBlock:
     """Steps in their order; `inputs` and `outputs` are the numbers of values."""
 
     inputs: list[int]
-    steps: list[Step]
+    steps: list[Instruction]
     outputs: list[int]
 
 
@@ -122,7 +122,7 @@ class ScriptGraph:
 
 def _block(block) -> ScriptBlock:
     steps = [
-        Step(_body(node), _numbers(node.inputs()), _numbers(node.outputs()), _scope(node), node)
+        Instruction(_body(node), _numbers(node.inputs()), _numbers(node.outputs()), _scope(node), node)
         for node in block.nodes()
     ]
     return ScriptBlock(_numbers(block.inputs()), steps, _numbers(block.outputs()))

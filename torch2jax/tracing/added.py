@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from ..loops.periods import Run, longest_run
 from ..loops.program import Program, evaluated
-from ..loops.report import Report
+from ..loops.report import RollingReport
 from ..loops.rolled import Wanted, has_loops, rolled
 from ..loops.sizes import size_of, total
 from ..loops.turns import is_small, own
@@ -41,14 +41,14 @@ class Added:
         return len(self._steps) - self._count >= self._wanted.turns and total(self._held()) >= self._wanted.least
 
     def has_loops(self) -> bool:
-        if not self._may_have_loops(Report(is_silent=True)):
+        if not self._may_have_loops(RollingReport(is_silent=True)):
             return False
         steps, _ = self._equations()
         return has_loops(steps, self._constants(), self._wanted)
 
     def roll(self, leaves: list) -> None:
         """Lets loops compute the arrays in a list, which are to be kept by nobody else."""
-        report = Report()
+        report = RollingReport()
         if not self._may_have_loops(report):
             return
         steps, values = self._equations()
@@ -80,7 +80,7 @@ class Added:
         steps = (step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :])
         return [step for step in steps if step is not None]
 
-    def _may_have_loops(self, report: Report) -> bool:
+    def _may_have_loops(self, report: RollingReport) -> bool:
         """A look that costs little: most programs have no loops."""
         steps = self._held()
         sizes = np.asarray([size_of(step) for step in steps], np.int64)

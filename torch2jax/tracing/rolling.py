@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from ..internals.jax_traces import DynamicJaxprTrace
 from ..loops.program import Program, evaluated
-from ..loops.report import Report
+from ..loops.report import RollingReport
 from ..loops.rolled import EVERY, LONG, Wanted, rolled
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
@@ -120,7 +120,7 @@ class _Alone:
         jaxpr, self._end = closed.jaxpr, end
         constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         known = {var: value for var, value in constants.items() if not isinstance(value, Tracer)}
-        self._program, report = Program(list(jaxpr.eqns), list(jaxpr.outvars)), Report()
+        self._program, report = Program(list(jaxpr.eqns), list(jaxpr.outvars)), RollingReport()
         found = rolled(self._program, known, report, wanted)
         self._values = {**constants, **dict(zip(jaxpr.invars, arrays, strict=True))}
         self.has_loops = found is not None

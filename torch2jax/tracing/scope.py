@@ -18,13 +18,13 @@ from ..tensors.traced import is_traced
 from .call import StreamState, this_call
 from .traces import current_trace, ending_with_errors
 
-__all__ = ["UNSUITED", "Scope", "rehearse"]
+__all__ = ["UNSUITED", "TraceScope", "rehearse"]
 
 UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
-"""What `Scope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
+"""What `TraceScope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
 
 
-class Scope:
+class TraceScope:
     """One run of some code in a JAX trace of its own.
 
     It is made outside; `trace` is called in the inner trace, at most once; what JAX makes of the arrays that it gives

@@ -42,7 +42,7 @@ __all__ = ["StatefulFunction"]
 State = dict[str, dict[str, Any]]
 
 
-class _Signature:
+class _StatefulSignature:
     """A step's own: the state in place of the objects, and the key."""
 
     def __get__(self, instance: "StatefulFunction | None", owner=None) -> inspect.Signature | None:
@@ -65,7 +65,7 @@ class StatefulFunction:
         last_resort: as that of `Call`.
     """
 
-    __signature__ = _Signature()
+    __signature__ = _StatefulSignature()
 
     def __init__(
         self,

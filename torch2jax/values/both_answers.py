@@ -43,7 +43,7 @@ _RUNS = 4
 """Runs for each way that is allowed: half of them end at a question, and others in checks."""
 
 
-class _Question(Abandoned):
+class _ComparisonAsked(Abandoned):
     """The code asks what nobody has answered yet."""
 
     ends_call = False
@@ -60,7 +60,7 @@ class Answers:
     def answer(self, condition: Torchish) -> bool:
         for answer in self._answers:
             return answer
-        raise _Question(condition)
+        raise _ComparisonAsked(condition)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
         try:
             with _answering(Answers(answers)):
                 result = run()
-        except _Question as question:
+        except _ComparisonAsked as question:
             return both(question.condition, answers)
         return result, _taken(places())
 

@@ -285,7 +285,7 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArra
         return [change(args[0].physical)]
 
     known: Any = operand.known
-    operation = _Operation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
+    operation = _LazyOperation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
     lazy = _Result(made, operation, 0)
     return LazyConstant(made) if lazy.is_long else lazy
 
@@ -294,9 +294,9 @@ class _Result(LazyConstant):
     """What holds one of the results of an operation, which the graph gets as it comes about there."""
 
     __slots__ = ("depth", "source")
-    source: tuple["_Operation", int]
+    source: tuple["_LazyOperation", int]
 
-    def __init__(self, made: torch.Tensor, operation: "_Operation", index: int):
+    def __init__(self, made: torch.Tensor, operation: "_LazyOperation", index: int):
         self._made, self._physical, self.source, self.depth = made, None, (operation, index), operation.depth
 
     def _emitted(self) -> PhysicalArray:
@@ -316,7 +316,7 @@ class _OperandSnapshot(NamedTuple):
         return _is_narrowed(self.known)
 
     @property
-    def source(self) -> tuple["_Operation", int] | None:
+    def source(self) -> tuple["_LazyOperation", int] | None:
         """What gives the array, where its values are not those that are known."""
         return self.lazy.source if isinstance(self.lazy, LazyArray) and self.is_narrowed else None
 
@@ -343,7 +343,7 @@ def _is_narrowed(known: torch.Tensor) -> bool:
     return in_pytorch(lambda: bool(known.min() < -(2**31)) or bool(known.max() >= 2**31))
 
 
-class _Operation:
+class _LazyOperation:
     """A rule and its operands as they are now, for when the graph asks for what it gives.
 
     Args:
@@ -426,7 +426,7 @@ def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: 
         if part.ndim and not rule.concrete:
             if operation is None:
                 kept = [x.lazy if known.ndim else None for x, known in zip(tensors, knowns, strict=True)]
-                operation = _Operation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
+                operation = _LazyOperation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
             physical = _Result(part, operation, index)
         physical = LazyConstant(part) if physical is None or physical.is_long else physical
         results.append(wrap_physical(physical, part.dtype, part, dense_strides(part), device))

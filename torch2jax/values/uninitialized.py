@@ -31,7 +31,7 @@ class _Parameter(Uninitialized, UninitializedParameter):
         return UninitializedParameter, (self.requires_grad,)
 
 
-class _Buffer(Uninitialized, UninitializedBuffer):
+class _LazyBuffer(Uninitialized, UninitializedBuffer):
     cls_to_become = Torchish  # pyright: ignore[reportAssignmentType]
 
     def __reduce_ex__(self, proto: Any):
@@ -58,7 +58,7 @@ def _new_buffer(
     buffer = torch.nn.Buffer(
         torch.empty(0, device=device, dtype=dtype).requires_grad_(requires_grad), persistent=persistent
     )
-    buffer.__class__ = _Buffer
+    buffer.__class__ = _LazyBuffer
     return buffer
 
 

@@ -18,9 +18,7 @@ def bisect(
     dtype: take.Dtype = None,
     grad: take.Grad = False,
     train: Annotated[bool, typer.Option("--train", help="Training mode, with dropout off.")] = False,
-    tolerance: Annotated[
-        float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
-    ] = None,
+    tolerance: take.Tolerance = None,
     branch: take.Branches = None,
     allow_pickle: take.AllowPickle = False,
     json: take.Json = False,

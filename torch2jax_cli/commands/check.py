@@ -19,9 +19,7 @@ def check(
     grad: take.Grad = False,
     vmap: Annotated[bool, typer.Option("--vmap", help="jax.vmap as well.")] = False,
     train: take.Train = False,
-    tolerance: Annotated[
-        float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
-    ] = None,
+    tolerance: take.Tolerance = None,
     branch: take.Branches = None,
     allow_pickle: take.AllowPickle = False,
     json: take.Json = False,

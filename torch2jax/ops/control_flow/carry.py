@@ -15,10 +15,10 @@ from ...tensors.traced import is_traced
 from ...tracing.tensor_spec import TensorSpec
 from ...values.traced_numbers import Number, number_of
 
-__all__ = ["Carry"]
+__all__ = ["TensorCarry"]
 
 
-class Carry:
+class TensorCarry:
     """Tensors and Python's integers, which a loop may not know: these become numbers that are tensors.
 
     Args:

@@ -16,7 +16,7 @@ from ...patches import runs_instead_of
 from ...rules.registry import implements_tensors
 from ...tensors.tensor import Torchish
 from ...tracing.tensor_spec import TensorSpec
-from .carry import Carry
+from .carry import TensorCarry
 from .results import Tensors
 
 __all__ = []
@@ -78,7 +78,7 @@ def map_impl(f, xs, pos_args=(), **options):
 def _loop(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> Any:
     """Runs ``function(*carry, *slices)`` for one slice after the other; its first results are the next carry."""
     call: Any = current()
-    state = Carry(operator, init)
+    state = TensorCarry(operator, init)
     slices = _Slices([call.lift(x) for x in xs])
     return trace_blocks(lambda effects: _trace(effects, operator, function, state, slices, reverse), operator)
 
@@ -104,7 +104,9 @@ class _Slices:
         return [spec.tensor(array) for spec, array in zip(self._specs, arrays, strict=True)]
 
 
-def _trace(effects: BlockEffects, operator: str, function: Callable, state: Carry, slices: _Slices, reverse: bool):
+def _trace(
+    effects: BlockEffects, operator: str, function: Callable, state: TensorCarry, slices: _Slices, reverse: bool
+):
     count = len(state.given)
     function = Tensors(function, operator, integers=False)
     block = Block(function, effects, repeats=True)

@@ -14,7 +14,7 @@ from ...rules.registry import implements_tensors
 from ...tensors.traced import is_traced
 from ...values.traced_numbers import number_of
 from .branches import known_number
-from .carry import Carry
+from .carry import TensorCarry
 from .results import Tensors
 from .steps import count_steps
 
@@ -47,7 +47,7 @@ def _is_flag(answer) -> bool:
 
 def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
     """Takes one step after the other, as PyTorch does; that may be differentiated backwards."""
-    carry, result = Carry(_NAME, carried), None
+    carry, result = TensorCarry(_NAME, carried), None
     while True:
         answer = known_number(ask(*carried))
         if answer is None or (not answer and result is None):  # without a step, nobody knows what one gives
@@ -60,11 +60,11 @@ def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
 
 
 def _staged(ask: Callable, step: Callable, carried: Sequence) -> Any:
-    carry = Carry(_NAME, carried)
+    carry = TensorCarry(_NAME, carried)
     return trace_blocks(lambda effects: _trace(effects, ask, step, carry), _NAME)
 
 
-def _trace(effects: BlockEffects, ask: Callable, step: Callable, carry: Carry) -> Any:
+def _trace(effects: BlockEffects, ask: Callable, step: Callable, carry: TensorCarry) -> Any:
     def flag(*carried):
         answer = ask(*carried)
         if answer is True:

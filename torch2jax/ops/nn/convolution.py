@@ -173,27 +173,11 @@ def _grouped(weight, groups: int):
     return reshape(jnp.moveaxis(split, 0, 1), (inputs // groups, groups * outputs, *window))
 
 
-@implements(torch.conv1d, torch.nn.functional.conv1d, takes=_CONVOLVED, channels_last=("prefer", 3))
-def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
+def _conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
     return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
 
 
-@implements(
-    torch.conv2d, torch.nn.functional.conv2d, takes=_CONVOLVED, channels_last=("prefer", 4), strides=as_convolved
-)
-def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
-    return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
-
-
-@implements(
-    torch.conv3d, torch.nn.functional.conv3d, takes=_CONVOLVED, channels_last=("prefer", 5), strides=as_convolved
-)
-def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, *, channels_last=False):
-    return _forward(input, weight, bias, stride, padding, dilation, groups, channels_last=channels_last)
-
-
-@implements(torch.conv_transpose1d, torch.nn.functional.conv_transpose1d, takes=_CONVOLVED, channels_last=("prefer", 3))
-def conv_transpose1d(
+def _conv_transpose(
     input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
 ):
     return _transposed(
@@ -201,34 +185,15 @@ def conv_transpose1d(
     )
 
 
-@implements(
-    torch.conv_transpose2d,
-    torch.nn.functional.conv_transpose2d,
-    takes=_CONVOLVED,
-    channels_last=("prefer", 4),
-    strides=as_convolved,
-)
-def conv_transpose2d(
-    input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
-):
-    return _transposed(
-        input, weight, bias, stride, padding, output_padding, groups, dilation, channels_last=channels_last
-    )
-
-
-@implements(
-    torch.conv_transpose3d,
-    torch.nn.functional.conv_transpose3d,
-    takes=_CONVOLVED,
-    channels_last=("prefer", 5),
-    strides=as_convolved,
-)
-def conv_transpose3d(
-    input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, *, channels_last=False
-):
-    return _transposed(
-        input, weight, bias, stride, padding, output_padding, groups, dilation, channels_last=channels_last
-    )
+for _name, _body in (("conv", _conv), ("conv_transpose", _conv_transpose)):
+    for _count, _strides in ((1, None), (2, as_convolved), (3, as_convolved)):
+        implements(
+            getattr(torch, f"{_name}{_count}d"),
+            getattr(torch.nn.functional, f"{_name}{_count}d"),
+            takes=_CONVOLVED,
+            channels_last=("prefer", _count + 2),
+            strides=_strides,
+        )(_body)
 
 
 @implements(torch.convolution, aten.convolution_overrideable, takes=_CONVOLVED)

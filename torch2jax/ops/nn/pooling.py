@@ -249,68 +249,44 @@ def _with_indices(*args, **kwargs):
     return (None, torch.int64) if indices else None
 
 
-@implements(F.max_pool1d, torch.max_pool1d, takes=FLOATS, dtype=_with_indices, channels_last=("follow", 3))
-def max_pool1d(
-    input,
-    kernel_size,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    return_indices=False,
-    *,
-    channels_last=False,
+def _max_pool_of(count: int):
+    def max_pool(
+        input,
+        kernel_size,
+        stride=None,
+        padding=0,
+        dilation=1,
+        ceil_mode=False,
+        return_indices=False,
+        *,
+        channels_last=False,
+    ):
+        return _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
+
+    return max_pool
+
+
+def _max_pool_with_indices_of(count: int):
+    def max_pool_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
+        return _max_pool(input, count, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+    return max_pool_with_indices
+
+
+for _count, _strides, _takes, _with_both in (
+    (1, None, FLOATS, torch.max_pool1d_with_indices),
+    (2, as_input, REALS, torch._C._nn.max_pool2d_with_indices),
+    (3, as_volume, REALS, torch._C._nn.max_pool3d_with_indices),
 ):
-    return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
-
-
-@implements(
-    F.max_pool2d, torch.max_pool2d, takes=REALS, dtype=_with_indices, channels_last=("follow", 4), strides=as_input
-)
-def max_pool2d(
-    input,
-    kernel_size,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    return_indices=False,
-    *,
-    channels_last=False,
-):
-    return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
-
-
-@implements(
-    F.max_pool3d, torch.max_pool3d, takes=REALS, dtype=_with_indices, channels_last=("follow", 5), strides=as_volume
-)
-def max_pool3d(
-    input,
-    kernel_size,
-    stride=None,
-    padding=0,
-    dilation=1,
-    ceil_mode=False,
-    return_indices=False,
-    *,
-    channels_last=False,
-):
-    return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, return_indices, channels_last)
-
-
-@implements(torch.max_pool1d_with_indices, takes=REALS, dtype=(None, torch.int64))
-def max_pool1d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
-    return _max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode, True)
-
-
-@implements(torch._C._nn.max_pool2d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_input)
-def max_pool2d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
-    return _max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode, True)
-
-
-@implements(torch._C._nn.max_pool3d_with_indices, takes=REALS, dtype=(None, torch.int64), strides=as_volume)
-def max_pool3d_with_indices(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
-    return _max_pool(input, 3, kernel_size, stride, padding, dilation, ceil_mode, True)
+    implements(
+        getattr(F, f"max_pool{_count}d"),
+        getattr(torch, f"max_pool{_count}d"),
+        takes=_takes,
+        dtype=_with_indices,
+        channels_last=("follow", _count + 2),
+        strides=_strides,
+    )(_max_pool_of(_count))
+    implements(_with_both, takes=REALS, dtype=(None, torch.int64), strides=_strides)(_max_pool_with_indices_of(_count))
 
 
 # The mean of each window.
