@@ -734,3 +734,29 @@ def test_a_backward_that_writes_to_out():
     np.testing.assert_allclose(t2j(gradient)(t2j(x)), expected, rtol=1e-6)
     outside = jax.jit(jax.grad(lambda x: (t2j(layer)(x) ** 2).sum()))
     np.testing.assert_allclose(outside(t2j(x)), expected, rtol=1e-6)
+
+
+class _Marked(torch.Tensor):
+    """Its results are of its class, as PyTorch has it."""
+
+
+class _AsItIs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_input_that_is_given_back_is_of_its_class(jit):
+    def function(x):
+        y = _AsItIs.apply(x.as_subclass(_Marked))
+        return (y * y).sum() if isinstance(y, _Marked) else y.sum() * 100
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    function(x).backward()
+    gradient = jax.grad(t2j(function))
+    np.testing.assert_allclose((jax.jit(gradient) if jit else gradient)(jnp.array([1.0, 2.0])), x.grad)

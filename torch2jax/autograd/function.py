@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
 from ..functional.batching_rule import batch_of, run_rule
-from ..internals.guards import DisableTorchFunctionSubclass
+from ..internals.guards import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
@@ -182,13 +182,21 @@ class _Application:
                 )
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
-        """A result that is a tensor of its own: an input that was not written to is given as a copy."""
-        if any(result is x for x in self.args) and not any(result is x for x in ctx.dirty_tensors):
-            with torch.no_grad():
-                mine: Any = result.clone()
-            mine._viewed = base_of(result)  # as PyTorch has it
-            return mine
-        return result
+        """A result that is a tensor of its own: an input that was not written to is given as a copy.
+
+        To PyTorch that is a view of the input, and a class of code's own says what its views are.
+        """
+        if not any(result is x for x in self.args) or any(result is x for x in ctx.dirty_tensors):
+            return result
+        mine: Any = None
+        with torch.no_grad():
+            if type(result) is not Torchish:
+                with EnableTorchFunction():
+                    mine = result.view_as(result)
+            if not isinstance(mine, Torchish):
+                mine = result.clone()
+        mine._viewed = base_of(result)  # as PyTorch has it
+        return mine
 
     def _place(self, result: Torchish, number: int, array, node: _FunctionNode, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):

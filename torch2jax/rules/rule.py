@@ -15,13 +15,13 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
-from ..internals.guards import DisableTorchFunction
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import FLOAT8, Takes, canonical, expect, logical
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import expect_fits
-from ..tensors.tensor import Torchish, expect_values, geometry, wrap
+from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import is_traced
 from .call import this_call
 from .inline import call_inlined
@@ -135,7 +135,8 @@ class MetadataRule:
         tensor = args[0]
         if not isinstance(tensor, Torchish):
             args = (this_call().standing_for(tensor), *args[1:])
-        return geometry(self.function, *args, **kwargs)
+        with DisableTorchFunction(), DisableTorchDispatch():
+            return self.function(*args, **kwargs)
 
 
 class ArrayRule:

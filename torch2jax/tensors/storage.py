@@ -152,7 +152,8 @@ class Storage(Journaled):
 
     @property
     def physical(self) -> PhysicalArray:
-        self._settle()
+        if self._version != self.memory.version:
+            self._settle()
         if self._larger is not None:
             return self._larger.physical
         physical = self._physical
@@ -192,7 +193,8 @@ class Storage(Journaled):
         return self.physical.layout
 
     def read(self) -> Any:
-        self._settle()
+        if self._version != self.memory.version:
+            self._settle()
         if self._larger is not None:
             return self._larger.read()
         if self._array is None:

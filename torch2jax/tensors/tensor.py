@@ -187,7 +187,12 @@ class Torchish(torch.Tensor):
     @property
     def history(self) -> Node | None:
         """How the values came about, None if they require no grad."""
-        return self._node.storage.history if self.dtype.is_floating_point or self.dtype.is_complex else None
+        history = self._node.storage.history
+        if history is None:
+            return None
+        with DisableTorchFunction():
+            dtype = self.dtype
+        return history if dtype.is_floating_point or dtype.is_complex else None
 
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
         """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
