@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import torch
@@ -34,11 +34,8 @@ from ..internals.guards import (
     is_torch_function_enabled,
 )
 from ..internals.modes import (
-    TorchDispatchMode,
     get_current_dispatch_mode_stack,
     len_torch_dispatch_stack,
-    pop_torch_dispatch_stack,
-    push_on_torch_dispatch_stack,
 )
 from ..internals.operators import HigherOrderOperator, OpOverload
 from ..patches import apply_patches, remove_patches
@@ -70,11 +67,14 @@ from ..values.pickled import Pickles
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
+from .aten_mode import AtenMode
+from .bodies import body_of
 from .call import current, this_call
 from .library_kernels import Kernels, has_kernel
 from .narrowed import in_one_dtype
 from .nesting import Nesting
 from .observers import observer
+from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, run_planned
 from .pytorch_errors import (
     expect_kernel,
@@ -87,7 +87,7 @@ from .pytorch_errors import (
 from .rng import Stream
 from .session import Session
 
-__all__ = ["AtenMode", "Call", "decomposition_of", "functional_of"]
+__all__ = ["Call"]
 
 _PLAIN = (Torchish,)
 
@@ -124,7 +124,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.casts, self.contexts = {}, []
         self._reports = last_resort is not None
         self.last_resort: Any = outer.last_resort if last_resort is None and outer is not None else last_resort
-        self.aten_mode = AtenMode(self)
+        self._aten_mode: AtenMode | None = None
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self.answers: Any = None
@@ -202,8 +202,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         finally:
             if self._is_outermost:
                 self.settings.restore()
-            del self.aten_mode  # which has the call, and would keep its arrays until Python looks for cycles
+            self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
+
+    @property
+    def aten_mode(self) -> AtenMode:
+        """What brings back the operators that PyTorch's C++ reaches, while that is entered."""
+        if self._aten_mode is None:
+            self._aten_mode = AtenMode(self)
+        return self._aten_mode
 
     @property
     def pickles(self) -> Pickles:
@@ -459,7 +466,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._bodies.append((func, args))
         try:
             with _Inside(self, asks_classes):
-                return _body(func)(*args, **kwargs)
+                return body_of(func)(*args, **kwargs)
         finally:
             self._bodies.pop()
 
@@ -534,46 +541,6 @@ class _Inside:
         self._enabled.__exit__(*exc_info)
 
 
-class AtenMode(TorchDispatchMode, CallMode):
-    """Brings operators to the `dispatch_aten` of a call, also those with no `Torchish` among their arguments."""
-
-    def __init__(self, call: Call):
-        super().__init__()
-        self._call = call
-        self._regions: list[str | None] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # dynamo would be imported, to leave alone what it never sees
-
-    def __enter__(self):
-        # The base class also sets flags of the whole process, which threads would leave behind.
-        push_on_torch_dispatch_stack(self)
-        self._regions.append(autocast.region())
-        return self
-
-    def __exit__(self, *exc_info: object):
-        self._regions.pop()
-        pop_torch_dispatch_stack(None)
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ):
-        del types
-        device = self._regions[-1]
-        if device is None:
-            return self._call.dispatch_aten(func, args, kwargs or {})
-        torch.set_autocast_enabled(device, True)  # PyTorch has left the region on the way here
-        try:
-            return self._call.dispatch_aten(func, args, kwargs or {})
-        finally:
-            torch.set_autocast_enabled(device, False)
-
-
 _WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_))
 
 
@@ -592,74 +559,3 @@ def _is_seen_by_modes() -> bool:
 
 def _same_first(args: tuple, given: tuple) -> bool:
     return len(args) == len(given) and (not args or args[0] is given[0])
-
-
-class _Overlay(dict):
-    """A module's globals, live, with some names replaced."""
-
-    def __init__(self, below: dict, above: dict):
-        super().__init__(above)
-        self._below = below
-
-    def __missing__(self, key: OpOverload):
-        return self._below[key]
-
-
-def _no_overrides(*_args: object) -> bool:
-    return False
-
-
-@functools.cache
-def _body(func: types.FunctionType):
-    """The body of a Python function of PyTorch, past its question whether an argument overrides it."""
-    answers = dict.fromkeys(
-        ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no_overrides
-    )
-    overlay = _Overlay(func.__globals__, {**answers, "__builtins__": func.__globals__["__builtins__"]})
-    body = types.FunctionType(func.__code__, overlay, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body
-
-
-class _Outputs(NamedTuple):
-    """The arguments that an overload writes its results to, and the overload that returns them instead."""
-
-    names: tuple[str, ...]
-    functional: OpOverload
-
-
-@functools.cache
-def outputs_of(func: OpOverload) -> _Outputs | None:
-    """What to call in place of an ``out`` overload that no rule serves by itself."""
-    names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
-    if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
-        return None
-    inputs = [(argument.name, argument.type) for argument in func._schema.arguments if not argument.is_out]
-    for name in func.overloadpacket.overloads():
-        functional = getattr(func.overloadpacket, name)
-        if [(argument.name, argument.type) for argument in functional._schema.arguments] == inputs:
-            return _Outputs(names, functional)
-    return None
-
-
-@functools.cache
-def decomposition_of(func: Any):
-    """The Python decomposition that PyTorch has of an operator, or None."""
-    from ..internals.decompositions import decomposition_table  # slow to import, and seldom needed
-
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return None  # PyTorch's own generator must never be asked
-    return decomposition_table.get(func)
-
-
-@functools.cache
-def functional_of(func: OpOverload):
-    """The operator whose result an in-place operator writes, or None."""
-    name = func.overloadpacket.__name__
-    if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
-        return None
-    written = [str(argument.type) for argument in func._schema.arguments if argument.is_write]
-    if written != ["Tensor"] or not func._schema.arguments[0].is_write:
-        return None  # a list, or several
-    packet = getattr(torch.ops.aten, name[:-1], None)
-    return getattr(packet, func._overloadname, None)

@@ -10,8 +10,9 @@ from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import storage_use_count
 from ..tensors.dtypes import is_integral
 from ..tensors.interop import dense_strides, tensor_to_array
+from ..tensors.rebinding import at_the_place_of, swap_objects
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, at_the_place_of, make_tensor, swap_objects
+from ..tensors.tensor import CPU, Torchish, make_tensor
 from .ownership import NO, WANTING, YES, state_of
 from .transfers import in_place_of, write
 

@@ -15,8 +15,9 @@ from jax.core import eval_jaxpr
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
+from ..tensors.rebinding import at_the_place_of, set_geometry
 from ..tensors.storage import Storage
-from ..tensors.tensor import Torchish, at_the_place_of, make_tensor, set_geometry
+from ..tensors.tensor import Torchish, make_tensor
 from ..tracing.call import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
 from .call import CompiledCall, this_call

@@ -11,7 +11,8 @@ import torch
 from ..internals.pytree import tree_flatten, tree_unflatten
 from ..rules.inplace import write_in_place
 from ..tensors.memory import next_number
-from ..tensors.tensor import Torchish, at_the_place_of, wrap
+from ..tensors.rebinding import at_the_place_of
+from ..tensors.tensor import Torchish, wrap
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running

@@ -29,8 +29,9 @@ from ..rules.tags import Tag
 from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, type_name
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import LazyArray, PhysicalArray
+from ..tensors.rebinding import resize
 from ..tensors.scalars import expect_fits, number_in_dtype
-from ..tensors.tensor import CPU, Torchish, expect_values, resize, strides_of_copy, wrap, wrap_physical
+from ..tensors.tensor import CPU, Torchish, expect_values, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
 from ..values.item import Item
 from ..values.known import constant

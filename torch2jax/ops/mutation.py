@@ -14,17 +14,9 @@ from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source
 from ..tensors.physical import PhysicalArray
+from ..tensors.rebinding import at_the_place_of, become, resize, swap, swap_with_meta
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import (
-    Torchish,
-    at_the_place_of,
-    become,
-    make_region,
-    resize,
-    strides_of_shape,
-    swap,
-    swap_with_meta,
-)
+from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced
 from .arrays import cast
 from .creation import filled, unwritten

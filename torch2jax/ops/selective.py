@@ -13,8 +13,8 @@ import torch
 from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
+from ..calls.aten_mode import AtenMode
 from ..calls.call import current
-from ..calls.dispatch import AtenMode
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.operators import OpOverload
 from ..rules.features import Feature

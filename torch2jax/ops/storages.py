@@ -14,7 +14,8 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.memory import Memory
-from ..tensors.tensor import Torchish, become, make_region, resize, strides_of_shape
+from ..tensors.rebinding import become, resize
+from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten

@@ -22,19 +22,10 @@ from ..rules.registry import implements_tensors
 from ..tensors.arrays import reshape, transpose
 from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
+from ..tensors.rebinding import become, keep_geometry
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import (
-    Torchish,
-    become,
-    geometry,
-    keep_geometry,
-    make_region,
-    make_view,
-    strides_of_copy,
-    wrap,
-    wrap_physical,
-)
+from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
 from ..tensors.view_kind import ViewKind, places
 from .arrays import axis_of, is_inexact

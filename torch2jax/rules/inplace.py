@@ -16,8 +16,9 @@ from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.known import defer
 from ..tensors.physical import LazyArray, PhysicalArray
+from ..tensors.rebinding import resize
 from ..tensors.regions import overlaps_itself
-from ..tensors.tensor import Torchish, resize
+from ..tensors.tensor import Torchish
 from .call import this_call
 from .float8 import FLOAT8, to_float8
 from .keywords import BodyParameters

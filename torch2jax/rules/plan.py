@@ -16,8 +16,9 @@ import torch
 from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
 from ..tensors.physical import PhysicalArray
+from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, at_the_place_of, memory_order, wrap_new
+from ..tensors.tensor import CPU, Torchish, memory_order, wrap_new
 from .inline import AsksForValues, Inlined, run_inlined, template
 from .inplace import InPlace, WithFlag
 from .legacy_signatures import is_in_old_order

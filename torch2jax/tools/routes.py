@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..calls.dispatch import decomposition_of, functional_of
 from ..calls.library_kernels import has_kernel
+from ..calls.overloads import decomposition_of, functional_of
 from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel
 from ..rules import registry
 from ..rules.rule import MetadataRule
