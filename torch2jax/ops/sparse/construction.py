@@ -12,6 +12,7 @@ from .places import known_places, places
 __all__ = ["compressed", "coo_tensor", "finished"]
 
 _COO = torch.sparse_coo
+_INTEGERS = (torch.int32, torch.int64)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -132,6 +133,11 @@ def compressed(layout, compressed_indices, plain_indices, values, size=None, dty
         RuntimeError: its parts do not fit together.
     """
     first, plain, values = _tensor(compressed_indices), _tensor(plain_indices), _tensor(values, dtype)
+    if first.dtype not in _INTEGERS or plain.dtype != first.dtype:
+        raise RuntimeError(
+            f"compressed indices and plain indices are to be of one dtype, int32 or int64, but got {first.dtype} and "
+            f"{plain.dtype}"
+        )
     batch, blocks = first.ndim - 1, 2 * (layout in BLOCKED)
     name = "col" if layout in COLUMNS else "row"
     if first.ndim < 1 or plain.ndim != first.ndim or values.ndim < plain.ndim + blocks:

@@ -94,7 +94,7 @@ def _reduced(matrix, other, reduce: str):
 
 @implements_sparse(torch.mv, Tensor.mv, torch.ops.aten.mv)
 def mv(input, vec, *, out=None):
-    if size_of(input)[-1] != size_of(vec)[0] or len(size_of(input)) != 2:
+    if len(size_of(vec)) != 1 or len(size_of(input)) != 2 or size_of(input)[1] != size_of(vec)[0]:
         raise RuntimeError(f"size mismatch, got input {list(size_of(input))}, vec {list(size_of(vec))}")
     _expect_same_dtype("mv", input, vec)
     return _written(times(input, dense(vec)[:, None])[:, 0], out)

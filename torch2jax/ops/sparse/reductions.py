@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from ...rules.registry import implements_sparse
+from ...rules.registry import implements_sparse, implements_tensors
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
 from .declaring import implements_forms
@@ -182,6 +182,12 @@ def sparse_softmax(input, dim, *, dtype=None):
 @implements_sparse(torch.sparse.log_softmax)
 def sparse_log_softmax(input, dim, *, dtype=None):
     return _softmax(input, dim, dtype, True)
+
+
+@implements_tensors(torch.ops.aten._sparse_softmax, torch.ops.aten._sparse_log_softmax)
+def softmax_of_strided(self, dim, *args):
+    del args
+    raise RuntimeError(f"torch.sparse.softmax expects a tensor of layout torch.sparse_coo, got {self.layout}")
 
 
 @implements_sparse(torch.softmax, Tensor.softmax, torch.nn.functional.softmax)

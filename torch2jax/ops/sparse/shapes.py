@@ -211,6 +211,8 @@ def getitem(self, subscript):
 
 @implements_forms("index_select")
 def index_select(input, dim, index):
+    if index.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"index_select(): Expected dtype int32 or int64 for index, but got {index.dtype}")
     shape = size_of(input)
     dim = dim_of(dim, len(shape))
     if input.kind is not _COO:
