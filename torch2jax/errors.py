@@ -201,6 +201,9 @@ def _innermost_of(error: BaseException) -> tuple[str, str] | None:
     return code.co_filename, dis.opname[code.co_code[traceback.tb_lasti]]
 
 
+_OF_QUANTIZED_DTYPES = ("torch.ops.quantized.", "torch.ops.aten.quantize_per_")
+
+
 class NoRuleError(NotImplementedError):
     """No rule and no decomposition leads from a PyTorch operator to JAX.
 
@@ -219,6 +222,13 @@ class NoRuleError(NotImplementedError):
             message = (
                 f"torch2jax has no rule for {operator} of a tensor of layout {layout}, called at {place}. "
                 "tensor.to_dense() gives a strided one; docs/sparse.md lists what sparse tensors can do."
+            )
+        elif reason is None and operator.startswith(_OF_QUANTIZED_DTYPES):
+            message = (
+                f"{operator}, called at {place}, is of PyTorch's own quantized dtypes (torch.qint8, torch.quint8), "
+                "whose scales JAX's arrays cannot hold: torch.ao.quantization leads to it. Quantize the model with "
+                "torchao.quantization.quantize_ instead, or keep int_repr() and scales as plain tensors, as "
+                "docs/quantized.md has it; or run the model in PyTorch: torch2jax.torch2jax(model, *examples)."
             )
         elif reason is None:
             message = (

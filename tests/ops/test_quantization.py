@@ -4,11 +4,12 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 from tests.ops.database import compare_trees
-from torch2jax import j2t, t2j
+from torch2jax import NoRuleError, j2t, t2j, torch2jax
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR) * 5
@@ -214,3 +215,17 @@ def test_float64():
             wanted = observed(*given, *options)
             for got, expected in zip(t2j(observed)(*arrays, *options), wanted, strict=True):
                 assert torch.equal(j2t(got), expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_pytorchs_own_quantized_dtypes_are_refused_with_what_to_use():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
+    dynamic = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    x = torch.randn(2, 4)
+    for function in (dynamic, lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()):
+        for run in (t2j(function), jax.jit(t2j(function))):
+            with pytest.raises(NoRuleError, match=r"own quantized dtypes(.|\n)*torchao.*torch2jax\.torch2jax\(model"):
+                run(t2j(x))
+    np.testing.assert_allclose(jax.jit(torch2jax(dynamic, t2j(x)))(t2j(x)), dynamic(x), rtol=1e-6)
+    with pytest.raises(TypeError, match="dequantize"):
+        t2j(torch.quantize_per_tensor(x, 0.1, 0, torch.qint8))

@@ -381,3 +381,56 @@ def test_what_a_dispatch_rounds_has_no_derivative_of_zero(f):
         with pytest.raises(NotImplementedError, match="__torch_dispatch__ rounds"):
             wrapped(jax.grad(lambda x: function(x, weight).sum()))(x)
     assert jax.grad(lambda y: (function(x, weight) * y).sum())(x).shape == (3, 3)
+
+
+class _Trained(torch.nn.Module):
+    """A layer whose weight wraps others and requires grad, beside one of low rank."""
+
+    def __init__(self, of_weight=lambda weight: weight):
+        super().__init__()
+        self.layer, self.of_weight = torch.nn.Linear(4, 3), of_weight
+        self.layer.weight = torch.nn.Parameter(Scaled.of(self.layer.weight.detach()))
+        self.down = torch.nn.Linear(4, 2, bias=False)
+        self.up = torch.nn.Linear(2, 3, bias=False)
+
+    def gradients(self, x, is_twice=True):
+        weight = self.of_weight(self.layer.weight)
+        low = self.up(self.down(x))
+        for factor in (1.0, 2.0)[: 1 + is_twice]:
+            loss = (torch.nn.functional.linear(factor * x, weight, self.layer.bias) + low).square().mean()
+            loss.backward(retain_graph=True)
+        return [p.grad for p in self.parameters()]
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4)])
+def test_backward_gives_the_gradient_of_the_whole(shape):
+    model = _Trained()
+    x = torch.randn(shape)
+    expected = [gradient.clone() for gradient in model.gradients(x)]
+    model.zero_grad()
+    for run in (t2j(model.gradients), jax.jit(t2j(model.gradients))):
+        for found, wanted in zip(run(t2j(x)), expected, strict=True):
+            assert_close(found, wanted)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_backward_of_a_frozen_weight_that_wraps_others():
+    model = _Trained()
+    model.layer.weight.requires_grad_(False)
+    expected = [None if p is None else p.clone() for p in model.gradients(INPUT)]
+    model.zero_grad()
+    found = jax.jit(t2j(model.gradients))(X)
+    assert [x is None for x in found] == [x is None for x in expected] == [True, False, False, False]
+    for array, wanted in zip(found[1:], expected[1:], strict=True):
+        assert_close(array, wanted)
+
+
+def test_backward_of_what_is_not_linear_in_it():
+    model = _Trained(torch.exp)
+    with pytest.raises(NotImplementedError, match="requires grad, in an operator that is not linear"):
+        t2j(model.gradients)(X)
+    assert_close(t2j(model.layer)(X), model.layer(INPUT))
+    layer = _Trained().layer
+    with pytest.raises(NotImplementedError, match="from outside of the call"):
+        t2j(lambda x: layer(x).sum().backward() or x)(X)
+    assert layer.weight.grad is None

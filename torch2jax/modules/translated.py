@@ -29,13 +29,13 @@ from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
-from ..tensors.wrapped import Wrapped, is_wrapper
+from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
 from ..values.moved import front_of, moved
 from ..values.selected import Chosen, compacted, first
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
-from ..values.wrapper_subclasses import entering, is_of_call, leaving
+from ..values.wrapper_subclasses import entering, leaving
 from . import attributes as attributes
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton

@@ -17,7 +17,7 @@ from ..internals.guards import DisableTorchFunction
 from .dtypes import canonical
 from .tensor import Torchish, wraps_others
 
-__all__ = ["Wrapped", "Wrapper", "is_wrapper", "tensor_of", "wrapped"]
+__all__ = ["Wrapped", "Wrapper", "is_of_call", "is_wrapper", "tensor_of", "wrapped"]
 
 
 class _Wrappers(type):
@@ -36,6 +36,13 @@ def is_wrapper(value: object) -> bool:
     """Whether a value is a tensor that wraps others by PyTorch's protocol."""
     kind = type(value)
     return kind is not Torchish and kind is not torch.Tensor and wraps_others(kind)
+
+
+def is_of_call(tensor: Any) -> bool:
+    """Whether a tensor wraps one of a call."""
+    with DisableTorchFunction():
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return any(isinstance(each, Torchish) or (is_wrapper(each) and is_of_call(each)) for each in inner)
 
 
 class _Ragged:

@@ -32,11 +32,12 @@ from ..rules.kinds import serves, serves_without_values
 from ..rules.rule import as_result
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
-from ..tensors.wrapped import Wrapped, Wrapper, is_wrapper, tensor_of, wrapped
+from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
 from .call import ValuesCall
 from .jagged import lifted_offsets
+from .wrapper_gradients import with_derivative
 
-__all__ = ["bound", "entering", "implements_of_class", "is_of_call", "leaving"]
+__all__ = ["bound", "entering", "implements_of_class", "leaving"]
 
 _of_classes: dict[tuple[type, Any], Callable[..., Any]] = {}
 
@@ -88,13 +89,6 @@ def _like(given: torch.Tensor, made: Any) -> Any:
     if isinstance(given, torch.nn.Parameter):
         made._is_param = True
     return made
-
-
-def is_of_call(tensor: Any) -> bool:
-    """Whether a tensor wraps one of a call."""
-    with DisableTorchFunction():
-        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-    return any(isinstance(each, Torchish) or (is_wrapper(each) and is_of_call(each)) for each in inner)
 
 
 def leaving(call: Any, tensor: Any) -> Wrapped:
@@ -215,7 +209,8 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
     with call.inside(), _below_autograd(call, function):
-        return _run_by_wrappers(function, args, kwargs)
+        result = _run_by_wrappers(function, args, kwargs)
+    return result if function in _DETACHING else with_derivative(call, function, args, kwargs, result)
 
 
 def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
