@@ -1,8 +1,9 @@
-"""Runs models that torchao has quantized through `t2j`, and writes `docs/quantized-models.md`.
+"""Runs models that others have quantized through `t2j`, and writes `docs/quantized-models.md`.
 
-torchao and transformers belong in an environment of their own, with the versions of `constraints.txt`:
+torchao, compressed-tensors and transformers belong in an environment of their own, with the versions of
+`constraints.txt`:
 
-    pip install torchao transformers -c constraints.txt
+    pip install torchao compressed-tensors transformers -c constraints.txt
     python -m scripts.quantized                 # all rows, and the page
     python -m scripts.quantized --only Float8   # print those with it in their name, with their tracebacks
 
@@ -12,6 +13,7 @@ Both models have random weights. Where a row fails, the page has its reason.
 import argparse
 import importlib.metadata
 import re
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ from torchao.quantization import qat
 from torch2jax import j2t, t2j
 from torch2jax.tools.vision import define_vision_operators
 
+SQUARE = 128  # rows and columns of a weight that have one scale in FP8Linear
 PAGE = Path(__file__).parents[1] / "docs" / "quantized-models.md"
 _HEAD = """# Quantized models that were run
 
@@ -37,6 +40,11 @@ The perceptron has three layers (128, 256, 256, 64) and 16 rows of input. Llama 
 and a vocabulary of 256; it decodes {tokens} tokens greedily, without a cache. A difference is the largest, divided by
 the largest of PyTorch's values. The products are those of the call's StableHLO with operands in 8 bits, of all. Bytes
 are those of the arguments of the compiled program: state and input.
+
+Models of compressed-tensors were saved by transformers and loaded again; PyTorch's first call makes floating point of
+their weights, and the call of `t2j` comes after it. transformers' `FP8Linear` has kernels for GPUs alone: it was given
+one written in PyTorch (`fp8_matmul` in `scripts/quantized.py`), for both. Its MXFP4 is brought to floating point by
+`t2j` of its own function, to the same bits as in PyTorch.
 
 Differences of a hundredth, and of gradients of most of a value, are of numbers that lie half way between two steps:
 torchao's symmetric scales put the largest of each group there (7.5 of int4, 127.5 of int8), and XLA's division on the
@@ -72,6 +80,88 @@ CONFIGS: dict[str, Callable] = {
         ao.Float8DynamicActivationFloat8WeightConfig(), step="prepare"
     ),
 }
+
+
+def compressed(preset: str) -> Callable:
+    """A way to quantize a model of transformers as a checkpoint of compressed-tensors has it, in 8 or 4 bits."""
+
+    def quantize(model: torch.nn.Module) -> torch.nn.Module:
+        from compressed_tensors import quantization as ct
+        from compressed_tensors.compressors import ModelCompressor
+        from compressed_tensors.quantization.utils import calculate_qparams
+        from transformers import AutoModelForCausalLM
+
+        groups = {"group_0": ct.preset_name_to_scheme(preset, ["Linear"])}
+        ct.apply_quantization_config(model.model, ct.QuantizationConfig(config_groups=groups, ignore=["lm_head"]))
+        for layer in model.modules():
+            scheme = getattr(layer, "quantization_scheme", None)
+            if scheme is not None and scheme.weights is not None:
+                groups = layer.weight_scale.numel() if layer.weight_scale.numel() > 1 else 1
+                parts = layer.weight.detach().reshape(groups, -1)
+                scale, _ = calculate_qparams(parts.amin(1), parts.amax(1), scheme.weights)
+                layer.weight_scale.data.copy_(scale.reshape(layer.weight_scale.shape))
+                if getattr(layer, "input_scale", None) is not None:
+                    layer.input_scale.data.fill_(0.03)
+                layer.quantization_status = ct.QuantizationStatus.FROZEN
+        compressor = ModelCompressor.from_pretrained_model(model.model)
+        compressor.compress_model(model.model)
+        with tempfile.TemporaryDirectory() as folder:
+            model.model.save_pretrained(folder)
+            compressor.update_config(folder)
+            return _Logits(AutoModelForCausalLM.from_pretrained(folder).eval())
+
+    return quantize
+
+
+def fp8_matmul(x, weight, scale, block_size, dtype, activation_scale=None):
+    """What the kernel of `FP8Linear` computes: each part of a row, and each square of the weight, has a scale."""
+    del activation_scale
+    down, across = block_size
+    parts = x.flatten(0, -2).float().unflatten(-1, (-1, across))
+    steps = parts.abs().amax(-1, keepdim=True) / torch.finfo(weight.dtype).max
+    rows = (parts / steps).to(weight.dtype).float() * steps
+    scales = scale.repeat_interleave(down, 0)[: weight.shape[0]].repeat_interleave(across, 1)
+    return (rows.flatten(-2) @ (weight.float() * scales).t()).to(dtype).unflatten(0, x.shape[:-1])
+
+
+def fine_grained(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with transformers' `FP8Linear`s, and a kernel for them that is written in PyTorch."""
+    from transformers.integrations import finegrained_fp8 as fp8
+
+    fp8._FINEGRAINED_FP8 = fp8.FineGrainedFP8(fp8_matmul, fp8_matmul, fp8_matmul)
+    for name, linear in list(model.named_modules()):
+        if isinstance(linear, torch.nn.Linear) and "lm_head" not in name:
+            rows, columns = linear.weight.shape
+            layer = fp8.FP8Linear(columns, rows, (SQUARE, SQUARE))
+            padded = torch.nn.functional.pad(linear.weight.detach(), (0, 0, 0, -rows % SQUARE))
+            squares = padded.reshape(-1, SQUARE, columns // SQUARE, SQUARE)
+            scale = squares.abs().amax((1, 3)) / 448
+            codes = (squares / scale[:, None, :, None]).reshape(-1, columns)[:rows]
+            layer.weight = torch.nn.Parameter(codes.to(torch.float8_e4m3fn), requires_grad=False)
+            layer.weight_scale_inv = torch.nn.Parameter(scale, requires_grad=False)
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, layer)
+    return model
+
+
+OF_TRANSFORMERS: dict[str, Callable] = {
+    **{f"compressed-tensors {preset}": compressed(preset) for preset in ("W8A8", "FP8", "FP8_DYNAMIC", "W4A16")},
+    "FP8Linear of transformers": fine_grained,
+}
+"""Ways to quantize a model of transformers, each of which gives the quantized one."""
+
+
+def mxfp4() -> str:
+    """Whether transformers' MXFP4 becomes PyTorch's numbers."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    blocks = torch.randint(256, (2, 16, 4, 16), dtype=torch.uint8)
+    scales = torch.randint(120, 130, (2, 16, 4), dtype=torch.uint8)
+    expected = convert_moe_packed_tensors(blocks, scales)
+    for run in (t2j(convert_moe_packed_tensors), jax.jit(t2j(convert_moe_packed_tensors))):
+        found = run(t2j(blocks), t2j(scales))
+        np.testing.assert_array_equal(found.view(jnp.uint16), expected.view(torch.uint16))
+    return "MXFP4 of transformers: the same bits"
 
 
 def perceptron() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -157,8 +247,9 @@ def row(name: str, make: Callable) -> str:
     model.eval()
     cells = [name, "Llama" if make is llama else "perceptron"]
     try:
-        config = CONFIGS[name]()
-        if config is not None:
+        if name in OF_TRANSFORMERS:
+            model = OF_TRANSFORMERS[name](model)
+        elif (config := CONFIGS[name]()) is not None:
             ao.quantize_(model, config)
         expected = model(given)
     except Exception as error:
@@ -197,16 +288,18 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="write no page, print rows with it in their name")
     only = parser.parse_args().only
     rows = []
-    for name in CONFIGS:
+    for name in (*CONFIGS, *OF_TRANSFORMERS):
         if only is None or only in name:
-            for make in (perceptron, llama):
+            for make in (llama,) if name in OF_TRANSFORMERS else (perceptron, llama):
                 rows.append(row(name, make))
                 print(rows[-1], flush=True)
+    print(mxfp4())
     reasons = [f"({number}) {reason}" for reason, number in _REASONS.items()]
     print(*reasons, sep="\n")
     if only is None:
         versions = ", ".join(
-            f"{name} {importlib.metadata.version(name)}" for name in ("torch", "torchao", "transformers", "jax")
+            f"{name} {importlib.metadata.version(name)}"
+            for name in ("torch", "torchao", "compressed-tensors", "transformers", "jax")
         )
         text = "\n".join([_HEAD.format(versions=versions, tokens=_TOKENS).rstrip(), *rows, "", *reasons])
         PAGE.write_text(text.rstrip() + "\n")

@@ -5,11 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["empty", "looped", "stepper"]
+__all__ = ["empty", "looped", "project", "project_int8", "stepper"]
 
 
 def project(x, weight):
     return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+def project_int8(x, weight):
+    """As `project`, in integers: `weight` is its codes and their scales, and each row of `x` is rounded to 8 bits."""
+    codes, scale = weight
+    step = jnp.max(jnp.abs(x), -1, keepdims=True) / 127
+    dims = ((x.ndim - 1,), (1,)), ((), ())
+    product = lax.dot_general(jnp.round(x / step).astype(jnp.int8), codes, dims, preferred_element_type=jnp.int32)
+    return product * step * scale
 
 
 def normalize(x, weight, epsilon):
@@ -21,8 +30,12 @@ def rotate(x, cos, sin):
     return x * cos + jnp.concatenate([-right, left], -1) * sin
 
 
-def stepper(config, length: int):
-    """A function of weights, caches, the next token ids (count,) and their place: the last logits, and the caches."""
+def stepper(config, length: int, project=project):
+    """A function of weights, caches, the next token ids (count,) and their place: the last logits, and the caches.
+
+    Args:
+        project: the product of rows and a weight of the layers.
+    """
     heads, shared = config.num_attention_heads, config.num_key_value_heads
     width, epsilon = config.hidden_size // heads, config.rms_norm_eps
     theta = config.rope_parameters["rope_theta"]
@@ -57,7 +70,7 @@ def stepper(config, length: int):
             gate = jax.nn.silu(project(y, params[at + "mlp.gate_proj.weight"]))
             x = x + project(gate * project(y, params[at + "mlp.up_proj.weight"]), params[at + "mlp.down_proj.weight"])
         x = normalize(x[-1], params["model.norm.weight"], epsilon)
-        return project(x, params["lm_head.weight"]), new
+        return x @ params["lm_head.weight"].T, new
 
     return step
 
@@ -68,9 +81,9 @@ def empty(config, length: int):
     return [tuple(jnp.zeros(shape) for _ in range(2)) for _ in range(config.num_hidden_layers)]
 
 
-def looped(config, length: int, tokens: int):
+def looped(config, length: int, tokens: int, project=project):
     """A function of weights and token ids (batch, prompt) that gives the next (batch, tokens), in one compiled loop."""
-    step = jax.vmap(stepper(config, length), (None, 0, 0, None))
+    step = jax.vmap(stepper(config, length, project), (None, 0, 0, None))
 
     def decode(params, ids):
         def body(carry, position):
