@@ -49,3 +49,93 @@ def test_what_is_ambiguous_is_told():
         with pytest.raises(Exception, match="out_sharding") as raised:
             jax.jit(t2j(EMBEDDING))(ids, table)
         assert any("auto_axes" in note for note in raised.value.__notes__)
+
+
+F = torch.nn.functional
+HEADS, SEQUENCES, CLASSES = P("data", "model"), P("data"), P("data", None, "model")
+# What a language model does beside products: by name the function, the shapes and specs of what it takes, and the
+# spec of what it gives.
+OPERATIONS = {
+    "masked_fill": (
+        lambda q: (q @ q.mT).masked_fill(torch.ones(8, 8, dtype=torch.bool).triu(1), -1e9).softmax(-1),
+        [((4, 4, 8, 8), HEADS)],
+        P("data", "model", None, None),
+    ),
+    "where": (
+        lambda q: torch.where(torch.tril(torch.ones(8, 8)) == 0, -1e9, q),
+        [((4, 4, 8, 8), HEADS)],
+        P("data", "model", None, None),
+    ),
+    "tril": (lambda q: q.tril(), [((4, 4, 8, 8), HEADS)], P("data", "model", None, None)),
+    "attention": (
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
+        [((4, 4, 8, 8), HEADS)],
+        P("data", "model", None, None),
+    ),
+    "cross_entropy": (
+        lambda x, ids: F.cross_entropy(x.flatten(0, 1), ids.flatten(), ignore_index=3),
+        [((4, 8, 12), SEQUENCES), ((4, 8), SEQUENCES)],
+        P(),
+    ),
+    "cross_entropy_of_each": (
+        lambda x, ids: F.cross_entropy(x.transpose(1, 2), ids, reduction="none"),
+        [((4, 8, 12), SEQUENCES), ((4, 8), SEQUENCES)],
+        P("data", None),
+    ),
+    "cross_entropy_of_split_classes": (
+        lambda x, ids: F.cross_entropy(x.transpose(1, 2), ids),
+        [((4, 8, 12), CLASSES), ((4, 8), SEQUENCES)],
+        P(),
+    ),
+    "shifted": (
+        lambda x, ids: F.cross_entropy(x[:, :-1].reshape(-1, 12), F.pad(ids, (0, 1), value=-100)[:, 1:-1].reshape(-1)),
+        [((4, 8, 12), SEQUENCES), ((4, 8), SEQUENCES)],
+        P(),
+    ),
+    "groups": (lambda x: x.reshape(4, 2, 16, 4).sin(), [((4, 4, 8, 4), SEQUENCES)], P("data", None, None, None)),
+    "split_heads": (
+        lambda x: x.view(4, 8, 4, 2, 3).transpose(1, 2),
+        [((4, 8, 24), P("data", None, "model"))],
+        P("data", "model", None, None, None),
+    ),
+    "merged_heads": (lambda x: x.transpose(1, 2).reshape(4, 8, 32), [((4, 4, 8, 8), HEADS)], P("data", None, "model")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_a_language_model(name):
+    function, given, spec = OPERATIONS[name]
+    arrays = [np.sin(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape) for shape, _ in given]
+    arrays[1:] = [(np.arange(x.size).reshape(x.shape) * 5 % 12).astype(np.int32) for x in arrays[1:]]
+    f = t2j(function)
+
+    def loss(*arrays):
+        return (f(*arrays) ** 2).sum()
+
+    expected = function(*(torch.from_numpy(x if x.dtype == np.float32 else x.astype(np.int64)) for x in arrays))
+    slope = jax.grad(loss)(*arrays)
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
+        placed = [jax.device_put(jnp.asarray(x), where) for x, (_, where) in zip(arrays, given, strict=True)]
+        found = jax.jit(f)(*placed)
+        assert jax.typeof(found).sharding.spec == spec
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        gradient = jax.jit(jax.grad(loss))(*placed)
+        assert jax.typeof(gradient).sharding == jax.typeof(placed[0]).sharding
+        np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-5)
+
+
+def test_other_reshapes_are_ambiguous():
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
+        for shape, spec, other in (((4, 8), P(None, "model"), (32,)), ((8, 4), P("model"), (2, 16))):
+            array = jax.device_put(jnp.ones(shape), spec)
+            with pytest.raises(Exception, match="out_sharding"):
+                jax.jit(t2j(lambda x: x.reshape(other) + 1))(array)  # noqa: B023
+
+
+def test_classes_that_are_out_of_range():
+    """Give NaN on split classes too, as elsewhere where nobody can look."""
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
+        x = jax.device_put(jnp.ones((4, 8)), P("data", "model"))
+        ids = jax.device_put(jnp.asarray([0, 8, 7, -1]), P("data"))
+        found = jax.jit(t2j(lambda x, ids: F.nll_loss(x, ids, reduction="none")))(x, ids)
+        np.testing.assert_array_equal(found, [-1, np.nan, -1, np.nan])

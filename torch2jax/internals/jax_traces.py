@@ -15,6 +15,7 @@ __all__ = [
     "EvalTrace",
     "LinearizeTrace",
     "LinearizeTracer",
+    "ShardingTypeError",
     "eval_trace",
     "extend_axis_env_nd",
     "matchaxis",
@@ -61,6 +62,10 @@ extend_axis_env_nd = core.extend_axis_env_nd
 
 prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lowering
 """The set of primitives whose lowering is told for which devices it is."""
+
+
+ShardingTypeError = core.ShardingTypeError
+"""What is raised of operands that lie on the explicit axes of a mesh in ways that do not go together."""
 
 
 def varying_axes(value) -> frozenset[str]:

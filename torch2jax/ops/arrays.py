@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 
+from ..internals.jax_traces import ShardingTypeError
 from ..internals.promotion import canonicalize_dim, canonicalize_dims
 
 __all__ = [
@@ -56,7 +58,31 @@ def truth(array):
 def where(condition, x, y):
     """``lax.select`` with operands that may be scalars."""
     shape = np.broadcast_shapes(np.shape(condition), np.shape(x), np.shape(y))
-    return lax.select(*(_broadcast(operand, shape) for operand in (condition, x, y)))
+    operands = [_broadcast(operand, shape) for operand in (condition, x, y)]
+    try:
+        return lax.select(*operands)
+    except ShardingTypeError:  # on the explicit axes of a mesh
+        split = _split_alike(*operands)
+        if split is None:
+            raise
+        return lax.select(*split)
+
+
+def _split_alike(*arrays):
+    """Arrays of one shape, split in each dimension as those are that are split there; None if they are in two ways.
+
+    Each device drops what is not its part: nothing is sent.
+    """
+    entries: list[Any] = [None] * np.ndim(arrays[0])
+    for array in arrays:
+        for dim, entry in enumerate(jax.typeof(array).sharding.spec):
+            if entry is not None and entries[dim] not in (None, entry):
+                return None
+            entries[dim] = entries[dim] if entry is None else entry
+    used = [axis for entry in entries if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
+    if len(set(used)) < len(used):
+        return None
+    return [jax.sharding.reshard(array, PartitionSpec(*entries)) for array in arrays]
 
 
 def looks_for_nans() -> bool:

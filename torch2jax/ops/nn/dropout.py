@@ -13,6 +13,7 @@ from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.rule import ArrayRule
 from ...tensors.dtypes import FLOATS
+from ..arrays import where
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ def _mask(key, input, p: float, features: bool):
 def keep_some(key, input, p: float, features: bool = False):
     """Zeroes elements with probability `p`, and scales the others by ``1 / (1 - p)``."""
     scaled = lax.mul(input, np.asarray(1 / (1 - p), input.dtype))
-    return lax.select(_mask(key, input, p, features), scaled, lax.full_like(input, 0))
+    return where(_mask(key, input, p, features), scaled, lax.full_like(input, 0))
 
 
 def _keep_moments(key, input, p: float, features: bool = False):
@@ -43,7 +44,7 @@ def _keep_moments(key, input, p: float, features: bool = False):
     scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p))
     shift = _ALPHA * scale * p
     kept = lax.add(lax.mul(input, np.asarray(scale, input.dtype)), np.asarray(shift, input.dtype))
-    return lax.select(_mask(key, input, p, features), kept, lax.full_like(input, shift - _ALPHA * scale))
+    return where(_mask(key, input, p, features), kept, lax.full_like(input, shift - _ALPHA * scale))
 
 
 def expect_probability(p: float) -> None:
@@ -83,7 +84,7 @@ _implements_dropout("feature_alpha_dropout", _keep_moments, features=True)
 def _keep_with_mask(key, input, p: float):
     kept = _kept(key, p, input.shape)
     scaled = lax.mul(input, np.asarray(1 / (1 - p), input.dtype))
-    return lax.select(kept, scaled, lax.full_like(input, 0)), kept
+    return where(kept, scaled, lax.full_like(input, 0)), kept
 
 
 _KEEP_WITH_MASK = ArrayRule(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jax import lax
 
 from ...calls.call import current
+from ...internals.jax_traces import ShardingTypeError
 from ...internals.modules import get_enum
 from ...internals.operators import nn as _nn
 from ...rules.memory_formats import as_pointwise, like_input
@@ -259,16 +260,26 @@ def _picked(x, target, axis: int):
         start_indices_batching_dims=batch,
     )
     index = lax.expand_dims(target, (target.ndim,))
-    return lax.gather(x, index, numbers, (1,) * x.ndim, mode=lax.GatherScatterMode.FILL_OR_DROP)
+    try:
+        return lax.gather(x, index, numbers, (1,) * x.ndim, mode=lax.GatherScatterMode.FILL_OR_DROP)
+    except ShardingTypeError:  # the classes are split over explicit axes: each device has some, or none
+        found = lax.reduce_sum(where(_is_class(x, target, axis), x, like(x, 0)), (axis,))
+        is_there = lax.bitwise_and(lax.ge(target, like(target, 0)), lax.lt(target, like(target, x.shape[axis])))
+        return where(is_there, found, like(x, np.nan))
+
+
+def _is_class(x, target, axis: int):
+    """Where along an axis the class of each target is."""
+    classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
+    return lax.eq(classes, jnp.broadcast_to(lax.expand_dims(target, (axis,)), x.shape))
 
 
 @_picked.defjvp
 def _(axis, primals, tangents):
     # A gather would leave a scatter to its transpose; this leaves a select, which fuses.
     (x, target), (tangent, _) = primals, tangents
-    classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
-    hit = lax.eq(classes, jnp.broadcast_to(lax.expand_dims(target, (axis,)), x.shape))
-    return _picked(x, target, axis), lax.reduce_sum(lax.select(hit, tangent, lax.full_like(tangent, 0)), (axis,))
+    hit = _is_class(x, target, axis)
+    return _picked(x, target, axis), lax.reduce_sum(where(hit, tangent, lax.full_like(tangent, 0)), (axis,))
 
 
 def _counted(target, ignore_index) -> tuple:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..arrays import where
 from ..views import reshape
 
 __all__ = ["attention", "exponentials", "rows_at_a_time", "scores_of", "together", "weighted"]
@@ -140,7 +141,7 @@ def _masked(scores, mask, is_causal: bool, first):
         return scores
     mask = lax.broadcast_in_dim(mask, scores.shape, range(scores.ndim - mask.ndim, scores.ndim))
     if mask.dtype == bool:
-        return lax.select(mask, scores, lax.full_like(scores, -np.inf))
+        return where(mask, scores, lax.full_like(scores, -np.inf))
     return lax.add(scores, mask.astype(scores.dtype))
 
 
