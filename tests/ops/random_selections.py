@@ -46,7 +46,7 @@ ROWS = {
     "centred": lambda s, x, m, k: s - s.sum(0) / max(1, len(s)),
     "nearest": lambda s, x, m, k: A[torch.cdist(s, A).argmin(1)] + s,
     "transposed": lambda s, x, m, k: (s.T * A[:3, :1]).T,
-    "compared": lambda s, x, m, k: (s[None] - A[:, None]).abs().amin(0),
+    "compared": lambda s, x, m, k: (s[None] - A[:, None]).abs().sum(0),
     "where": lambda s, x, m, k: torch.where(s > 0, s, -0.5 * s),
     "gathered": lambda s, x, m, k: x[(s[:, 0] * 3).long().clamp(0, 7)] * s,
     "first of each": lambda s, x, m, k: s[torch.arange(len(s)) // 2],

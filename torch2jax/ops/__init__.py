@@ -53,6 +53,7 @@ from . import (
     selection_runs as selection_runs,
     selection_statistics as selection_statistics,
     selection_subscripts as selection_subscripts,
+    selection_writes as selection_writes,
     shape as shape,
     sobol as sobol,
     sorting as sorting,

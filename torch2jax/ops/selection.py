@@ -235,7 +235,9 @@ def reshape(input, *shape):
     if joined == 0:
         return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
-    return select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
+    found = select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
+    found.descend_from(input)
+    return found
 
 
 def _in_rows(chosen: Selected, sizes: tuple[int, ...]) -> Selected:
@@ -353,7 +355,7 @@ def getitem(self, index):
         if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
             return select(self[index.safe()], index.mask, True)
         if isinstance(self, Selected) and index.dtype == torch.bool:
-            return select(self.rows, _mask_within(self, index))
+            return select(self.rows.clone(), _mask_within(self, index))
         if isinstance(self, Selected) and is_whole(index):
             return _of_places(self, index)
     elif _of_each_row(self, index) is not None:
@@ -375,7 +377,7 @@ def _mask_within(chosen: Selected, index: Selected) -> Any:
 def _of_places(chosen: Selected, index: Selected) -> Selected:
     """Those at some places among what was chosen."""
     if index.places_in is not None and is_same_mask(index.places_in, chosen.mask):
-        return like(chosen.rows, index)
+        return like(chosen.rows.clone(), index)
     return like(compacted(chosen).safe()[index.safe()], index, True)
 
 

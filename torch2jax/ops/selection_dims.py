@@ -210,14 +210,26 @@ def joined(input) -> Selected:
     before = sizes[lead : lead + at]
     order = [*range(lead, lead + at), *range(lead), *range(lead + at, len(sizes))]
     mask: Any = front.mask.expand(*before, *front.mask.shape)
-    return select(front.rows.permute(order), mask, front.is_safe)
+    found = select(front.rows.permute(order), mask, front.is_safe)
+    found.descend_from(front)
+    return found
 
 
 _reshape: Any = lookup_selected(Tensor.reshape)
 
 
-@_implements(Tensor.view, Tensor.reshape, torch.reshape)
+@_implements(Tensor.reshape, torch.reshape)
 def reshape(input, *shape):
+    found = view(input, *shape)
+    if isinstance(found, Selected) and math.prod(input.shape[: front_of(input)[1]]) != 1:
+        # In PyTorch it is a view or a copy: that depends on an order in memory which is not known here.
+        found = like(found.rows.clone(), found, found.is_safe)
+        found.refuses_writes = True
+    return found
+
+
+@_implements(Tensor.view)
+def view(input, *shape):
     shape = _given(shape)
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
         return broadcast(lambda x: x.view(shape[0]), (input,), {}, "a view")
@@ -254,7 +266,7 @@ def flatten(input, start_dim=0, end_dim=-1):
     if start <= input.at <= end:
         if start:
             raise TracedValueError(f"torch.flatten, from dimension {start}, {_REFUSED}")
-        return joined(input).flatten(0, end - input.at)
+        return reshape(input, -1, *input.shape[end + 1 :])
     front, to = input.front, [_in_front(dim, input.at) for dim in (start, end)]
     return moved(front.flatten(*to), input.at - (end - start if end < input.at else 0))
 

@@ -10,11 +10,12 @@ from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_selected
 from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number, tensor_of
-from ..values.selected import Selected, aligned, compacted, first, like, select
+from ..values.selected import Selected, aligned, compacted, first, like, places_of, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
 from .selection import is_whole
 from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
+from .selection_views import element_at, rows_at
 
 Tensor = torch.Tensor
 
@@ -65,19 +66,43 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
             is_there &= (rank - lower) % step == 0
         mask: Any = chosen.mask & is_there.reshape(chosen.mask.shape)
         part = select(chosen.rows, mask, chosen.is_safe)
-        part.shares_memory = True
+        part.shares_memory, part.refuses_writes = True, chosen.refuses_writes
         return part
     found = ((upper - lower).clamp(min=0) + (step - 1)) // step
-    rows = compacted(chosen, high).rows
-    is_known = type(start) in (int, type(None)) and (start or 0) >= 0
-    if is_known:
-        rows = rows[low:high:step]
+    return _in_compact_order(chosen, found, slice(low, high, step), None if _is_known(start) else lower)
+
+
+def _is_known(start) -> bool:
+    return start is None or (type(start) is int and start >= 0)
+
+
+def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begin: torch.Tensor | None) -> Selected:
+    """A part that begins with its rows, as a view of what was chosen.
+
+    Args:
+        count: how many rows it has.
+        places: between which places it is at most, and how far one is from the next.
+        begin: the first of its places, if that is not the one of `places`.
+    """
+    flat = chosen.rows.flatten(0, chosen.mask.ndim - 1)
+    if begin is None and chosen.is_compact:
+        rows = flat[places]
     else:
-        rows = rows.index_select(0, (lower + torch.arange(room) * step).clamp(max=max(high - 1, 0)))
-    part = first(rows, found, chosen.is_safe)
-    part.shares_memory = is_known and chosen.is_compact  # a view of the rows
-    part.refuses_writes = not part.shares_memory
+        index = torch.arange(len(flat)) if chosen.is_compact else places_of(chosen, places.stop)
+        if begin is None:
+            index = index[places]
+        else:
+            room = len(range(places.start, places.stop, places.step))
+            index = index[(begin + torch.arange(room) * places.step).clamp(max=max(places.stop - 1, 0))]
+        rows = rows_at(flat, index, count)
+    part = first(rows, count, chosen.is_safe)
+    part.shares_memory = True
+    part.refuses_writes = chosen.refuses_writes or not _is_view(flat, chosen.rows)
     return part
+
+
+def _is_view(rows: Any, of: Any) -> bool:
+    return rows._node.storage is of._node.storage
 
 
 def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
@@ -104,8 +129,9 @@ def _is_whole(item) -> bool:
 
 
 def items_of(index, ndim: int) -> list:
-    """A subscript's items, without an ellipsis."""
+    """A subscript's items, without an ellipsis, and with tensors for lists."""
     items = list(index) if isinstance(index, tuple) else [index]
+    items = [torch.as_tensor(x) if isinstance(x, list) else x for x in items]
     places = [i for i, item in enumerate(items) if item is Ellipsis]
     if places:
         taken = sum(1 for item in items if item is not None and item is not Ellipsis)
@@ -125,8 +151,8 @@ def _element(chosen: Selected, place) -> torch.Tensor:
     place = torch.where(place < 0, chosen.length + place, place)
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
     is_it = (rank == place) & chosen.mask.reshape(-1)
-    row = chosen.rows.flatten(0, chosen.mask.ndim - 1)[is_it.to(torch.uint8).argmax()]
-    return torch.where(is_it.any(), row, math.nan) if row.is_floating_point() else row
+    rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
+    return element_at(rows, is_it.to(torch.uint8).argmax(), is_it.any())
 
 
 def _by_tensors(chosen, items: list):
@@ -158,6 +184,7 @@ def _by_tensors(chosen, items: list):
 def getitem(self, index):
     index = with_places(index) if has_mask(index) else index
     items = items_of(index, self.ndim)
+    index = tuple(items) if isinstance(index, tuple) else items[0] if isinstance(index, list) else index
     lead = items[0] if items else slice(None)
     if isinstance(self, Selected):
         if isinstance(lead, slice) and not _is_whole(lead):

@@ -42,6 +42,7 @@ __all__ = [
     "like",
     "map_rows",
     "pass_on_origin",
+    "places_of",
     "refuse_length",
     "select",
 ]
@@ -107,7 +108,6 @@ class Selected(Chosen):
     len_depends_on_values = True
     rows: torch.Tensor
     mask: Torchish
-    is_safe: bool
     origin: "Origin | None" = None
     _length: torch.Tensor | None
     is_compact: bool = False
@@ -117,7 +117,7 @@ class Selected(Chosen):
     refuses_writes: bool = False
     """Whether PyTorch's tensor shares memory with another, and this one does not."""
     shares_memory: bool = False
-    """Whether the rows are those of a tensor that others see."""
+    """Whether the rows, also those that were not chosen, are of a tensor that others see."""
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
@@ -141,6 +141,19 @@ class Selected(Chosen):
         length: Any = self.length
         return Item.of(length)
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether rows that were not chosen are harmless, as they were before others have written to them."""
+        return self._safe_version == self._version
+
+    @is_safe.setter
+    def is_safe(self, is_safe: bool) -> None:
+        self._safe_version = self._version if is_safe else None
+
+    @property
+    def _version(self) -> int:
+        return self.rows._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
+
     def is_like(self, other: "Selected") -> bool:
         """Whether both were chosen by one mask."""
         return is_same_mask(self.mask, other.mask)
@@ -151,8 +164,16 @@ class Selected(Chosen):
             raise TracedValueError("writing to a part of what a boolean mask chose, which others see,")
         if self.shares_memory:
             rows = torch.where(self.spread_mask(), rows, self.rows)
-        self.rows.copy_(rows)
+        if self.rows._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
+            self.rows = rows
+        else:
+            self.rows.copy_(rows)
         self.is_safe = is_safe
+
+    def descend_from(self, other: "Selected") -> None:
+        """Takes over who else sees the rows, if these are a view of another's."""
+        if self.rows._node.storage is other.rows._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
+            self.shares_memory, self.refuses_writes = other.shares_memory, other.refuses_writes
 
     def spread_mask(self) -> torch.Tensor:
         """The mask, with dimensions of one for those of a row."""
@@ -214,6 +235,11 @@ def _few_places(counts: jax.Array, size: int):
 _PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
 
 
+def places_of(chosen: Selected, size: int) -> torch.Tensor:
+    """Where those are that were chosen, in order, among all rows; as many as `size`, and beyond them the first."""
+    return _PLACES((chosen.mask.reshape(-1), size), {})
+
+
 def compacted(chosen: Selected, size: int | None = None) -> Selected:
     """The same in compact order, with room for no more than `size`, which it does not exceed."""
     count = chosen.mask.numel()
@@ -222,7 +248,7 @@ def compacted(chosen: Selected, size: int | None = None) -> Selected:
         return chosen
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact and count:
-        rows = rows.index_select(0, _PLACES((chosen.mask.reshape(-1), size), {}))
+        rows = rows.index_select(0, places_of(chosen, size))
     return first(rows[:size], chosen.length, chosen.is_safe)
 
 
@@ -331,6 +357,7 @@ def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected
     """Rows of which the mask of another selection chooses."""
     chosen = select(rows, other.mask, is_safe, other.origin)
     chosen._length, chosen.is_compact = other._length, other.is_compact
+    chosen.descend_from(other)
     return chosen
 
 

@@ -1,0 +1,57 @@
+"""Views of rows at places that data decide: parts, and single elements, of what a mask of unknown values chose.
+
+Code that writes to them writes to the whole, and they show what is written to the whole, as in PyTorch.
+"""
+
+from typing import Any
+
+import torch
+from jax import lax
+
+from ..calls.call import current
+from ..tensors.storage import View
+from ..tensors.tensor import geometry, make_view
+from ..tensors.view_kind import ViewKind
+
+aten = torch.ops.aten
+
+__all__ = ["element_at", "rows_at"]
+
+
+def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
+    """The view of some rows ``(n, ...)``, of which the first are there.
+
+    Args:
+        places: ``(k,)``, within the rows.
+        count: how many of them are there. The others are read, and not written.
+    """
+    rows = current().lift(rows)
+    index, is_there = current().lift(places).read(), (torch.arange(len(places)) < count).read()  # pyright: ignore
+    nowhere = lax.full_like(index, len(rows))
+
+    def read(array):
+        return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+    def write(array, value):
+        return array.at[lax.select(is_there, index, nowhere)].set(value, mode="drop")
+
+    like = geometry(aten.slice.Tensor, rows, 0, 0, len(places))
+    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index),))), like)
+
+
+def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
+    """The view of one row of ``(n, ...)``. One that is not there is nan, if it can be, and is not written."""
+    rows = current().lift(rows)
+    index, flag = current().lift(place).read(), current().lift(is_there).read()
+
+    def read(array):
+        row = array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        if row.dtype.kind not in "fcV":
+            return row
+        return lax.select(lax.broadcast(flag, row.shape), row, lax.full_like(row, float("nan")))
+
+    def write(array, value):
+        return array.at[lax.select(flag, index, lax.full_like(index, len(rows)))].set(value, mode="drop")
+
+    like = geometry(aten.select.int, rows, 0, 0)
+    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index),))), like)

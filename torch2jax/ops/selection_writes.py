@@ -1,0 +1,43 @@
+"""Writes to all of what a mask of unknown values chose, along whichever dimension."""
+
+import torch
+
+from ..rules.registry import implements_moved, implements_selected
+from ..values.moved import front_of
+from ..values.selected import in_order_of
+
+Tensor = torch.Tensor
+
+
+def _implements(function):
+    def register(body):
+        implements_selected(function)(body)
+        return implements_moved(function)(body)
+
+    return register
+
+
+@_implements(Tensor.zero_)
+def zero_(self):
+    return fill_(self, 0)
+
+
+@_implements(Tensor.fill_)
+def fill_(self, value):
+    front, _ = front_of(self)
+    front.overwrite(torch.zeros_like(front.rows).fill_(value), True)
+    return self
+
+
+@_implements(Tensor.copy_)
+def copy_(self, src, non_blocking=False):
+    del non_blocking
+    everywhere = torch.ones((), dtype=torch.bool)
+    (target, _), (found, _) = front_of(self), front_of(torch.where(everywhere, src.to(self.dtype), self))
+    target.overwrite(in_order_of(found, target.mask), found.is_safe)
+    return self
+
+
+@_implements(Tensor.masked_fill_)
+def masked_fill_(self, mask, value):
+    return copy_(self, torch.where(mask, value, self))
