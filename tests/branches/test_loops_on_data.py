@@ -233,6 +233,16 @@ def ends_within_with(x):
     return x, n
 
 
+def asks_in_a_function(x):
+    for _ in range(12):
+        x = smaller(x)
+    return x
+
+
+def smaller(x):
+    return x / 2 if x.sum() > 1 else x / 3
+
+
 def begins_with_a_loop(x):
     """The first instruction of a turn is where another loop begins, and the last one where a third does."""
     for n in range(12):
@@ -266,6 +276,7 @@ def begins_with_a_loop(x):
         (tuples, (X,), 1),
         (ends_within_with, (X,), 7),
         (begins_with_a_loop, (X,), 5),
+        (asks_in_a_function, (X,), 1),
     ],
 )
 def test_loops(function, args, count):

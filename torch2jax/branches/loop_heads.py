@@ -25,7 +25,8 @@ class Head(NamedTuple):
     entry: int
     again: int | None
     within: frozenset[int]
-    """The offsets of all instructions of the loop, wherever Python has put them: those from which a turn can end."""
+    """The offsets of all instructions of the loop, wherever Python has put them: those from which a turn can end. They
+    are with their caches, where Python says that a frame is that has called another."""
     live: frozenset[str]
     """The local variables that something may still read."""
     line: int
@@ -123,7 +124,7 @@ class _LoopCode:
 
     def _head(self, target: int, jumps: list[int], loop: frozenset[int]) -> Head | None:
         step = self._steps[target]
-        within = frozenset(self._steps[i].offset for i in loop)
+        within = frozenset(offset for i in loop for offset in self._offsets(i))
         if step.opname == "FOR_ITER":
             return self._for(target, within)
         for jump in jumps:
@@ -135,10 +136,15 @@ class _LoopCode:
             while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
                 first, second = first - 1, second - 1
             if first != target:
-                within = within.union(step.offset for step in self._steps[first:target])
+                within = within.union(offset for i in range(first, target) for offset in self._offsets(i))
                 live = self._live[first] | self._live[second + 1]
                 return Head(self._steps[first].offset, self._steps[second + 1].offset, within, live, self._line(first))
         return Head(step.offset, None, within, self._live[target], self._line(target))
+
+    def _offsets(self, at: int) -> range:
+        """Those of an instruction and its caches."""
+        end = self._steps[at + 1].offset if at + 1 < len(self._steps) else len(self._code.co_code)
+        return range(self._steps[at].offset, end, 2)
 
     def _line(self, at: int) -> int:
         positions = self._steps[at].positions
