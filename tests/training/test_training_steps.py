@@ -13,7 +13,7 @@ from jax import lax
 from torch.optim import lr_scheduler, swa_utils
 from torch.testing._internal.common_optimizers import optim_db
 
-from torch2jax import TracedValueError, t2j
+from torch2jax import t2j
 
 STEPS = 20
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -486,30 +486,9 @@ def test_errors_say_what_to_do():
         step({**state, "model": {**state["model"], "0.wieght": jnp.zeros(7)}}, x, y)
     with pytest.raises(TypeError, match="function that takes it first"):
         t2j(model, state=model)
-    optimizer = torch.optim.LBFGS(model.parameters())
-    with pytest.raises(TracedValueError):
-        t2j(lambda model, optimizer, x: optimizer.step(lambda: model(x).sum()), state=(model, optimizer)).init(x)
 
 
 # Functions that build what they train.
-
-
-@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-def test_lbfgs_where_values_are_there(line_search):
-    def minimize(x, y):
-        w = torch.ones(3, 2, requires_grad=True)
-        optimizer = torch.optim.LBFGS([w], lr=0.5, max_iter=4, line_search_fn=line_search)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(x @ w, y)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        return w.detach()
-
-    np.testing.assert_allclose(t2j(minimize)(*arrays(*batch())), minimize(*batch()).numpy(), rtol=1e-4, atol=1e-5)
 
 
 DIFFERENTIABLE = [info.optim_cls for info in optim_db if "differentiable" in info.supported_impls]

@@ -21,7 +21,7 @@ import functools
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -125,14 +125,8 @@ class Loops:
             return False
         frame = common[-1]
         for head in reversed(heads_of(frame.f_code)):
-            key = frame.f_code, head.entry
-            if frame.f_lasti in head.within and key not in self._known:
-                self._known.add(key)
-                watched = self.heads.setdefault(frame.f_code, {})
-                watched[head.entry] = head
-                if head.again is not None:
-                    watched[head.again] = head
-                self.has_learned = True
+            if frame.f_lasti in head.within and (frame.f_code, head.entry) not in self._known:
+                self._watch(frame.f_code, head)
                 return True
         return False
 
@@ -140,6 +134,21 @@ class Loops:
         """Looks for loops of few turns, as of one over as many rows as a tensor has."""
         self.has_learned = self.has_learned or not self.are_suspected_early
         self.are_suspected_early = True
+
+    def expect(self, codes: Iterable[CodeType]) -> bool:
+        """Watches all loops of some code; false if they are watched, or were."""
+        new = [(code, head) for code in codes for head in heads_of(code) if (code, head.entry) not in self._known]
+        for code, head in new:
+            self._watch(code, head)
+        return bool(new)
+
+    def _watch(self, code: CodeType, head: Head) -> None:
+        self._known.add((code, head.entry))
+        watched = self.heads.setdefault(code, {})
+        watched[head.entry] = head
+        if head.again is not None:
+            watched[head.again] = head
+        self.has_learned = True
 
     def facts(self, code: CodeType, head: Head, key: Any) -> Facts:
         found = self._facts.get((code, head.entry, key))

@@ -13,6 +13,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import CodeType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
@@ -301,6 +302,11 @@ class Path:
         frames, before = frames_of_code(), self._frames.get(place)
         self._frames[place] = frames
         if before is not None and self._loops is not None and self._loops.suspect(frames, before):
+            self.abandon()
+
+    def expect_loops(self, *codes: CodeType) -> None:
+        """Lets the loops of some code be watched from their first turns."""
+        if self._loops is not None and self._loops.expect(codes):
             self.abandon()
 
     def begin_script(self, answers: deque[bool]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.amp import GradScaler
-from torch.optim import Optimizer, lr_scheduler, swa_utils
+from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
 from ..internals.modules import adafactor, sparse_adam
@@ -49,6 +49,8 @@ def expect_own(thing: object) -> None:
 
 def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
     """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
+    if isinstance(self, LBFGS):  # whose closure is the code's, and which computes with tensors anyway: `lbfgs`
+        return type(self).step(self, *args, **kwargs)
     with _abstract_where_traced(self):
         return type(self).step(self, *args, **kwargs)
 

@@ -17,7 +17,11 @@ from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.tape import Attempt, Runs
 from ..branches.paths import FOLLOWING, BranchPolicy
-from ..calls import optimizers as optimizers, process_state as process_state  # registers what stands in for PyTorch's
+from ..calls import (  # what stands in for PyTorch's
+    lbfgs as lbfgs,
+    optimizers as optimizers,
+    process_state as process_state,
+)
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor

@@ -35,7 +35,7 @@ from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
 from ..values.sparse import Sparse
 from .copies import Copies
-from .slots import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
+from .slots import GRADIENT, Gradient, Inserted, Key, end, expect_apart, fitting, places, start
 
 __all__ = ["StatefulFunction"]
 
@@ -190,6 +190,8 @@ class StatefulFunction:
             for key, value in given.items():
                 tensor = _tensor(value, self._dtypes.get(key))
                 inserted.put(key, tensor.item() if key in self._numbers else tensor)
+        for thing in self._objects:
+            end(thing)
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
