@@ -22,6 +22,7 @@ extensions = [
     "results",  # one list of all that was measured
 ]
 exclude_patterns = ["_build", "_extensions"]
+templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "force"
@@ -62,6 +63,7 @@ html_css_files = ["site.css"]
 html_js_files = ["filter.js"]
 html_show_sphinx = False
 html_copy_source = False
+html_sidebars = {"**": ["navbar-logo.html", "site-version.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
 html_theme_options = {
     "show_navbar_depth": 1,
     "navbar_persistent": [],

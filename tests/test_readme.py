@@ -69,3 +69,29 @@ def test_main_job_command_agrees(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
+
+
+WRITTEN = [
+    *PAGES,
+    *sorted((ROOT / "docs").glob("*/*.md")),
+    *(ROOT / f"{x}.md" for x in ("CONTRIBUTING", "CHANGELOG", "SECURITY")),
+]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = link.partition("#")
+        if "://" in file:
+            continue
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of headings, as GitHub and the site make them."""
+    heads = re.findall(r"^#+ +(.*)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", head).lower()) for head in heads]
+    return {head.replace(" ", "-") for head in plain}
