@@ -149,7 +149,8 @@ class Linearization:
 
     def leaf(self, array):
         """An array of the same values that derivatives may be asked for with respect to."""
-        array = varying(array, self.axes)
+        if self.axes:
+            array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
@@ -158,7 +159,8 @@ class Linearization:
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
             return self.leaf(array)
-        array = varying(array, self.axes)
+        if self.axes:
+            array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         with set_current_trace(self._tangents):
             tangent = _none_p.bind(*tangents, aval=aval)
@@ -177,11 +179,17 @@ class Linearization:
 
     def with_values(self, array, values):
         """Other values with the derivatives of `array`."""
-        return self.with_tangent(values, array.tangent) if self.has(array) else values
+        if not self.has(array):
+            return values
+        if self.axes:
+            values = varying(values, varying_axes(array.tangent))
+        return LinearizeTracer(self.trace, values, array.tangent)
 
     def with_tangent(self, values, tangent):
         """Values with a place in this linearization."""
-        return LinearizeTracer(self.trace, varying(values, varying_axes(tangent)) if self.axes else values, tangent)
+        if self.axes:
+            values = varying(values, varying_axes(tangent))
+        return LinearizeTracer(self.trace, values, tangent)
 
     def with_new_variable(self, array, values):
         """As `with_values`, with a variable of its own."""
@@ -352,7 +360,7 @@ class _Backward:
                 True,
                 list(constants.values()),
                 list(inputs.values()),
-                [_popped(cotangents, x) for x in outputs],
+                [_popped(cotangents, x) if self._level.axes else cotangents.pop(x) for x in outputs],
             )
         for var, accumulator in inputs.items():
             if isinstance(accumulator, ValAccum) and not is_zero(accumulator.freeze()):
@@ -413,7 +421,7 @@ def _variables_of(step) -> list[Var]:
 def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
     """The cotangent of a variable, typed as JAX's transposes expect: what code gives (ones, a hook's) need not be."""
     cotangent = cotangents.pop(var)
-    return matched(cotangent, varying_axes(var)) if axes_in_types() and not is_zero(cotangent) else cotangent
+    return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))
 
 
 def _accumulator(var: Var, cotangent):

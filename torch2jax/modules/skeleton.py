@@ -29,7 +29,6 @@ from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 __all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
 
-_FSDP = "torch.distributed.fsdp"
 _Module = torch.nn.Module
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PARTS = frozenset(("_parameters", "_buffers", "_modules"))
@@ -57,8 +56,11 @@ class Skeleton:
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
-        if _FSDP in sys.modules:
-            _expect_unsplit(module)
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        for part in () if fsdp is None else module.modules():
+            if isinstance(part, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
+                is_wrapper = isinstance(part, fsdp.FullyShardedDataParallel)
+                refuse_fsdp("FullyShardedDataParallel" if is_wrapper else "fully_shard")
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
         name_scopes(self.module)
@@ -157,19 +159,6 @@ class Skeleton:
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
         return types.MethodType(method.__func__, self.module)
-
-
-def _expect_unsplit(module: torch.nn.Module) -> None:
-    """Refuses a module with parameters that `torch.distributed.fsdp`, which has been imported, has split.
-
-    Raises:
-        NotImplementedError: it has.
-    """
-    fsdp = sys.modules[_FSDP]
-    for part in module.modules():
-        if isinstance(part, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
-            is_wrapper = isinstance(part, fsdp.FullyShardedDataParallel)
-            refuse_fsdp("FullyShardedDataParallel" if is_wrapper else "fully_shard")
 
 
 def refuse_fsdp(name: str) -> NoReturn:
