@@ -400,12 +400,17 @@ def test_details_as_in_pytorch():
     csr = sparse_of("csr")
 
     def program():
-        empty = torch.sparse_coo_tensor((3, 4))
+        empty, number = torch.sparse_coo_tensor((3, 4)), torch.full((), 2.0).to_sparse()
         one = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1), (3,))
         numbers = torch.ones(()).to_sparse()
         blocks = torch.ones(2, 4, 6, 3).to_sparse_bsr((2, 3), dense_dim=1)
         return (
             *(empty.is_coalesced(), one.is_coalesced(), empty._coalesced_(False).is_coalesced()),
+            *(
+                (number * 3).to_dense().item(),
+                number.mul_(csr.sum()).to_dense().item(),
+                (number * csr.to_sparse_coo())._nnz(),
+            ),
             *((numbers + numbers).to_dense().item(), (numbers * numbers).to_dense().item()),
             *(hybrid[0, 0, 1].item(), hybrid[1, 1].tolist()),
             *(csr.t()._is_view(), csr._is_view(), csr.to_sparse_coo().type(), csr.type(torch.float64).dtype),

@@ -137,21 +137,32 @@ def _dense_to_compressed(tensor: torch.Tensor, layout, block=None, dense_dim=Non
     if not block and marked.ndim == 2 and known_places(marked) is None:
         return _to_compressed(marked_elements(tensor, marked), layout)
     known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
-    if layout in COLUMNS:
-        known = known.swapaxes(-1, -2)
-    counts = known.sum((-1, -2)).reshape(-1)
+    return _of_blocks(tensor, layout, size, dense_ndim, known)
+
+
+def _index_of_marks(marked: np.ndarray, layout) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]:
+    """The compressed and the plain index of marked elements, or blocks, and their coordinates in the same order.
+
+    Args:
+        marked: ``(*batch, rows, columns)``.
+
+    Raises:
+        RuntimeError: not as many are marked in all of a batch.
+    """
+    ordered = marked.swapaxes(-1, -2) if layout in COLUMNS else marked
+    counts = ordered.sum((-1, -2)).reshape(-1)
     if len(counts) and (counts != counts[0]).any():
         raise RuntimeError("Expect the same number of specified elements per batch.")
-    batch = known.shape[:-2]
-    found = np.nonzero(known)
-    compressed = np.zeros((*batch, known.shape[-2] + 1), np.int64)
-    compressed[..., 1:] = known.sum(-1).cumsum(-1)
-    plain = found[-1].reshape(*batch, int(counts[0]) if len(counts) else 0)
-    rows, columns = (found[-1], found[-2]) if layout in COLUMNS else (found[-2], found[-1])
-    return _of_blocks(tensor, layout, size, dense_ndim, (compressed, plain), (*found[:-2], rows, columns))
+    *batch, main, other = np.nonzero(ordered)
+    compressed = np.zeros((*ordered.shape[:-2], ordered.shape[-2] + 1), np.int64)
+    compressed[..., 1:] = ordered.sum(-1).cumsum(-1)
+    plain = other.reshape(*ordered.shape[:-2], int(counts[0]) if len(counts) else 0)
+    return (compressed, plain), (*batch, *((other, main) if layout in COLUMNS else (main, other)))
 
 
-def _of_blocks(tensor, layout, block, dense_ndim, index, found) -> Sparse:
+def _of_blocks(tensor, layout, block: tuple[int, ...], dense_ndim: int, marked: np.ndarray) -> Sparse:
+    """The elements of a strided tensor, or its blocks, at known places ``(*batch, rows, columns)``."""
+    index, found = _index_of_marks(marked, layout)
     shape, first = tensor.shape, tensor.ndim - dense_ndim
     batch = shape[: first - 2]
     rows, columns = shape[first - 2] // block[0], shape[first - 1] // block[1]
@@ -268,16 +279,7 @@ def _over_dense(tensor: Sparse, layout, block) -> Sparse:
             f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({size[0]}, {size[1]})"
         )
     marked = marked.reshape(*sparse[:-2], rows // size[0], size[0], columns // size[1], size[1]).any((-1, -3))
-    ordered = marked.swapaxes(-1, -2) if layout in COLUMNS else marked
-    counts = ordered.sum((-1, -2)).reshape(-1)
-    if len(counts) and (counts != counts[0]).any():
-        raise RuntimeError("Expect the same number of specified elements per batch.")
-    found = np.nonzero(ordered)
-    compressed = np.zeros((*ordered.shape[:-1][:-1], ordered.shape[-2] + 1), np.int64)
-    compressed[..., 1:] = ordered.sum(-1).cumsum(-1)
-    plain = found[-1].reshape(*ordered.shape[:-2], int(counts[0]) if len(counts) else 0)
-    places_of = (found[-1], found[-2]) if layout in COLUMNS else (found[-2], found[-1])
-    return _of_blocks(tensor_dense, layout, size, dense_ndim, (compressed, plain), (*found[:-2], *places_of))
+    return _of_blocks(tensor_dense, layout, size, dense_ndim, marked)
 
 
 def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:

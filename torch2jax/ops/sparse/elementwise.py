@@ -97,8 +97,10 @@ def _number(value):
 
 
 def _multiplied(one, other):
-    if not (isinstance(one, Sparse) and isinstance(other, Sparse)):
-        one, other = _number(one), _number(other)
+    if isinstance(other, torch.Tensor) and size_of(other):
+        one = _number(one)
+    if isinstance(one, torch.Tensor) and size_of(one):
+        other = _number(other)
     if not isinstance(one, Sparse):
         one, other = other, one
     if not isinstance(one, Sparse):

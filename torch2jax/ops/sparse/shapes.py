@@ -81,6 +81,13 @@ def permute(input, *dims, **named):
     sparse = input.sparse_ndim
     if input.kind is not _COO:
         raise RuntimeError(f"permute() of a tensor of layout {input.kind} is not supported")
+    if len(order) != len(size_of(input)):
+        raise RuntimeError(
+            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
+            f"ordering of dimensions i.e. input.dim() = {len(size_of(input))} is not equal to len(dims) = {len(order)}"
+        )
+    if len(set(order)) != len(order):
+        raise RuntimeError("permute(): duplicate dims are not allowed.")
     if set(order[:sparse]) != set(range(sparse)):
         raise RuntimeError("permute(): sparse and dense dimensions cannot be exchanged")
     values = input.elements.permute(0, *(dim - sparse + 1 for dim in order[sparse:]))
