@@ -1,0 +1,80 @@
+"""What goes on, under jit, with what masks chose by functions that are others put together, or act on each row."""
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.ops.test_lengths import MASKS, X, check, check_gradients, compact
+from torch2jax import TracedValueError, t2j
+
+ENDS = torch.tensor([-0.5, 0.5])
+FUNCTIONS = {
+    "filled": lambda x, m: (x[m].masked_fill(x[m] > 0, 3.0), x[m].T.masked_fill(x[m].T > 0, -1)),
+    "written": lambda x, m: (x[m].zero_(), x[m].T.fill_(2.0), x[m].copy_(x[m] * 2), x[m].T.copy_(x[m].T + 1)),
+    "masks written": lambda x, m: (x[m].masked_fill_(x[m] < 0, 7.0), x[m].long().fill_(3)),
+    "stacks": lambda x, m: (
+        *(torch.hstack([x[m], x[m]]), torch.vstack([x[m], x])),
+        *(torch.column_stack([x[m][:, 0], x[m]]), torch.hstack([x[m][:, 0], x[:, 1]])),
+    ),
+    "distances": lambda x, m: (F.pairwise_distance(x[m], x[m].flip(1)), F.pairwise_distance(x[m], x[0], 1.0)),
+    "cosines": lambda x, m: (F.cosine_similarity(x[m], x[m].flip(1)), F.cosine_similarity(x[m].T, x[m].T * 2, 0)),
+    "triplets": lambda x, m: F.triplet_margin_loss(x[m], x[m].flip(1), x[m] * 2, swap=True, reduction="sum"),
+    "ranks": lambda x, m: F.margin_ranking_loss(x[m][:, 0], x[m][:, 1], x[m][:, 2].sign(), 0.1, reduction="sum"),
+    "like": lambda x, m: (
+        x[m][:, :2].reshape(-1).view_as(x[m][:, 1:].reshape(-1)),
+        torch.broadcast_to(x[0], x[m].shape),
+    ),
+    "sought": lambda x, m: (
+        torch.bucketize(x[m], ENDS),
+        torch.searchsorted(ENDS, x[m]),
+        torch.isin(x[m].round(), ENDS),
+    ),
+    "taken": lambda x, m: (torch.take(x, (x[m] > 0).long()), torch.take_along_dim(x[m], (x[m] > 0).long(), 1)),
+    "rolled": lambda x, m: (x[m].roll(1, 1), x[m].roll((1, -1), (1, -1)), x[m].unfold(1, 2, 1)),
+    "rows": lambda x, m: (
+        x[m].index_fill(1, torch.tensor([2]), 5.0),
+        x[m].chunk(2, 1),
+        x[m].repeat(1, 2),
+        x[m].tile(2),
+    ),
+}
+
+
+def of_all(x, m, names=tuple(FUNCTIONS)):
+    return {name: FUNCTIONS[name](x, m) for name in names}
+
+
+compiled = jax.jit(t2j(of_all))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_values(mask):
+    results = compiled(t2j(X), t2j(MASKS[mask]))
+    for name, wanted in of_all(X, MASKS[mask]).items():
+        check(results[name], wanted, name)
+
+
+def test_gradients():
+    check_gradients(of_all, ("filled", "distances", "cosines", "triplets", "rolled"))
+
+
+def test_random_draws():
+    draw = jax.jit(lambda x, m, rng: t2j(lambda x, m: torch.rand_like(x[m]))(x, m, rng=rng))
+    found = draw(t2j(X), t2j(MASKS["some"]), jax.random.key(0))
+    assert compact(found)[0].shape == tuple(X[MASKS["some"]].shape)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, m: x[m].chunk(2),
+        lambda x, m: x[m].roll(1, 0),
+        lambda x, m: x[m].repeat(2, 1),
+        lambda x, m: torch.isin(x, x[m]),
+        lambda x, m: torch.bucketize(x, x[m][:, 0]),
+    ],
+)
+def test_refusals(function):
+    with pytest.raises(TracedValueError, match=r"a boolean mask chose.*test_selection_composed\.py"):
+        jax.jit(t2j(function))(t2j(X), t2j(MASKS["some"]))
