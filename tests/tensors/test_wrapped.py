@@ -434,3 +434,31 @@ def test_backward_of_what_is_not_linear_in_it():
     with pytest.raises(NotImplementedError, match="from outside of the call"):
         t2j(lambda x: layer(x).sum().backward() or x)(X)
     assert layer.weight.grad is None
+
+
+def _spec(array):
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+
+
+def test_orbax_saves_and_shards_them(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    model = torch.nn.Linear(4, 8)
+    model.weight = torch.nn.Parameter(Scaled.of(model.weight.detach()), requires_grad=False)
+    state, function = dict(t2j(model.state_dict())), t2j(model)
+    rows = jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x"))
+    placed = jax.device_put(state, rows)
+    assert placed["weight"].codes.sharding == rows
+    assert len(placed["weight"].codes.addressable_shards) == 2
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", placed)
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "state", jax.tree.map(_spec, placed))
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    for given in (placed, restored):
+        assert_close(jax.jit(function)(X, state_dict=given), model(INPUT))
+    back = j2t(jax.device_put(restored["weight"], jax.devices()[0]))
+    assert type(back) is Scaled
+    assert torch.equal(back.codes, model.weight.codes)
+    found = jax.jit(lambda state, x: (function(x, state_dict=state), state), donate_argnums=0)(restored, X)
+    assert restored["weight"].codes.is_deleted()
+    assert_close(found[0], model(INPUT))
