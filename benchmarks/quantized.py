@@ -79,9 +79,8 @@ def compare(name: str, batch: int, tokens: int, rounds: int, clock) -> None:
     theirs, run_by_hand = compiled(by_hand, weights_by_hand(params))
     _, run_plain = compiled(scanned(example.causal(plain, length), tokens), dict(t2j(plain.state_dict())))
     ways = {"translated": run, "by hand, int8": run_by_hand, "translated, float32": run_plain}
-    np.testing.assert_array_equal(
-        run()[:, 0], run_by_hand()[:, 0]
-    )  # a code that is rounded otherwise changes later ones
+    # One code that is rounded to the other step changes the tokens that come later.
+    np.testing.assert_array_equal(run()[:, 0], run_by_hand()[:, 0])
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, call in ways.items():
