@@ -1009,3 +1009,23 @@ def fully_sharded(x):
         with contextlib.suppress(NotImplementedError):
             run()
     return x
+
+
+_TENSORS = "torch.distributed.tensor"
+
+
+@comes_by(
+    f"{_TENSORS}.distribute_tensor",
+    f"{_TENSORS}.distribute_module",
+    f"{_TENSORS}.parallel.api.parallelize_module",
+)
+def distributed_tensors(x):
+    tensors, parallel = importlib.import_module(_TENSORS), importlib.import_module(f"{_TENSORS}.parallel")
+    for run in (
+        lambda: tensors.distribute_tensor(x),
+        lambda: tensors.distribute_module(nn.Identity()),
+        lambda: parallel.parallelize_module(nn.Identity()),
+    ):
+        with contextlib.suppress(NotImplementedError):
+            run()
+    return x

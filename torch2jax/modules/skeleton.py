@@ -56,7 +56,7 @@ class Skeleton:
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
-        fsdp = sys.modules.get("torch.distributed.fsdp")
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
         for part in () if fsdp is None else module.modules():
             if isinstance(part, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
                 is_wrapper = isinstance(part, fsdp.FullyShardedDataParallel)

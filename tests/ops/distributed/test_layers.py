@@ -148,6 +148,9 @@ def test_wrong_sizes():
         (lambda x: dist.all_gather_into_tensor(torch.empty(3, 2), x), "4 times as many elements"),
         (lambda x: dist.all_to_all_single(torch.empty_like(x), x), "the 4 ranks"),
         (lambda x: dist.all_to_all_single(x, x.expand(8, 2), [5, 1, 1, 1], [2] * 4), "wanted equal ones"),
+        (lambda x: dist.all_to_all([x, x, x, x], [x, x, x, x[:0]]), "wanted one shape"),
+        (lambda x: dist.all_gather([x, x, x, x[:0]], x), "wanted one shape"),
+        (lambda x: dist.reduce_scatter(x, [x, x[:0], x, x]), "wanted one shape"),
         (lambda x: dist.all_reduce(x.double()) or dist.broadcast(x, src=7), "rank 7 is not part"),
     ):
         with pytest.raises(ValueError, match=message):

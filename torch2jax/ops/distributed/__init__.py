@@ -3,6 +3,7 @@
 from . import (
     data_parallel as data_parallel,
     device_meshes as device_meshes,
+    distributed_tensors as distributed_tensors,
     fully_sharded as fully_sharded,
     functional as functional,
     in_place as in_place,

@@ -133,6 +133,12 @@ def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
     if not isinstance(parts, (list, tuple)) or len(parts) != group.size():
         got = f"{len(parts)} tensors" if isinstance(parts, (list, tuple)) else f"a {type(parts).__name__}"
         raise ValueError(f"{name} got {got}; wanted a list of {group.size()}, one for each rank of the group")
+    shapes = [tuple(part.shape) for part in parts]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"{name} got tensors of the shapes {shapes}; wanted one shape. All devices run one program, so what comes "
+            "to a device would have another length on each: pad what is for each rank to the largest size"
+        )
 
 
 def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: MeshGroup) -> None:
