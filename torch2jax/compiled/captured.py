@@ -90,7 +90,7 @@ class CapturedState:
             self.stands[place] = tensor
             self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
 
-    def place_of(self, value) -> Any:
+    def place_of(self, value: Any) -> Any:
         """The number of an object, tensor or storage; None if it is not reached."""
         key, captured = id(value), self
         while captured is not None:
@@ -146,7 +146,7 @@ class CapturedState:
         if self._beyond is not None and place < self.first_storage:
             self._beyond.lend(place)
 
-    def note_written(self, place: int, storage: Storage, array) -> None:
+    def note_written(self, place: int, storage: Storage, array: Any) -> None:
         """Takes note of what a storage holds, which is like what it held before."""
         if self._beyond is not None and place < self.first_storage:
             self._beyond.note_written(place, storage, array)
@@ -156,7 +156,7 @@ class CapturedState:
         """What the trace depends on, but for what `storages` are like."""
         return tuple(self._shape)
 
-    def _visit(self, value) -> None:
+    def _visit(self, value: Any) -> None:
         kind = type(value)
         codec = codec_of(kind)
         if codec is None:
@@ -287,7 +287,7 @@ class GuardedState(CapturedState):
         nodes = self._nodes
         return not self.host and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
-    def _watch(self, value) -> None:
+    def _watch(self, value: Any) -> None:
         kind = type(value)
         if kind in _PLAIN and not value:
             self._empty.append(value)
@@ -350,7 +350,7 @@ class GuardedState(CapturedState):
             place -= self.first_storage
             self.arrays[place], self._versions[place] = None, -1
 
-    def note_written(self, place: int, storage: Storage, array) -> None:
+    def note_written(self, place: int, storage: Storage, array: Any) -> None:
         if place < self.first_storage:
             super().note_written(place, storage, array)
         else:

@@ -27,7 +27,7 @@ def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[s
     return found
 
 
-def _list(path: str, value, found: dict[str, str], seen: set[int]) -> None:
+def _list(path: str, value: Any, found: dict[str, str], seen: set[int]) -> None:
     if isinstance(value, torch.Tensor):
         found[path] = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
         return
@@ -45,7 +45,7 @@ def _list(path: str, value, found: dict[str, str], seen: set[int]) -> None:
         _list(_extended(path, value, head, number), item, found, seen)
 
 
-def _extended(path: str, value, head: Any, number: int) -> str:
+def _extended(path: str, value: Any, head: Any, number: int) -> str:
     names: tuple = head if isinstance(head, tuple) else ()
     if isinstance(value, dict) and type(value).__dictoffset__:  # its keys, and the names of its attributes
         names = (*names[0], *names[1])

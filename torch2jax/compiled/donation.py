@@ -19,13 +19,13 @@ class DonatedArrays:
     def __init__(self):
         self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def add(self, array) -> None:
+    def add(self, array: Any) -> None:
         self._arrays[id(array)] = array
 
-    def has(self, array) -> bool:
+    def has(self, array: Any) -> bool:
         return self._arrays.get(id(array)) is array
 
-    def given(self, storage: Storage, array, alone: int) -> Any:
+    def given(self, storage: Storage, array: Any, alone: int) -> Any:
         """The array of a storage, or a copy of it, for a program that destroys it.
 
         Args:
@@ -50,7 +50,7 @@ def references_alone() -> int:
     Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
     """
 
-    def references(array) -> int:
+    def references(array: Any) -> int:
         return sys.getrefcount(array)
 
     array = object()

@@ -44,7 +44,7 @@ class Restoration:
                 codec.fill(value, head, items)
 
 
-def _holds(opened: tuple, head, items: list) -> bool:
+def _holds(opened: tuple, head: Any, items: list) -> bool:
     new_head, new_items = opened
     return new_head == head and len(new_items) == len(items) and all(map(lambda a, b: a is b, new_items, items))
 
@@ -63,7 +63,7 @@ class _StaticNode:
 
     __slots__ = ("value",)
 
-    def __init__(self, value):
+    def __init__(self, value: Any):
         self.value = value
 
     def make(self, rebuilt: Rebuilt):
@@ -221,7 +221,7 @@ class Effects:
             fill(rebuilt.objects[place], head, [item.make(rebuilt) for item in items])
         return self.result.make(rebuilt)
 
-    def _describe(self, value) -> Any:
+    def _describe(self, value: Any) -> Any:
         place = self._captured.place_of(value)
         if place is not None:
             is_tensor = isinstance(value, torch.Tensor)
@@ -247,7 +247,7 @@ class Effects:
             return self._remember(value, _StaticNode(value))
         return described
 
-    def _remember(self, value, described) -> Any:
+    def _remember(self, value: Any, described: Any) -> Any:
         self._kept.append(value)
         self._described[id(value)] = described
         return described

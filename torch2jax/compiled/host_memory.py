@@ -30,7 +30,7 @@ class Memories:
         self.is_blurred = False
         """Whether memory of a tensor that is said not to require grad may do so."""
 
-    def write_back(self, value: torch.Tensor, array, wants: bool) -> None:
+    def write_back(self, value: torch.Tensor, array: Any, wants: bool) -> None:
         """Writes to one of PyTorch's own what was written to the tensor that stood for it.
 
         Args:

@@ -9,7 +9,7 @@ require grad, and code that wants gradients runs again with a tape, where nothin
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -82,7 +82,7 @@ class HostTensors(Feature):
         self.donated = DonatedArrays()
         self._orders = Orders(self.donated.has, self.owns)
 
-    def owns(self, value) -> bool:
+    def owns(self, value: object) -> bool:
         """Whether a tensor is one of PyTorch's own that the code around parts has made."""
         return state_of(value) != NO
 
@@ -217,7 +217,7 @@ class HostTensors(Feature):
         is_memory = gives_memory(function) and made.numel()  # which may become a parameter
         return NOT_RUN if is_memory or made.numel() > _MOST or not self._has_floats else self._taken(made)
 
-    def _taken(self, result, wants: bool = False) -> Any:
+    def _taken(self, result: Any, wants: bool = False) -> Any:
         if isinstance(result, torch.Tensor):
             dtype = result.dtype
             if self._kept and result.untyped_storage()._cdata in self._kept:
@@ -250,7 +250,7 @@ class HostTensors(Feature):
             return tensor._node.storage.history is not None
         return tensor.requires_grad
 
-    def _own(self, value) -> Any:
+    def _own(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if self.owns(value):
                 return value
@@ -337,7 +337,9 @@ class HostTensors(Feature):
             size = value.untyped_storage().nbytes() // value.element_size()
             return self._taken(value.as_strided((size,), (1,), 0), state_of(value) == WANTING)
 
-    def view(self, value: torch.Tensor, shape, strides, offset: int, dtype: torch.dtype) -> torch.Tensor:
+    def view(
+        self, value: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int, dtype: torch.dtype
+    ) -> torch.Tensor:
         """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
         with DisableTorchFunction(), DisableTorchDispatch():
             if state_of(value) != NO and self._has(dtype):
@@ -415,7 +417,7 @@ class HostTensors(Feature):
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
-    def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args, **kwargs) -> Any:
+    def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """What a tensor says of its gradients, of which it has none as yet.
 
         Raises:
@@ -465,7 +467,7 @@ def _shares_memory(result: Any, tensor: Torchish) -> bool:
     return isinstance(result, Torchish) and result._node.storage.memory is tensor._node.storage.memory
 
 
-def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
+def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
     """Whether a tensor has a dtype and device already."""
     with DisableTorchFunction():
         dtype = tensor.dtype
@@ -477,7 +479,7 @@ def _is_as_wanted(tensor: Torchish, *options, **named) -> bool:
     return "memory_format" not in named
 
 
-def _gather(value, tensors: list) -> bool:
+def _gather(value: Any, tensors: list) -> bool:
     """Gathers the tensors of an argument; false if it has something else that PyTorch would not take for what it is."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)

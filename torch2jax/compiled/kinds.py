@@ -1,7 +1,9 @@
 """What functions of PyTorch do with tensors, as far as it decides whether PyTorch runs them around compiled parts."""
 
 import types
+from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -54,7 +56,7 @@ _OF_TAGS = (
 
 
 @registry.cached
-def kind_of(function) -> FunctionKind:
+def kind_of(function: Callable[..., Any]) -> FunctionKind:
     rule = registry.lookup(function)
     if isinstance(rule, MetadataRule):
         return FunctionKind.METADATA
@@ -72,13 +74,13 @@ def kind_of(function) -> FunctionKind:
     return FunctionKind.WRITES if is_setter else FunctionKind.OTHER
 
 
-def kind_as_told(function, args: tuple, kwargs: dict) -> FunctionKind:
+def kind_as_told(function: Callable[..., Any], args: tuple, kwargs: dict) -> FunctionKind:
     """What a function of the kind WRITES_IF_TOLD does that has these arguments."""
     rule: WithFlag = registry.lookup(function)  # pyright: ignore[reportAssignmentType]
     return FunctionKind.WRITES if rule.writes(args, kwargs) else FunctionKind.PURE
 
 
-def is_new(kind: FunctionKind, function, args: tuple, kwargs: dict) -> bool:
+def is_new(kind: FunctionKind, function: Callable[..., Any], args: tuple, kwargs: dict) -> bool:
     """Whether what a function gives shares no memory with tensors that are not PyTorch's own among its arguments."""
     if kind is FunctionKind.INDEXES:
         return len(args) == 2 and _has_tensor(args[1])
@@ -89,23 +91,23 @@ def is_new(kind: FunctionKind, function, args: tuple, kwargs: dict) -> bool:
     return kind is FunctionKind.PURE or kind is FunctionKind.FACTORY
 
 
-def _has_tensor(index) -> bool:
+def _has_tensor(index: object) -> bool:
     if isinstance(index, (tuple, list)):
         return any(map(_has_tensor, index))
     return isinstance(index, torch.Tensor)
 
 
 @registry.cached
-def gives_new(function) -> bool:
+def gives_new(function: Callable[..., Any]) -> bool:
     return Tag.FRESH in registry.tags_of(function)
 
 
 @registry.cached
-def gives_memory(function) -> bool:
+def gives_memory(function: Callable[..., Any]) -> bool:
     return Tag.UNINITIALIZED in registry.tags_of(function)
 
 
 @registry.cached
-def asks_for_gradients(function) -> bool:
+def asks_for_gradients(function: Callable[..., Any]) -> bool:
     """Whether a function asks how a tensor came about, or begins to note that."""
     return Tag.AUTOGRAD in registry.tags_of(function)

@@ -166,7 +166,7 @@ class _Running(Hidden):
         self._in_vain = 0  # how many calls in a row these had changed
         functools.update_wrapper(self, function, updated=())
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any):
         call = this_call()
         if not _may_compile(call):
             return self._function(*args, **kwargs)
@@ -232,7 +232,7 @@ class _Running(Hidden):
         self._part.note(key, program, listing)
         return program
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]):
         module, function = copy.deepcopy(self._module, memo), copy.deepcopy(self._function, memo)
         return _Running(self._part, module, function)
 

@@ -98,7 +98,7 @@ class PartProgram:
         casts, call.casts = call.casts, {}
         around = current_trace()
 
-        def run(arrays: Sequence, key, before) -> list:
+        def run(arrays: Sequence, key: jax.Array | None, before: Any) -> list:
             journal = Journal(repeats=True)
             try:
                 with ending_with_errors(around), journal, call.nested():
@@ -159,7 +159,15 @@ class PartProgram:
         for storage in storages:
             storage.settle_as_is()
 
-    def _note(self, storages, arrays, tensors: list[Torchish], writes: list[int], key, stream) -> None:
+    def _note(
+        self,
+        storages: Sequence[Storage],
+        arrays: Sequence[Any],
+        tensors: list[Torchish],
+        writes: list[int],
+        key: jax.Array,
+        stream: Any,
+    ) -> None:
         """Takes down what was written to, and how many random numbers were drawn."""
         self._written = []
         for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):

@@ -37,7 +37,7 @@ class RowOrder:
     rows: jax.Array
     dim: int
 
-    def of(self, array) -> Any:
+    def of(self, array: Any) -> Any:
         """An array in this order."""
         rule: Any = registry.lookup(torch.index_select)
         return call_inlined(rule.body, (array, self.dim, self.rows), {}, rule.name)
@@ -54,7 +54,7 @@ class Reordered(LazyArray):
     __slots__ = ("array", "order")
     layout = None
 
-    def __init__(self, array, order: RowOrder):
+    def __init__(self, array: Any, order: RowOrder):
         self.array, self.order, self._physical = array, order, None
         self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
 
@@ -134,7 +134,7 @@ class Orders:
         return self._last[1:]
 
 
-def _row_index(index) -> Any:
+def _row_index(index: object) -> Any:
     """The tensor that an index has for the first dimension, if it is nothing else."""
     if type(index) is tuple and len(index) == 2 and index[1] is Ellipsis:
         return index[0]

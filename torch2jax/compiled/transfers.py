@@ -20,7 +20,7 @@ __all__ = ["copied_values", "in_place_of", "write"]
 _to_dlpack = to_dlpack_versioned  # which translated code has something else for
 
 
-def in_place_of(value: torch.Tensor, array) -> Torchish:
+def in_place_of(value: torch.Tensor, array: Any) -> Torchish:
     """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
     tensor = wrap(array, value.dtype, strides=dense_strides(value))
     if state_of(value) == WANTING:
@@ -54,14 +54,14 @@ def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
     return place.read(real(known), frame).clone().resolve_conj().resolve_neg()
 
 
-def _copied(array, dtype: torch.dtype) -> torch.Tensor:
+def _copied(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """An array as a tensor of PyTorch's own."""
     copied = torch.empty(array.shape, dtype=dtype)
     write(copied, array)
     return copied
 
 
-def write(tensor: torch.Tensor, array) -> None:
+def write(tensor: torch.Tensor, array: Any) -> None:
     """Writes an array to a tensor of PyTorch's own, in one copy that leaves it resizable: `Tensor.numpy` would not."""
     np.copyto(np.from_dlpack(_Lent(tensor)), np.asarray(array), casting="unsafe")
 

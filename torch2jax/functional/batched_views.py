@@ -17,7 +17,7 @@ Kinds = tuple[ViewKind, ...]
 Geometry = tuple[tuple[int, ...], int]
 
 
-def example_among(outer: Torchish, spec: TensorSpec, dim: int, array) -> Torchish:
+def example_among(outer: Torchish, spec: TensorSpec, dim: int, array: jax.Array) -> Torchish:
     """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
     with DisableTorchFunction():
         strides, offset = outer.stride(), int(outer.storage_offset())
@@ -36,7 +36,7 @@ def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
 
 
 def batched_view(
-    outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array
+    outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array: jax.Array
 ) -> Torchish | None:
     """What views `outer`, whose examples lie along `dim`, as `example` views `inner`, one of them.
 
@@ -72,21 +72,21 @@ def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish
     return make_region(outer, tuple(shape), *geometry, example.dtype)
 
 
-def _read(kinds: Kinds, dim: int, out_dim: int, array) -> Any:
+def _read(kinds: Kinds, dim: int, out_dim: int, array: jax.Array) -> Any:
     return jax.vmap(functools.partial(_read_one, kinds), dim, out_dim)(array)
 
 
-def _write(kinds: Kinds, dim: int, out_dim: int, array, value) -> Any:
+def _write(kinds: Kinds, dim: int, out_dim: int, array: jax.Array, value: jax.Array) -> Any:
     return jax.vmap(functools.partial(_write_one, kinds), (dim, out_dim), dim)(array, value)
 
 
-def _read_one(kinds: Kinds, array) -> Any:
+def _read_one(kinds: Kinds, array: jax.Array) -> Any:
     for kind in kinds:
         array = kind.read(array)
     return array
 
 
-def _write_one(kinds: Kinds, array, value) -> Any:
+def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> Any:
     if not kinds:
         return value
     first, *rest = kinds

@@ -75,5 +75,5 @@ def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
     return wrap_outputs_maintaining_identity(output, wholes, args, batch.example, out_dims=out_dims)
 
 
-def _version(value) -> int | None:
+def _version(value: object) -> int | None:
     return value._node.storage.memory.version if isinstance(value, Torchish) else None

@@ -5,6 +5,7 @@ What a user may have bound before (`torch.func.grad`, `jacrev`, ...) looks up wh
 
 import inspect
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ class _Derivative(Transformation):
 
     takes_gradients = True
 
-    def __init__(self, args: tuple, kwargs: dict, argnums=None):
+    def __init__(self, args: tuple, kwargs: dict, argnums: int | tuple[int, ...] | None = None):
         super().__init__(this_call())
         self._leaves, self._spec = tree_flatten((args, kwargs))
         numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
@@ -50,7 +51,7 @@ class _Derivative(Transformation):
         self.inputs = [self._input(self._leaves[place]) for place in self._places]
         self.specs = [TensorSpec.of(tensor) for tensor in self.inputs]
 
-    def _input(self, leaf) -> Torchish:
+    def _input(self, leaf: Any) -> Torchish:
         if not isinstance(leaf, torch.Tensor):
             raise ValueError(f"Thing passed to transform API must be Tensor, got {type(leaf)}")
         return self.call.lift(leaf)
@@ -61,7 +62,7 @@ class _Derivative(Transformation):
         axes = axes_in_types()
         return [varying(tensor.physical.array, axes) for tensor in self.inputs]
 
-    def arguments(self, arrays, *, require_grad: bool) -> tuple[tuple, dict]:
+    def arguments(self, arrays: Sequence[jax.Array], *, require_grad: bool) -> tuple[tuple, dict]:
         """The arguments for the function, with tensors on these arrays."""
         leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         for place, outer, spec, array in zip(self._places, self.inputs, self.specs, arrays, strict=True):
@@ -77,7 +78,7 @@ class _Derivative(Transformation):
         inner = spec.at(array, *_geometry(outer)) if known is None else spec.tensor(array, known)
         return self.give(outer, inner)
 
-    def check_write(self, tensor: Torchish, array) -> None:
+    def check_write(self, tensor: Torchish, array: jax.Array) -> None:
         if not self.is_new(tensor):
             raise RuntimeError(
                 "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call an in-place "
@@ -85,7 +86,7 @@ class _Derivative(Transformation):
                 "being transformed to explicitly accept the mutated Tensor(s) as inputs."
             )
 
-    def gradients(self, cotangents) -> Any:
+    def gradients(self, cotangents: Any) -> Any:
         """PyTorch's gradients for JAX's cotangents of the inputs."""
         wants = any(spec.wants_grad for spec in self.specs)
         specs = [spec._replace(wants_grad=wants) for spec in self.specs]
@@ -98,7 +99,7 @@ def _geometry(tensor: Torchish) -> tuple[tuple[int, ...], int]:
         return tensor.stride(), int(tensor.storage_offset())
 
 
-def _with_aux(result, has_aux: bool, name: str):
+def _with_aux(result: Any, has_aux: bool, name: str):
     if not has_aux:
         return result, ()
     if not (isinstance(result, tuple) and len(result) == 2):
@@ -108,12 +109,18 @@ def _with_aux(result, has_aux: bool, name: str):
 
 @stands_in(eager_transforms, "grad_and_value_impl")
 @doesnt_support_saved_tensors_hooks
-def _grad_and_value(func, argnums, has_aux, args, kwargs):
+def _grad_and_value(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...],
+    has_aux: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+):
     level = _Derivative(args, kwargs, argnums)
     name = "grad_and_value(f)(*args)"
     found: Any = None
 
-    def run(*arrays):
+    def run(*arrays: jax.Array):
         nonlocal found
         with torch.enable_grad(), level.running(arrays):
             args, kwargs = level.arguments(arrays, require_grad=True)
@@ -142,13 +149,13 @@ def _grad_and_value(func, argnums, has_aux, args, kwargs):
 
 @stands_in(eager_transforms, "_vjp_with_argnums")
 @doesnt_support_saved_tensors_hooks
-def _vjp(func, *primals, argnums=None, has_aux=False):
+def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
     level = _Derivative(primals, {}, argnums)
     specs: list[TensorSpec] = []
     found: Any = None
     spec: Any = None
 
-    def run(*arrays):
+    def run(*arrays: jax.Array):
         nonlocal found, spec
         with torch.enable_grad(), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=True)
@@ -169,7 +176,7 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
     values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
     level.write_back(written)
 
-    def pull_back(cotangents, retain_graph=True, create_graph=None):
+    def pull_back(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None):
         del retain_graph, create_graph
         flat, given = tree_flatten(cotangents)
         if given != spec:
@@ -184,7 +191,7 @@ def _vjp(func, *primals, argnums=None, has_aux=False):
     return (results, pull_back, level.put(found, arrays)) if has_aux else (results, pull_back)
 
 
-def _cotangent(index: int, gradient, spec: TensorSpec, value):
+def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
     """JAX's cotangent for PyTorch's gradient of a result."""
     lifted = this_call().lift(gradient)
     shape = lifted.shape if spec.layout is None else tuple(lifted.shape[dim] for dim in spec.layout)
@@ -196,12 +203,12 @@ def _cotangent(index: int, gradient, spec: TensorSpec, value):
     return _typed(conjugate(_cast(lifted.physical.arranged(spec.layout), value.dtype)), value)
 
 
-def _typed(array, other):
+def _typed(array: Any, other: Any):
     """The array, as one whose values differ over the axes over which those of another do."""
     return varying(array, varying_axes(other))
 
 
-def _cast(array, dtype):
+def _cast(array: jax.Array, dtype: Any):
     if array.dtype == dtype:
         return array
     if array.dtype.kind == "c" and dtype.kind != "c":
@@ -216,7 +223,15 @@ class _Forward(_Derivative):
 
 
 @stands_in(eager_transforms, "_jvp_with_argnums")
-def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
+def _jvp(
+    func: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    argnums: int | tuple[int, ...] | None,
+    *,
+    strict: bool = False,
+    has_aux: bool,
+):
     if not isinstance(primals, tuple):
         raise RuntimeError(f"{jvp_str}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals).")
     chosen = primals if argnums is None else slice_argnums(primals, argnums)
@@ -236,7 +251,7 @@ def _jvp(func, primals, tangents, argnums, *, strict=False, has_aux):
     found: Any = None
     spec: Any = None
 
-    def run(*arrays):
+    def run(*arrays: jax.Array):
         nonlocal found, spec
         with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
@@ -274,7 +289,7 @@ def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchi
     return arrays
 
 
-def tangent_array(tangent, primal: Torchish, spec: TensorSpec):
+def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
     """The array of a tangent, as that of its primal is held.
 
     Raises:
@@ -295,7 +310,7 @@ def tangent_array(tangent, primal: Torchish, spec: TensorSpec):
     return _cast(lifted.physical.arranged(spec.layout), primal.physical.array.dtype)
 
 
-def _dual(spec: TensorSpec | Torchish, pairs):
+def _dual(spec: TensorSpec | Torchish, pairs: Any):
     if isinstance(spec, Torchish):
         return spec, torch.zeros_like(spec)
     value, move = next(pairs)
@@ -303,7 +318,7 @@ def _dual(spec: TensorSpec | Torchish, pairs):
 
 
 @stands_in(eager_transforms, "_chunked_standard_basis_for_")
-def _standard_basis(tensors, tensor_numels, chunk_size=None):
+def _standard_basis(tensors: Sequence[torch.Tensor], tensor_numels: Sequence[int], chunk_size: int | None = None):
     """The rows of an identity matrix, cut into chunks, and each chunk into the columns of each tensor."""
     total = sum(tensor_numels)
     ends = list(itertools.accumulate(tensor_numels, initial=0))
@@ -323,7 +338,7 @@ def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.T
 
 
 @stands_in(eager_transforms, "lazy_dynamo_disallow")
-def _tool_of_linearize(tool):
+def _tool_of_linearize(tool: Any):
     """What `linearize` traces its function with, and then leaves of that what is linear."""
     tools = {
         make_fx: _traced_by_linearize,
@@ -332,14 +347,14 @@ def _tool_of_linearize(tool):
     return tools.get(tool, tool)
 
 
-def _traced_by_linearize(trace):
+def _traced_by_linearize(trace: Any):
     """What `linearize` calls with tangents: its function, linear at the primals."""
     known = inspect.getclosurevars(trace).nonlocals
     func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
     level = _Forward(primals, {})
     specs: list[TensorSpec | Torchish] = []
 
-    def run(*arrays):
+    def run(*arrays: jax.Array):
         with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             flat, _ = tree_flatten(func(*args))
@@ -348,7 +363,7 @@ def _traced_by_linearize(trace):
     _, push, written = jax.linearize(run, *level.arrays, has_aux=True)
     level.write_back(written)
 
-    def graph(*tangents):
+    def graph(*tangents: Any):
         given = [tangent_array(*each) for each in zip(tangents, level.inputs, level.specs, strict=True)]
         moves = iter(push(*[_typed(*each) for each in zip(given, level.arrays, strict=True)]))
         return [torch.zeros_like(x) if isinstance(x, Torchish) else x.result(next(moves)) for x in specs]
@@ -360,7 +375,7 @@ def _traced_by_linearize(trace):
 
 
 @stands_in(eager_transforms, "_func_increment_nesting")
-def _enter_functionalize(reapply_views):
+def _enter_functionalize(reapply_views: bool):
     del reapply_views
     return 0
 
@@ -371,22 +386,22 @@ def _leave_functionalize() -> int:
 
 
 @stands_in(eager_transforms, "_wrap_all_tensors_to_functional")
-def _as_functional(tree, level, **options):
+def _as_functional(tree: Any, level: int, **options: object):
     del level, options
     return tree
 
 
 @stands_in(eager_transforms, "_unwrap_all_tensors_from_functional")
-def _from_functional(tree, *, reapply_views):
+def _from_functional(tree: Any, *, reapply_views: bool):
     del reapply_views
     return tree
 
 
 @stands_in(eager_transforms, "_propagate_functional_input_mutation")
-def _propagate_nothing(unwrapped, wrapped) -> None:
+def _propagate_nothing(unwrapped: object, wrapped: object) -> None:
     del unwrapped, wrapped
 
 
 @stands_in(torch, "_sync")
-def _sync_nothing(tensor) -> None:
+def _sync_nothing(tensor: object) -> None:
     del tensor

@@ -1,6 +1,6 @@
 """What random operators draw within ``torch.vmap``: the same for each example, or all different, or nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +50,9 @@ def check_target(mapped: list[Mapped], target: Any, arrays: list) -> None:
             )
 
 
-def draw_for_each(body: Callable, key, shape: tuple[int, ...], dtype, operands: list, axis_names: list) -> Any:
+def draw_for_each(
+    body: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any, operands: list, axis_names: list
+) -> Any:
     """``body(key, shape, dtype, *operands)`` for each example: one draw for all, as the same code draws for a batch.
 
     Args:
@@ -61,18 +63,18 @@ def draw_for_each(body: Callable, key, shape: tuple[int, ...], dtype, operands: 
         return body(key, shape, dtype, *operands)
     places = [place for place, operand in enumerate(operands) if isinstance(operand, jax.Array)]
 
-    def with_arrays(arrays) -> list:
+    def with_arrays(arrays: Sequence[jax.Array]) -> list:
         filled = list(operands)
         for place, array in zip(places, arrays, strict=True):
             filled[place] = array
         return filled
 
     @jax.custom_batching.custom_vmap
-    def draw(index, key, *arrays):
+    def draw(index: jax.Array, key: jax.Array, *arrays: jax.Array):
         return body(jax.random.fold_in(key, index), shape, dtype, *with_arrays(arrays))
 
     @draw.def_vmap
-    def draw_all(size, is_batched, index, key, *arrays):
+    def draw_all(size: int, is_batched: Sequence[bool], index: jax.Array, key: jax.Array, *arrays: jax.Array):
         del index
         spread = [_spread(array, own, size, len(shape)) for array, own in zip(arrays, is_batched[2:], strict=True)]
         drawn = draw_for_each(body, key, (size, *shape), dtype, with_arrays(spread), axis_names[:-1])
@@ -81,7 +83,7 @@ def draw_for_each(body: Callable, key, shape: tuple[int, ...], dtype, operands: 
     return draw(lax.axis_index(axis_names[-1]), key, *[operands[place] for place in places])
 
 
-def _spread(array, is_batched: bool, size: int, ndim: int) -> Any:
+def _spread(array: jax.Array, is_batched: bool, size: int, ndim: int) -> Any:
     """An operand of all examples: one number each broadcasts as the examples themselves do."""
     if not is_batched:
         return array if array.ndim == 0 else lax.broadcast(array, (size,))

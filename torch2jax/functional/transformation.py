@@ -2,6 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,7 +51,7 @@ class Transformation(ABC):
         self._arrays: list[Any] = []
 
     @abstractmethod
-    def check_write(self, tensor: Torchish, array) -> None:
+    def check_write(self, tensor: Torchish, array: jax.Array) -> None:
         """Refuses a write that the function must not do.
 
         Raises:
@@ -58,7 +59,7 @@ class Transformation(ABC):
         """
 
     @contextlib.contextmanager
-    def running(self, arrays):
+    def running(self, arrays: Any):
         """The context in which the function runs; `arrays` are some of the level's own."""
         self.trace = current_trace()
         for array in arrays:
@@ -97,7 +98,7 @@ class Transformation(ABC):
         self.given.append((outer, origin, inner._node.storage.memory.version, inner))
         return inner
 
-    def owns(self, array) -> bool:
+    def owns(self, array: jax.Array) -> bool:
         """Whether an array is the level's own."""
         array = self.call.leaving(array)
         return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
@@ -128,7 +129,7 @@ class Transformation(ABC):
         self._specs.append(TensorSpec.of(lifted))
         return _Slot(len(self._specs) - 1)
 
-    def take_all(self, tree) -> Any:
+    def take_all(self, tree: Any) -> Any:
         """As `take`, for a tree.
 
         Raises:
@@ -145,7 +146,7 @@ class Transformation(ABC):
         arrays, self._arrays = self._arrays, []
         return arrays
 
-    def put(self, tree, arrays) -> Any:
+    def put(self, tree: Any, arrays: Sequence[jax.Array]) -> Any:
         """A tree of what `take` gave, as tensors."""
         leaves, spec = tree_flatten(tree)
         tensors = [spec.result(array) for spec, array in zip(self._specs, arrays, strict=True)]

@@ -4,6 +4,7 @@ PyTorch's own Python code checks arguments and results, and cuts them into chunk
 """
 
 import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +36,7 @@ _UNBATCHED_WRITE = (
 class Batch(Transformation):
     """A function of one example that is being run on all at once."""
 
-    def __init__(self, size: int, dims: list[int], out_dims, randomness: str):
+    def __init__(self, size: int, dims: list[int], out_dims: Any, randomness: str):
         super().__init__(this_call())
         self.size, self.dims, self.randomness = size, dims, randomness
         wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
@@ -44,7 +45,7 @@ class Batch(Transformation):
         self._out_forms: list[list[TensorSpec]] = [[] for _ in self.axes]
         self._aliases: list[_Alias] = []
 
-    def check_write(self, tensor: Torchish, array) -> None:
+    def check_write(self, tensor: Torchish, array: jax.Array) -> None:
         if not self.is_new(tensor) and self.owns(array):
             raise RuntimeError(_UNBATCHED_WRITE)
 
@@ -112,10 +113,10 @@ class Batch(Transformation):
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def results(self, tree, arrays: list[list], wants_grad: bool) -> Any:
+    def results(self, tree: Any, arrays: list[list], wants_grad: bool) -> Any:
         """The results, of arrays that have left JAX; views of arguments as views of them."""
 
-        def put(leaf):
+        def put(leaf: Any):
             if not isinstance(leaf, _Output):
                 return leaf
             array = arrays[leaf.number][leaf.index]
@@ -134,7 +135,7 @@ class _Alias:
     def __init__(self, outer: Torchish, dim: int, inner: Torchish, kinds: Kinds | None, example: Torchish):
         self.outer, self.dim, self.inner, self.kinds, self.example = outer, dim, inner, kinds, example
 
-    def of_all(self, out_dim: int, array) -> torch.Tensor | None:
+    def of_all(self, out_dim: int, array: jax.Array) -> torch.Tensor | None:
         if self.kinds is None:
             return batched_region(self.outer, self.dim, self.inner, self.example, out_dim)
         if not self.kinds:
@@ -166,9 +167,18 @@ def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @stands_in(vmap_module, "_flat_vmap")
-def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
-    places = [place for place, dim in enumerate(flat_in_dims) if dim is not None]
-    dims = [flat_in_dims[place] for place in places]
+def _flat_vmap(
+    func: Callable[..., Any],
+    batch_size: int,
+    flat_in_dims: Sequence[int | None],
+    flat_args: Sequence[Any],
+    args_spec: Any,
+    out_dims: Any,
+    randomness: str,
+    **kwargs: Any,
+):
+    pairs = [(place, dim) for place, dim in enumerate(flat_in_dims) if dim is not None]
+    places, dims = [place for place, _ in pairs], [dim for _, dim in pairs]
     level = Batch(batch_size, dims, out_dims, randomness)
     level.is_functorchs = not hasattr(func, "of_autograd")
     call: Any = level.call
@@ -178,7 +188,7 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
     name = f"torch.vmap {len(call.transformations)}" if randomness == "different" else None
     found: Any = None
 
-    def run(arrays):
+    def run(arrays: Sequence[Any]):
         nonlocal found
         examples = list(flat_args)
         with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
@@ -203,12 +213,12 @@ def _flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, r
 
 
 @stands_in(vmap_module, "is_batchedtensor")
-def _is_batched(tensor) -> bool:
+def _is_batched(tensor: Any) -> bool:
     return batch_of(tensor) is not None
 
 
 @stands_in(vmap_module, "_remove_batch_dim")
-def _remove_batch_dim(tensor, level, batch_size, out_dim):
+def _remove_batch_dim(tensor: Any, level: Any, batch_size: int, out_dim: int):
     return level.unbatch(tensor, out_dim)
 
 
@@ -220,13 +230,15 @@ def _load_nothing() -> None:
 @stands_in(vmap_internals, "_vmap")
 @stands_in(functional, "_vmap")
 @stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
-def _vmap_of_autograd(func, in_dims=0, out_dims=0, allow_none_pass_through=False):
+def _vmap_of_autograd(
+    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
+):
     """What autograd batches gradients with; results may be None."""
 
-    def mapped(*args):
+    def mapped(*args: Any):
         outputs: Any = None
 
-        def run(*examples):
+        def run(*examples: Any):
             nonlocal outputs
             outputs = func(*examples)
             if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:

@@ -1,6 +1,8 @@
 """Tensors that translated code sets on modules from outside of its call: they are there as long as the call."""
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -15,13 +17,13 @@ _ABSENT = object()
 
 
 @runs_instead_of(_Module.__init__, with_original=True)
-def _begin(original, self, *args, **kwargs):
+def _begin(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
     this_call().settings.made[id(self)] = weakref.ref(self)
     original(self, *args, **kwargs)
 
 
 @runs_instead_of(_Module.__setattr__, with_original=True)
-def _set(original, self, name, value):
+def _set(original: Callable[..., Any], self: _Module, name: str, value: Any):
     if isinstance(value, Torchish) and not _is_made_here(self):
         place = next((part for part in _parts_of(self) if name in part), vars(self))
         before = place.get(name, _ABSENT)
@@ -40,7 +42,7 @@ def _parts_of(module: _Module) -> list[dict]:
     return [own[part] for part in ("_parameters", "_buffers") if part in own] + [own]
 
 
-def _put_back_later(module: _Module, place: dict, name: str, before) -> None:
+def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> None:
     reference = weakref.ref(module)
 
     def undo() -> None:

@@ -30,5 +30,5 @@ class _Method:
     def __init__(self, name: str):
         self.__name__ = name
 
-    def __call__(self, module, *args, **kwargs):
+    def __call__(self, module: Any, *args: Any, **kwargs: Any):
         return getattr(module, self.__name__)(*args, **kwargs)

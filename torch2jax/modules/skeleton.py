@@ -8,7 +8,7 @@ import sys
 import types
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import jax
@@ -251,7 +251,7 @@ def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> D
 
 
 @stands_in(torch.nn.DataParallel, "forward")
-def _forward_of_wrapper(self, *inputs, **kwargs):
+def _forward_of_wrapper(self: Any, *inputs: Any, **kwargs: Any):
     """JAX alone decides where arrays are."""
     return self.module(*inputs, **kwargs)
 
@@ -284,7 +284,7 @@ class _Named:
         self._module: Any = weakref.ref(module)
         self._path, self._stack = path, stack
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any):
         return self.call(self._module(), args, kwargs)
 
     @is_call_of_module
@@ -309,7 +309,7 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
 
 
 @runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
-def _call(original, self, *args, **kwargs):
+def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwargs: Any):
     """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
     named = vars(self).get("_compiled_call_impl")
     return named.call(self, args, kwargs) if isinstance(named, _Named) else original(self, *args, **kwargs)

@@ -368,7 +368,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
     tensor.copy_(value)
 
 
-def as_array(value) -> Any:
+def as_array(value: Any) -> Any:
     """The array of an entry of a state, a tensor or an array of anyone's; it may be sparse, or a `Wrapped`.
 
     Raises:

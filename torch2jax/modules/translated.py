@@ -68,10 +68,10 @@ def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
 class _ExtendedSignature:
     """What is wrapped has this signature, and keywords that translation adds: the static_argnames of jit need it."""
 
-    def __init__(self, **added):
+    def __init__(self, **added: Any):
         self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
 
-    def __get__(self, instance, owner=None) -> inspect.Signature | None:
+    def __get__(self, instance: Any, owner: type | None = None) -> inspect.Signature | None:
         if instance is None:
             return None
         wrapped = inspect.signature(instance.__wrapped__)
@@ -267,7 +267,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
     """
     is_inner = False
 
-    def enter(value, parameter=None):
+    def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner
         if isinstance(value, Padded):
             return _entering(call, value)
@@ -288,7 +288,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
                 return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
-    def leave(value):
+    def leave(value: Any):
         if isinstance(value, Chosen):
             return value if is_inner else _leaving(call, value)
         if call.attempt.fits and not is_inner:

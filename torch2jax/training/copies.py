@@ -102,7 +102,7 @@ class Copies:
     def optimizers(self) -> list[Optimizer]:
         return [thing for thing in self.objects if isinstance(thing, Optimizer)]
 
-    def _copied(self, value) -> Any:
+    def _copied(self, value: Any) -> Any:
         """A copy that has the call's tensors in place of others, and copies in place of the objects."""
         if id(value) in self._memo:
             return self._memo[id(value)]
@@ -135,7 +135,7 @@ class Copies:
         except Exception:  # a lock, a file, a generator is shared
             return value
 
-    def _copied_object(self, value) -> Any:
+    def _copied_object(self, value: Any) -> Any:
         result = self._remember(value, object.__new__(type(value)))
         for name, item in vars(value).items():
             if not (name == "step" and isinstance(value, Optimizer)):  # a scheduler's wrapper of it
@@ -146,7 +146,7 @@ class Copies:
             result.__dict__["_opt_called"] = True
         return result
 
-    def _remember(self, value, copied) -> Any:
+    def _remember(self, value: Any, copied: Any) -> Any:
         self._memo[id(value)] = copied
         return copied
 
@@ -165,7 +165,7 @@ def _apart(tensor: Torchish) -> Torchish:
     return tensor
 
 
-def _step_of_copy(self, *args, **kwargs):
+def _step_of_copy(self: Any, *args: Any, **kwargs: Any):
     return step_abstractly(self, *args, **kwargs)
 
 

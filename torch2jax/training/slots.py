@@ -33,7 +33,7 @@ class Gradient(Slot):
     def get(self):
         return self.tensor.grad
 
-    def set(self, value) -> None:
+    def set(self, value: Any) -> None:
         self.tensor.grad = value
 
 
@@ -54,7 +54,7 @@ def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, 
                     yield (name, gradient.path), gradient
 
 
-def _places_in(thing) -> Iterator[Slot]:
+def _places_in(thing: Any) -> Iterator[Slot]:
     if isinstance(thing, torch.nn.Module):
         for path, module in thing.named_modules():
             for tensors in (module._parameters, module._buffers):
@@ -86,7 +86,7 @@ class Inserted:
         self._objects = dict(zip(names, objects, strict=True))
         self._tensors = dict(places(names, objects))
 
-    def put(self, key: Key, value) -> None:
+    def put(self, key: Key, value: Any) -> None:
         name, path = key
         thing = self._objects.get(name)
         owner = self._tensors.get((name, path.removesuffix(GRADIENT)))
@@ -121,7 +121,7 @@ def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
         )
 
 
-def start(thing) -> None:
+def start(thing: Any) -> None:
     """Lets a scaler make what it otherwise makes when it first scales, and `LBFGS` what it keeps in all steps."""
     if isinstance(thing, LBFGS):
         pad(thing)
@@ -129,12 +129,12 @@ def start(thing) -> None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
 
-def end(thing) -> None:
+def end(thing: Any) -> None:
     """Gives what `start` has made the form that PyTorch goes on from."""
     if isinstance(thing, LBFGS):
         unpad(thing)
 
 
-def fitting(value, tensor: torch.Tensor, key: Key, thing):
+def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
     """An entry of a state in the shape of the tensor of `thing` that it is for, or in one that `thing` takes."""
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])

@@ -45,7 +45,7 @@ State = dict[str, dict[str, Any]]
 class _StatefulSignature:
     """A step's own: the state in place of the objects, and the key."""
 
-    def __get__(self, instance: "StatefulFunction | None", owner=None) -> inspect.Signature | None:
+    def __get__(self, instance: "StatefulFunction | None", owner: type | None = None) -> inspect.Signature | None:
         if instance is None:
             return None
         named = inspect.signature(instance._function)
@@ -92,7 +92,7 @@ class StatefulFunction:
         self.__name__, self.__doc__ = getattr(function, "__name__", "step"), function.__doc__
 
     @boundary
-    def init(self, *args, rng=None, **kwargs) -> State:
+    def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
         """The state from which the first step starts: that of the objects, and what optimizers make in that step.
 
         Args:
@@ -150,7 +150,7 @@ class StatefulFunction:
         return state
 
     @boundary
-    def __call__(self, state: State, *args, rng=None, **kwargs) -> tuple[Any, State]:
+    def __call__(self, state: State, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> tuple[Any, State]:
         """Runs the function on a state.
 
         Args:
@@ -196,10 +196,17 @@ class StatefulFunction:
     def __repr__(self) -> str:
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
 
-    def _is_static(self, key: Key, value) -> bool:
+    def _is_static(self, key: Key, value: Any) -> bool:
         return not isinstance(value, jax.Array) and key not in self._numbers
 
-    def _run(self, state: State | None, args, kwargs, rng, first: "_First | None"):
+    def _run(
+        self,
+        state: State | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        rng: jax.Array | None,
+        first: "_First | None",
+    ):
         stacked = self._stacked(state)
 
         def run(attempt: Attempt, given: Any):
@@ -236,7 +243,7 @@ class StatefulFunction:
         """The modules whose layers are stacked in a state; in the part of an optimizer, ``*`` is all parameters."""
         return [name for name in self._modules if isinstance(state, Mapping) and has_layers(state.get(name))]
 
-    def _has_changed(self, key: Key, before, after) -> bool:
+    def _has_changed(self, key: Key, before: Any, after: Any) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
         if key in self._numbers or not isinstance(before, (int, float)):
             return False
@@ -310,7 +317,7 @@ def _equal_counters(values: dict[Key, Any]) -> dict[Key, Key]:
     return {key: shared for shared, members in equal if len(members) > 1 for key in members}
 
 
-def _is_same(array, other) -> bool:
+def _is_same(array: Any, other: Any) -> bool:
     if array is other or is_traced(array) or is_traced(other):
         return array is other
     return bool(array == other)
@@ -330,7 +337,7 @@ class _First:
         self.values = {key: _value_of(x) for key, x in before.items()}
         self._made = [(x, recordings.enter_context(recording(x))) for x in copies.optimizers()]
 
-    def end(self, is_first: bool, before, after, changed: set[Key], copies: "Copies") -> None:
+    def end(self, is_first: bool, before: Any, after: Any, changed: set[Key], copies: "Copies") -> None:
         self.changed = changed
         if not is_first:
             return
@@ -352,7 +359,7 @@ class _First:
                     self.changed.add(key)
 
 
-def _value_of(value):
+def _value_of(value: Any):
     """A Python number, or a new array of the values of a tensor."""
     if not isinstance(value, Torchish):
         return value
@@ -406,27 +413,27 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
     return nested
 
 
-def _strong(array):
+def _strong(array: Any):
     """The array without JAX's mark of a Python number, which would make the next call another."""
     return lax.convert_element_type(array, array.dtype) if array.aval.weak_type else array
 
 
-def _is_array(value) -> bool:
+def _is_array(value: object) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, torch.Tensor, jax.ShapeDtypeStruct))
 
 
-def _abstract(value) -> jax.ShapeDtypeStruct:
+def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     if isinstance(value, torch.Tensor):
         return jax.ShapeDtypeStruct(tuple(value.shape), canonical(value.dtype))
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _tensor(value, dtype: torch.dtype | None) -> torch.Tensor:
+def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
     tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
     return tensor.to(dtype=dtype or tensor.dtype, copy=True)
 
 
-def _unused(traced, count: int, state: State) -> list[Key]:
+def _unused(traced: Any, count: int, state: State) -> list[Key]:
     """The parts of a state, behind `count` other arguments, that nothing is computed from."""
     jaxpr = traced.jaxpr
     _, used = pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
