@@ -204,7 +204,9 @@ def _remember(state: dict[str, Any], value: Tensor, gradient: Tensor, options: _
     return {**state, **rows, **latest, "prev_flat_grad": gradient.clone(), "prev_loss": value.clone()}
 
 
-def _direction(gradient, changes, steps, inverses, scale, count) -> Torchish:
+def _direction(
+    gradient: Tensor, changes: Tensor, steps: Tensor, inverses: Tensor, scale: Tensor, count: Tensor
+) -> Torchish:
     """Minus the gradient times the inverse Hessian that the last rows tell, by the recursion of two loops."""
     tape = this_call().tape
     arrays = [this_call().lift(x).read() for x in (gradient, changes, steps, inverses, scale, count)]
@@ -214,19 +216,19 @@ def _direction(gradient, changes, steps, inverses, scale, count) -> Torchish:
     return result
 
 
-def _times_inverse_hessian(gradient, changes, steps, inverses, scale, count):
+def _times_inverse_hessian(gradient: Any, changes: Any, steps: Any, inverses: Any, scale: Any, count: Any) -> Any:
     last = len(inverses) - 1
     count = jnp.asarray(count, jnp.int32)
 
-    def dot(x, y):
+    def dot(x: Any, y: Any):
         return jnp.dot(x, y, precision=lax.Precision.HIGHEST)
 
-    def down(i, carry):
+    def down(i: Any, carry: Any):
         q, weights = carry
         weight = dot(steps[last - i], q) * inverses[last - i]
         return q - weight * changes[last - i], weights.at[last - i].set(weight)
 
-    def up(i, r):
+    def up(i: Any, r: Any):
         at = last + 1 - count + i
         return r + (weights[at] - dot(changes[at], r) * inverses[at]) * steps[at]
 
@@ -268,7 +270,15 @@ class _Bracket(NamedTuple):
 _ARMIJO, _CURVATURE, _MIN_CHANGE, _MIN_PROGRESS = 1e-4, 0.9, 1e-9, 0.1
 
 
-def _search(function, options: _Options, state, value, gradient, slope, evaluations) -> tuple:
+def _search(
+    function: _Function,
+    options: _Options,
+    state: dict[str, Any],
+    value: Tensor,
+    gradient: Tensor,
+    slope: Tensor,
+    evaluations: Tensor,
+) -> tuple:
     """The value and the gradient where the parameters are to go, the state with how far, and how many evaluations."""
     here = _Point(torch.zeros_like(state["t"]), value, gradient, slope)
     most = options.most_evaluations - evaluations

@@ -104,7 +104,7 @@ def _added(value: jax.Array, shadow: jax.Array) -> jax.Array:
 
 
 @_added.defjvp
-def _(primals, tangents):
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     return primals[0], lax.add(tangents[0], lax.convert_element_type(tangents[1], primals[0].dtype))
 
 
@@ -115,7 +115,7 @@ def _without(value: jax.Array, *shadows: jax.Array) -> jax.Array:
     return value
 
 
-def _without_jvp(primals, tangents):
+def _without_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     if not all(isinstance(tangent, SymbolicZero) for tangent in tangents[1:]):
         raise NotImplementedError(
             "got a tensor that wraps others and requires grad, in an operator that is not linear in it or of two of "
