@@ -30,6 +30,11 @@ def write(index, value):
     return lambda x: x.__setitem__(index, value)
 
 
+def repeated_again(x):
+    found, counts = x.unique(return_counts=True)
+    return found.repeat_interleave(counts.clamp(0, 8))
+
+
 def groups(x, m):
     """What is the same number makes a group: there are as many as data decide."""
     found, group = torch.unique(x[:, 0].round(), return_inverse=True)
@@ -93,6 +98,11 @@ PARTS = {
     "consecutive": lambda x, m: torch.unique_consecutive(x[:, 0] > 0, return_inverse=True, return_counts=True),
     "consecutive of some": lambda x, m: torch.unique_consecutive(x[m][:, 0] > 0.5, return_counts=True),
     "repeated": lambda x, m: (x.repeat_interleave(m.int(), 0), torch.repeat_interleave(m.long() * 3)),
+    "repeated by such": lambda x, m: (
+        *(torch.repeat_interleave((m * 3)[m]), x[m].repeat_interleave(2, 0), x[m].repeat_interleave((m * 2)[m], 0)),
+        *(x[: m.sum()].repeat_interleave((m * 2)[m], 0), x[m].repeat_interleave(3)),
+        repeated_again(x[:, 0].round().clamp(-1, 1)),
+    ),
     "counted": lambda x, m: (torch.bincount(m.long() * 3), torch.bincount((x[:, 0] * 2).long().clamp(0, 5)[m])),
     "groups": groups,
     "into what was chosen": into_chosen,

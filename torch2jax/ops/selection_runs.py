@@ -185,6 +185,31 @@ _rule = lookup(torch.repeat_interleave)
 _rule.of_unknown = _inside(repeat_interleave)
 
 
+@implements_selected(torch.repeat_interleave, Tensor.repeat_interleave)
+def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=None):
+    """Of what masks chose, or by numbers that are, as `unique` counts them: the rest is repeated no times."""
+    if repeats is None:
+        counts = compacted(input)
+        return repeat_interleave(torch.where(counts.mask, counts.rows, 0), output_size=output_size)
+    if dim is None:
+        input, dim = input.reshape(-1), 0
+    if dim % input.ndim:
+        raise TracedValueError("torch.repeat_interleave along a later dimension of, or by, what a boolean mask chose")
+    is_one = not isinstance(repeats, Selected) and (not isinstance(repeats, Tensor) or repeats.numel() == 1)
+    rows = _in_order(input)
+    counts = (
+        first(torch.ones(len(rows.rows), dtype=torch.int64) * repeats, rows.length) if is_one else _in_order(repeats)
+    )
+    size = min(len(rows.rows), len(counts.rows))
+    numbers = torch.where(rows.mask[:size] & counts.mask[:size], counts.rows[:size], 0)
+    return repeat_interleave(rows.rows[:size], numbers, 0, output_size=output_size)
+
+
+def _in_order(tensor) -> Selected:
+    """A tensor, or what a mask chose, in compact order."""
+    return compacted(tensor) if isinstance(tensor, Selected) else first(tensor, torch.tensor(len(tensor)))
+
+
 # Counts.
 
 
