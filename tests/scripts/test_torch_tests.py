@@ -203,6 +203,9 @@ def test_the_error_below_a_sample_is_told():
         ("test_autograd.py::T.test_x", "", {"_test_warn_in_autograd"}, "operators of tests"),
         ("test_vmap.py::T.test_x", "graph = make_fx(f)(x)", (), "`make_fx`"),
         ("test_nn.py::T.test_to_barracuda", "", (), None),
+        ("test_nn.py::T.test_x", "", {"nested_tensor"}, "nested tensors of strided layout"),
+        ("test_nestedtensor.py::TestNestedTensorSubclassCPU.test_x", "", {"jagged_from_list"}, None),
+        ("test_nestedtensor.py::TestNestedTensorDeviceTypeCPU.test_x", "", (), "nested tensors of strided layout"),
     ],
 )
 def test_classes_apart(test, source, calls, expected):
@@ -272,7 +275,7 @@ def test_only_what_is_missing_is_run(tmp_path):
     tests = [f"a.py::T.{name}" for name in ("fine", "wrong", "skipped", "sparse", "new")]
     results = Results(tmp_path / "build" / "results.jsonl")
     for test, result in zip(tests[:4], ("ok", "ok", "skip", "ok"), strict=True):
-        results.append(Outcome(test, "pytorch", result, apart="nested tensors" if "sparse" in test else None))
+        results.append(Outcome(test, "pytorch", result, apart="mkldnn tensors" if "sparse" in test else None))
     results.append(Outcome(tests[0], "translated", "fail", "ValueError: 1"))
     results.append(Outcome(tests[0], "translated", "ok"))
     results = Results(results.path)
@@ -291,20 +294,20 @@ def test_the_page_counts(tmp_path):
     for n, (result, error) in enumerate([("ok", ""), ("fail", "E: 1|`x`"), ("fail", "E: 2|`x`"), ("late", "")]):
         results.append(Outcome(f"a.py::T.test_{n}", "pytorch", "ok"))
         results.append(Outcome(f"a.py::T.test_{n}", "translated", result, error))
-    results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="nested tensors"))
+    results.append(Outcome("a.py::T.test_sparse", "pytorch", "ok", apart="mkldnn tensors"))
     results.append(Outcome("a.py::T.test_skipped", "pytorch", "skip"))
     lines = list(page(rows(results)))
     assert "| `a.py` | 9 | 6 | 5 | 1 | 4 | 1 | 25.0 |" in lines
     assert r"| `E: N\|'x'` | 2 | `T.test_1` |" in lines
     assert "Tried were 6 of 9 tests: of some files all, of others one in so many." in lines
     assert "| `takes too long` | 1 | `T.test_3` |" in lines
-    assert "Apart: nested tensors (1)." in lines
+    assert "Apart: mkldnn tensors (1)." in lines
     assert not [line for line in lines if "no more" in line]
 
 
 def test_the_page_tells_of_classes_that_have_ended(tmp_path):
     results = Results(tmp_path / "results.jsonl")
-    for n, name in enumerate(("nested tensors", "a former class", "`make_fx`")):
+    for n, name in enumerate(("mkldnn tensors", "a former class", "`make_fx`")):
         results.append(Outcome(f"a.py::T.test_{n}", "pytorch", "ok", apart=name))
     lines = list(page(rows(results)))
     assert [line for line in lines if "no more" in line] == [
