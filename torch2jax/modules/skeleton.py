@@ -56,11 +56,11 @@ class Skeleton:
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
-        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-        for part in () if fsdp is None else module.modules():
-            if isinstance(part, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
-                is_wrapper = isinstance(part, fsdp.FullyShardedDataParallel)
-                refuse_fsdp("FullyShardedDataParallel" if is_wrapper else "fully_shard")
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        wrappers: tuple = () if fsdp is None else (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
+        for part in module.modules() if wrappers else ():
+            if isinstance(part, wrappers):
+                refuse_fsdp("FullyShardedDataParallel" if isinstance(part, wrappers[0]) else "fully_shard")
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
         name_scopes(self.module)
