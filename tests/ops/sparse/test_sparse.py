@@ -417,6 +417,7 @@ def test_details_as_in_pytorch():
             *(torch.zeros_like(blocks, layout=torch.sparse_bsc).dense_dim(), hybrid.permute(dims=(0, 2, 1)).shape),
             torch.zeros((2, 3), out=torch.ones(2, 3).to_sparse())._nnz(),
             *(hybrid.new(2, 3).layout, hybrid.new(torch.tensor([[1]]), torch.ones(1), (3,)).to_dense().tolist()),
+            *(torch.ones(()).to_sparse().permute(()).shape, torch.sparse_coo_tensor((2, 3)).permute(1, 0).shape),
             torch.triangular_solve(torch.ones(2, 1), torch.eye(2).mul(2).to_sparse_bsr((1, 1)))[0].tolist(),
         )
 

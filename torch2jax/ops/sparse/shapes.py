@@ -91,7 +91,7 @@ def permute(input, *dims, **named):
     if set(order[:sparse]) != set(range(sparse)):
         raise RuntimeError("permute(): sparse and dense dimensions cannot be exchanged")
     values = input.elements.permute(0, *(dim - sparse + 1 for dim in order[sparse:]))
-    index = torch.stack([input.index[0][dim] for dim in order[:sparse]])
+    index = input.index[0].index_select(0, torch.tensor(order[:sparse], dtype=torch.int64))
     coalesced = input.coalesced and order[:sparse] == sorted(order[:sparse])
     return make_sparse(_COO, [index], values, [size_of(input)[dim] for dim in order], coalesced, input.length)
 
