@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from ..tensors.history import Part, Source
+from ..tensors.history import GradientPart, Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from .call import this_call
@@ -29,7 +29,7 @@ def takes_parts(tensor: Torchish) -> bool:
     return tape.is_current and tape.outer is None and not any(x in tape.hooks for x in source.variables)
 
 
-def begin_part(tensor: Torchish, part: Part) -> None:
+def begin_part(tensor: Torchish, part: GradientPart) -> None:
     """Lets a tensor require grad as a part of another one."""
     tensor.start_history()
     source = cast(Source, tensor.history)

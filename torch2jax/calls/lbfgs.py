@@ -85,7 +85,7 @@ def _flat(tensor: Tensor) -> Tensor:
 # A step.
 
 
-class _Options(NamedTuple):
+class _LbfgsOptions(NamedTuple):
     rate: Any
     most: int
     most_evaluations: int
@@ -145,7 +145,7 @@ def step(self: LBFGS, closure: Callable) -> Any:
     rate = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
     names = ("max_iter", "max_eval", "tolerance_grad", "tolerance_change")
     given: list[Any] = [group[name] for name in names]
-    options = _Options(rate, given[0], given[1], given[2], given[3], search is not None)
+    options = _LbfgsOptions(rate, given[0], given[1], given[2], given[3], search is not None)
     this_call().paths[-1].expect_loops(_iterate.__code__, _bracket.__code__, _zoom.__code__)
     function = _Function(group["params"], closure)
     found, value, gradient = function()
@@ -155,7 +155,9 @@ def step(self: LBFGS, closure: Callable) -> Any:
     return found
 
 
-def _iterate(function: _Function, options: _Options, state: dict[str, Any], value: Tensor, gradient: Tensor) -> dict:
+def _iterate(
+    function: _Function, options: _LbfgsOptions, state: dict[str, Any], value: Tensor, gradient: Tensor
+) -> dict:
     """The state after all iterations of a step."""
     number, evaluations = 0, torch.tensor(1)
     goes_on = ~(gradient.abs().max() <= options.tolerance_grad)
@@ -185,7 +187,7 @@ def _iterate(function: _Function, options: _Options, state: dict[str, Any], valu
     return state
 
 
-def _remember(state: dict[str, Any], value: Tensor, gradient: Tensor, options: _Options) -> dict[str, Any]:
+def _remember(state: dict[str, Any], value: Tensor, gradient: Tensor, options: _LbfgsOptions) -> dict[str, Any]:
     """The state with the step before in its memory, the direction that follows, and how far to go at first."""
     iteration = state["n_iter"] + 1
     is_first = iteration == 1
@@ -272,7 +274,7 @@ _ARMIJO, _CURVATURE, _MIN_CHANGE, _MIN_PROGRESS = 1e-4, 0.9, 1e-9, 0.1
 
 def _search(
     function: _Function,
-    options: _Options,
+    options: _LbfgsOptions,
     state: dict[str, Any],
     value: Tensor,
     gradient: Tensor,

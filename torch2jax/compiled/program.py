@@ -165,7 +165,7 @@ class PartProgram:
         arrays: Sequence[Any],
         tensors: list[Torchish],
         writes: list[int],
-        key: jax.Array,
+        key: jax.Array | None,
         stream: Any,
     ) -> None:
         """Takes down what was written to, and how many random numbers were drawn."""

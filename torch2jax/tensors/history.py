@@ -23,9 +23,9 @@ __all__ = [
     "PRODUCTS",
     "QUOTIENTS",
     "UNRECORDED",
+    "GradientPart",
     "NeedsTape",
     "Node",
-    "Part",
     "Saved",
     "Source",
     "added",
@@ -246,7 +246,7 @@ class Saved(Node):
     __slots__ = ()
 
 
-class Part(NamedTuple):
+class GradientPart(NamedTuple):
     """That a tensor requires grad in the place of a part of another one."""
 
     whole: Any
@@ -270,7 +270,7 @@ class Source(Node):
         self._variable = weakref.ref(variable)  # which has this
         self.is_given = is_given
         self.variables: tuple = ()  # those of its array on a tape, one for each level
-        self.part: Part | None = None
+        self.part: GradientPart | None = None
         self._accumulated = self._parts = None
 
     accumulated = _on_demand("_accumulated", OrderedDict)

@@ -9,7 +9,7 @@ from jax import lax
 
 from ...autograd.parts import begin_part, takes_parts
 from ...calls.call import current
-from ...tensors.history import Part
+from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...values.sparse import make_sparse
 from ..bounds import known_values
@@ -59,7 +59,7 @@ def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad
             raise RuntimeError("embedding_backward: scale_grad_by_freq not supported with sparse gradients")
         return _gradient(of_table.narrow(0, 0, count), chosen.to(torch.int64), size, padding_idx)
 
-    begin_part(table, Part(weight, gradient))
+    begin_part(table, GradientPart(weight, gradient))
     return Rows(table, places.reshape(indices.shape), count if padding_idx >= 0 else -1)
 
 
