@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import orbax.checkpoint as ocp
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from torch import nn
 
 from tests.loops.programs import scans
-from torch2jax import load_state, stack_layers, t2j, unstack_layers
+from torch2jax import export, load_state, stack_layers, t2j, unstack_layers
 
 COUNT = 8
 
@@ -196,6 +198,46 @@ def test_layers_in_the_state_of_a_training_step():
     assert scans(translated, stacked, X).count(COUNT) >= 2
     translated.load(after)
     np.testing.assert_allclose(net.layers[3].up.weight.detach(), after["net"]["layers.*.up.weight"][3])
+
+
+def test_optax_and_orbax_take_a_state_of_layers(tmp_path):
+    module = _net()
+    f, unrolled = t2j(module, loops="rolled"), t2j(module, loops="unrolled")
+    optimizer = optax.adamw(1e-2)
+
+    def step(f, state, moments, buffers):
+        grads = jax.grad(lambda state: (f(X, state_dict=state | buffers) ** 2).sum())(state)
+        updates, moments = optimizer.update(grads, moments, state)
+        return optax.apply_updates(state, updates), moments
+
+    def trained(f, state, buffers):
+        moments = optimizer.init(state)
+        for _ in range(2):
+            state, moments = jax.jit(lambda *x: step(f, *x, buffers))(state, moments)
+        return state, moments
+
+    params, buffers = f.split()
+    want, _ = trained(unrolled, params, buffers)
+    state, moments = trained(f, *f.split(stack_layers(params | buffers)))
+    _close(unstack_layers(state), want, 1e-3)
+    assert moments[0].mu["layers.*.up.weight"].shape == (COUNT, 6, 4)
+    whole = {"params": state, "moments": moments}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", whole)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", jax.eval_shape(lambda: whole))
+    _close(restored["params"], state, 0)
+    _close(restored["moments"][0].nu, moments[0].nu, 0)
+    f.load(restored["params"], strict=False)
+    np.testing.assert_array_equal(module.layers[3].up.weight.detach(), state["layers.*.up.weight"][3])
+
+
+def test_a_state_of_layers_is_exported():
+    f = t2j(_net(), loops="rolled")
+    state = stack_layers(t2j(_net().state_dict()))
+    exported = export(f, platforms=["cpu", "tpu"])(X, state_dict=jax.eval_shape(lambda: state))
+    assert exported.mlir_module().count("stablehlo.while") == 1
+    np.testing.assert_allclose(exported.call(X, state_dict=state), f(X, state_dict=state), rtol=1e-5)
 
 
 def test_a_state_of_layers_is_loaded():

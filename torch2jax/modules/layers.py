@@ -27,6 +27,7 @@ __all__ = [
     "names_when_stacked",
     "restacked",
     "stack_layers",
+    "stacked",
     "unstack_layers",
 ]
 
@@ -53,11 +54,11 @@ def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     groups = _groups(state)
     for name, value in state.items():
-        stacked = groups.get(name)
-        if stacked is None:
+        group = groups.get(name)
+        if group is None:
             found[name] = value
-        elif stacked[0] not in found:
-            found[stacked[0]] = _stacked([state[each] for each in stacked[1]])
+        elif group[0] not in found:
+            found[group[0]] = stacked([state[each] for each in group[1]])
     return found
 
 
@@ -84,7 +85,8 @@ def has_layers(state: Any) -> bool:
 
 def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
     """The names in each layer of an entry for all layers; none of another entry."""
-    return [_of_layer(name, i) for i in range(state[name].shape[0])] if _word_of_layers(name) else []
+    shape = getattr(state[name], "shape", ())
+    return [_of_layer(name, i) for i in range(shape[0])] if shape and _word_of_layers(name) else []
 
 
 def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -95,7 +97,7 @@ def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def for_all_layers(sharding: Any) -> Any:
     """The spec or sharding of what is stacked of weights with this one; one that has no spec is for both."""
-    return _stacked([sharding]) if isinstance(sharding, (PartitionSpec, NamedSharding)) else sharding
+    return stacked([sharding]) if isinstance(sharding, (PartitionSpec, NamedSharding)) else sharding
 
 
 def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
         whole, layers = names[name]
         if whole not in found:
             is_same = all(state[each] is apart[each] for each in layers)
-            found[whole] = given[whole] if is_same else _stacked([state[each] for each in layers])
+            found[whole] = given[whole] if is_same else stacked([state[each] for each in layers])
     return OrderedDict(found) if isinstance(given, OrderedDict) else found
 
 
@@ -168,7 +170,8 @@ def _are_alike(values: Sequence[Any]) -> bool:
     return all(getattr(x, "shape", None) == first.shape and getattr(x, "dtype", None) == first.dtype for x in values)
 
 
-def _stacked(values: Sequence[Any]) -> Any:
+def stacked(values: Sequence[Any]) -> Any:
+    """The entry for all layers of what each of them has: arrays, tensors, specs, shardings or shapes."""
     first = values[0]
     if isinstance(first, PartitionSpec):
         return PartitionSpec(None, *first)
@@ -176,16 +179,16 @@ def _stacked(values: Sequence[Any]) -> Any:
         return NamedSharding(first.mesh, PartitionSpec(None, *first.spec), memory_kind=first.memory_kind)
     if isinstance(first, torch.Tensor):
         if first.is_meta:
-            return _stacked([without_values(x) for x in values])
+            return stacked([without_values(x) for x in values])
         return torch.stack([x.detach() for x in values])
     if isinstance(first, jax.ShapeDtypeStruct):
-        sharding = None if first.sharding is None else _stacked([first.sharding])
+        sharding = None if first.sharding is None else stacked([first.sharding])
         return jax.ShapeDtypeStruct((len(values), *first.shape), first.dtype, sharding=sharding)
     if isinstance(first, np.ndarray):
         return np.stack(values)
     sharding = None if is_traced(first) else first.sharding
-    stacked = jnp.stack(values)
-    return jax.device_put(stacked, _stacked([sharding])) if isinstance(sharding, NamedSharding) else stacked
+    array = jnp.stack(values)
+    return jax.device_put(array, stacked([sharding])) if isinstance(sharding, NamedSharding) else array
 
 
 def _apart(name: str, value: Any) -> list[tuple[str, Any]]:

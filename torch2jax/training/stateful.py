@@ -21,7 +21,7 @@ from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
-from ..modules.layers import has_layers, restacked, unstack_layers
+from ..modules.layers import restacked
 from ..modules.states import overwrite
 from ..modules.translated import run_on_arrays
 from ..tensors.dtypes import canonical
@@ -35,6 +35,7 @@ from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
 from ..values.sparse import Sparse
 from .copies import Copies
+from .layers import parts_with_layers, with_layers_apart, with_layers_stacked
 from .slots import GRADIENT, Gradient, Inserted, Key, end, expect_apart, fitting, places, start
 
 __all__ = ["StatefulFunction"]
@@ -80,8 +81,7 @@ class StatefulFunction:
         self._stands_for = stands_for
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
-        named = zip(self._names, self._objects, strict=True)
-        self._modules = {name for name, thing in named if isinstance(thing, torch.nn.Module)}
+        self._named = dict(zip(self._names, self._objects, strict=True))
         self._runs = Runs(policy, Inputs(), rolling)
         self._axes = [axis for _, axes in policy.groups for axis in axes]
         self._numbers: set[Key] = set()  # those that the function changes
@@ -154,7 +154,8 @@ class StatefulFunction:
         """Runs the function on a state.
 
         Args:
-            state: what `init` or the last call gave, or that with what `stack_layers` makes of a module's part.
+            state: what `init` or the last call gave, what `stack_layers` makes of that, or that with what
+                `torch2jax.stack_layers` makes of a module's part.
 
         Returns:
             What the function returns, and the state after it.
@@ -166,6 +167,17 @@ class StatefulFunction:
             raise RuntimeError(f"{self!r} was called before {self.__name__}.init(*args), which makes its state")
         return self._run(state, args, kwargs, rng, None)
 
+    def stack_layers(self, state: State) -> State:
+        """A state whose repeated layers are stacked, as `torch2jax.stack_layers` has them, so that they are one loop.
+
+        What optimizers keep for the parameters of layers, as their moments, is stacked with these:
+        ``state.2::6.exp_avg`` is that of the parameters 2, 8, 14, … of the optimizer.
+
+        Args:
+            state: what `init` or a call gave.
+        """
+        return with_layers_stacked(state, self._named)
+
     def load(self, state: State) -> None:
         """Puts a state into the objects themselves, as training them in PyTorch would have left them.
 
@@ -174,8 +186,8 @@ class StatefulFunction:
         """
         for thing in self._objects:
             start(thing)
-        given = self._parted(_with_layers_apart(state, self._stacked(state)))
-        things = dict(zip(self._names, self._objects, strict=True))
+        given = self._parted(with_layers_apart(state, self._named, parts_with_layers(state, self._named)))
+        things = self._named
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
                 if key not in given:
@@ -207,11 +219,11 @@ class StatefulFunction:
         rng: jax.Array | None,
         first: "_First | None",
     ):
-        stacked = self._stacked(state)
+        stacked = parts_with_layers(state, self._named)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart = state = _with_layers_apart(whole, stacked)
+            apart = state = with_layers_apart(whole, self._named, stacked)
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
@@ -238,10 +250,6 @@ class StatefulFunction:
                 return finished(attempt, results) if attempt.passes else results
 
         return self._runs.run(run, (state, args, kwargs, rng), bool(stacked))
-
-    def _stacked(self, state: Any) -> list[str]:
-        """The modules whose layers are stacked in a state; in the part of an optimizer, ``*`` is all parameters."""
-        return [name for name in self._modules if isinstance(state, Mapping) and has_layers(state.get(name))]
 
     def _has_changed(self, key: Key, before: Any, after: Any) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
@@ -288,11 +296,6 @@ class StatefulFunction:
         parted = {key: given[shared] for key, shared in self._shared.items() if shared in given}
         merged = set(self._shared.values())
         return {**{key: value for key, value in given.items() if key not in merged}, **parted}
-
-
-def _with_layers_apart(state: Any, stacked: list[str]) -> Any:
-    """A state with the layers of these modules one by one."""
-    return {**state, **{name: unstack_layers(state[name]) for name in stacked}} if stacked else state
 
 
 class _Uneven(RuntimeError):
