@@ -2,6 +2,8 @@
 
 import functools
 import gc
+import os
+import sys
 import weakref
 
 import jax
@@ -15,7 +17,8 @@ from jax.tree_util import tree_leaves, tree_map
 
 import torch2jax
 from tests.loops.programs import count, scans
-from torch2jax import j2t
+from torch2jax import j2t, loops
+from torch2jax.tracing import added, rolling, trial
 
 t2j = functools.partial(torch2jax.t2j, loops="rolled")
 
@@ -506,3 +509,34 @@ def test_what_becomes_of_turns_is_told(caplog):
         f"{T} turns of 7 equations are one loop",
         "20 turns of 18 equations stay unrolled: dot_general takes another array of float32[80,80] in each turn",
     ]
+
+
+def _calls(run):
+    """How many Python functions are called, and how many of these look for loops."""
+    counts = {False: 0, True: 0}
+    rooms = [*(part + os.sep for part in loops.__path__), *(each.__file__ for each in (added, rolling, trial))]
+
+    def note(frame, event, _):
+        if event == "call":
+            counts[frame.f_code.co_filename.startswith(tuple(rooms))] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return sum(counts.values()), counts[True]
+
+
+@pytest.mark.parametrize("differentiate", [lambda f: f, jax.grad], ids=["value", "gradient"])
+def test_to_look_for_loops_costs_little(differentiate):
+    def f(x):
+        for i in range(60):  # every turn has other shapes
+            x = F.gelu(torch.cat([x, x[:1]]) * (i + 1) - x.mean()).sin()
+        return x.square().mean()
+
+    x = jnp.ones((2, 3))
+    jax.make_jaxpr(differentiate(t2j(f)))(x)
+    every, looking = _calls(lambda: jax.make_jaxpr(differentiate(t2j(f)))(x))
+    assert 0 < looking < 0.05 * every

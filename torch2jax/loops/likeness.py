@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 __all__ = ["Likeness", "without_starts"]
 
 _PLAIN = (int, float, str, bool, types.NoneType, np.dtype, np.integer, enum.Enum)
+_ATOMS = {int, str, bool, types.NoneType}
 _STARTS = {"start_indices", "limit_indices"}
 
 
@@ -35,10 +36,13 @@ class Likeness:
 
     def numbers(self, statements: Sequence) -> np.ndarray:
         """One for each statement; what has effects, and what is no equation, is like no other."""
-        found = []
+        found, known = [], self._of_steps
         for statement in statements:
-            is_unlike = not isinstance(statement, JaxprEqn) or statement.effects
-            found.append(-1 - len(found) if is_unlike else self.number(statement))
+            if not isinstance(statement, JaxprEqn) or statement.effects:
+                found.append(-1 - len(found))
+                continue
+            number = known.get(id(statement))
+            found.append(self.number(statement) if number is None else number)
         return np.asarray(found, np.int64)
 
     def number(self, step: JaxprEqn) -> int:
@@ -48,13 +52,22 @@ class Likeness:
             self._steps.append(step)
         return number
 
-    def _key(self, step: JaxprEqn) -> Any:
-        params = tuple([(name, self._of_param(value)) for name, value in without_starts(step).items()])
-        operands = tuple([self._of_operand(x) for x in step.invars])
-        return step.primitive, params, operands, tuple([self._of_aval(x.aval) for x in step.outvars]), id(step.ctx)
+    def note(self, step: JaxprEqn, number: int) -> None:
+        """Notes the number of an equation that is as another one, but for its operands."""
+        self._of_steps[id(step)] = number
+        self._steps.append(step)
 
-    def _of_operand(self, atom: Any) -> Any:
-        return self._of_aval(atom.aval)
+    def _key(self, step: JaxprEqn) -> Any:
+        known = self._of_avals
+        avals = [
+            found[1] if (found := known.get(id(x.aval))) is not None else self._of_aval(x.aval)
+            for x in (*step.invars, *step.outvars)
+        ]
+        params = [
+            (name, value if type(value) in _ATOMS else self._of_param(value))
+            for name, value in without_starts(step).items()
+        ]
+        return step.primitive, tuple(params), len(step.invars), tuple(avals), id(step.ctx)
 
     def _of_aval(self, aval: Any) -> Any:
         known = self._of_avals.get(id(aval))
@@ -74,7 +87,7 @@ class Likeness:
         if isinstance(value, ClosedJaxpr):
             value = value.jaxpr
         if isinstance(value, Jaxpr):
-            return tuple([step.primitive for step in value.eqns]), tuple([self._of_operand(x) for x in value.outvars])
+            return tuple([step.primitive for step in value.eqns]), tuple([self._of_aval(x.aval) for x in value.outvars])
         if isinstance(value, (tuple, list)):
             return tuple([self._of_param(x) for x in value])
         return type(value)

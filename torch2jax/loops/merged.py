@@ -18,8 +18,11 @@ def merged(program: Program, likeness: Likeness) -> Program:
     known: dict[Any, JaxprEqn] = {}
     kept = []
     for step in program.statements:
-        if any(isinstance(x, Var) and x in renamed for x in step.invars):
+        taken = [x for x in step.invars if type(x) is not Literal]
+        if not renamed.keys().isdisjoint(taken):
+            number = likeness.number(step)
             step = step.replace(invars=_renamed(step.invars, renamed))
+            likeness.note(step, number)
         if not step.effects:
             operands = [key_of(x) if isinstance(x, Literal) else x for x in step.invars]
             key = likeness.number(step), step.params.get("start_indices"), *operands

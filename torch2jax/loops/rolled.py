@@ -14,7 +14,7 @@ from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned
 from .report import RollingReport
-from .sizes import size_of, total
+from .sizes import sizes_of, total
 from .sums import with_sums_joined
 from .turns import Misfit, Surroundings, fitted
 from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows
@@ -72,16 +72,11 @@ def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: W
 
 def _may_have_loops(statements: Sequence[JaxprEqn], likeness: Likeness, wanted: Wanted) -> bool:
     """Whether turns are alike, which is soon seen."""
-    sizes = _sizes(statements)
+    sizes = np.asarray(sizes_of(statements), np.int64)
     if sizes.sum() < wanted.least:
         return False
     run = longest_run(likeness.numbers(statements), wanted.turns, wanted.least, sizes)
     return run is not None and not _has_symbols(statements)
-
-
-def _sizes(statements: Sequence) -> np.ndarray:
-    """How many equations each statement is; loops are turns of nothing."""
-    return np.asarray([size_of(x) if isinstance(x, JaxprEqn) else 1 for x in statements], np.int64)
 
 
 _CONVOLUTIONS = "convolutions may run slower in a loop; loops='rolled' makes one of them"
@@ -97,8 +92,9 @@ def _convolve(steps: Iterable[JaxprEqn]) -> bool:
 
 def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
     """Whether a dimension has no number, as in programs for export."""
-    avals: Any = (var.aval for step in steps for var in step.outvars)
-    return any(type(size) is not int for aval in avals for size in getattr(aval, "shape", ()))
+    avals: list[Any] = [var.aval for step in steps for var in step.outvars]
+    kinds = {type(size) for aval in avals for size in getattr(aval, "shape", ())}
+    return bool(kinds - {int})
 
 
 class _Roller:
@@ -119,7 +115,8 @@ class _Roller:
             for at, statement in enumerate(self._statements):
                 if id(statement) in self._left:
                     numbers[at] = -1 - at
-            run = longest_run(numbers, self._wanted.turns, self._wanted.least, _sizes(self._statements))
+            sizes = np.asarray(sizes_of(self._statements), np.int64)
+            run = longest_run(numbers, self._wanted.turns, self._wanted.least, sizes)
             if run is None:
                 break
             count += self._roll(_at_the_end(numbers, run))
@@ -260,7 +257,7 @@ def _with_parts_ahead(program: Program) -> Program:
     waiting: dict[Var, list[JaxprEqn]] = {}
     others = []
     for step in program.statements:
-        if all(var in parts for var in step.outvars):
+        if parts.keys() >= {*step.outvars}:
             waiting.setdefault(step.invars[0], []).append(step)
         else:
             others.append(step)

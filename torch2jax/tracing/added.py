@@ -13,7 +13,7 @@ from ..loops.periods import Run, longest_run
 from ..loops.program import Program, evaluated
 from ..loops.report import RollingReport
 from ..loops.rolled import Wanted, has_loops, rolled
-from ..loops.sizes import size_of, total
+from ..loops.sizes import sizes_of, total
 from ..loops.turns import is_small, own
 
 __all__ = ["Added", "are_in_use", "without_owners"]
@@ -77,13 +77,13 @@ class Added:
 
     def _held(self) -> list:
         """The equations that are still there, as JAX's trace has them."""
-        steps = (step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :])
+        steps = [step() if isinstance(step, weakref.ref) else step for step in self._steps[self._count :]]
         return [step for step in steps if step is not None]
 
     def _may_have_loops(self, report: RollingReport) -> bool:
         """A look that costs little: most programs have no loops."""
         steps = self._held()
-        sizes = np.asarray([size_of(step) for step in steps], np.int64)
+        sizes = np.asarray(sizes_of(steps), np.int64)
         if sizes.sum() < self._wanted.least:
             return False
         known: dict[Any, int] = {}
@@ -137,7 +137,9 @@ class Added:
                 steps.append(step)
                 continue
             invars = [tracer.val for tracer in step.in_tracers]
-            values.update((x, y) for x, y in zip(invars, step.in_tracers, strict=True) if isinstance(x, Var))
+            for x, y in zip(invars, step.in_tracers, strict=True):
+                if isinstance(x, Var):
+                    values[x] = y
             steps.append(
                 JaxprEqn(invars, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
             )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..abandoning import Abandoned
 from ..loops.rolled import Wanted
-from ..loops.sizes import size_of
+from ..loops.sizes import sizes_of
 from .added import Added
 from .traces import Bookmark
 
@@ -71,8 +71,7 @@ class _Watched(list):
 
     def append(self, step: Any) -> None:
         super().append(step)
-        held = step() if isinstance(step, weakref.ref) else step
-        self._size += 1 if held is None else size_of(held)
+        self._size += sizes_of([step() if isinstance(step, weakref.ref) else step])[0]
         if self._size >= self._next:
             self._next = _FURTHER * self._size
             if self._has_loops():
