@@ -123,3 +123,21 @@ def test_policies_by_name_of_a_checkpoint_around_the_call():
         return _kept(lambda w: f(X, w), jnp.eye(WIDTH))
 
     assert kept(KEPT) == kept(None) + 40 * X.nbytes
+
+
+def test_broadcasts_are_made_again():
+    def normed(x):
+        for _ in range(40):
+            x = torch.tanh(x * x.square().mean(-1, keepdim=True).rsqrt()) - x
+        return x.sum()
+
+    def by_hand(x):
+        def step(x, _):
+            return jnp.tanh(x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True))) - x, None
+
+        return jax.lax.scan(step, x, length=40)[0].sum()
+
+    f = t2j(normed, loops="rolled")
+    assert _kept(f, X) <= _kept(by_hand, X)
+    want = jax.jit(jax.grad(t2j(normed, loops="unrolled")))(X)
+    np.testing.assert_allclose(jax.jit(jax.grad(f))(X), want, rtol=1e-3, atol=1e-3)

@@ -10,7 +10,7 @@ from jax import lax
 from jax.core import eval_jaxpr
 from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
-from ..internals.jax_programs import join_effects
+from ..internals.jax_programs import join_effects, remat_p
 from .alike import Atom
 from .windows import Pieces, Table, Windows, reader
 
@@ -94,10 +94,21 @@ class Loop(NamedTuple):
             found = evaluated(self.body, within)
             return [*map(_of_own_type, found[:count])], found[count:]
 
+        if not any(_is_remat(x) for x in self.body.statements):  # where code says itself what waits for the way back
+            body = jax.checkpoint(body, policy=_keeps, prevent_cse=False)
         first = [_zeros(carry.var) if carry.first is None else read(carry.first) for carry in self.carries]
         given = [each.values.stacked(read) for each in self.scanned]
         carried, stacked = lax.scan(body, [*map(_of_own_type, first)], given, length=self.length)
         return [*carried, *stacked]
+
+
+def _is_remat(statement) -> bool:
+    return isinstance(statement, JaxprEqn) and statement.primitive is remat_p
+
+
+def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether what a primitive gives may wait for the way back: not what is as soon made again, and larger."""
+    return primitive is not lax.broadcast_in_dim_p
 
 
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
