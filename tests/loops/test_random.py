@@ -75,7 +75,10 @@ def run(seed: int) -> int:
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
     x, w = torch.tensor(X, requires_grad=True), torch.tensor(W, requires_grad=True)
-    sum(each.sin().sum() for each in f(x, w)).backward()
+    total = sum(each.sin().sum() for each in f(x, w))
+    if not total.requires_grad:  # the program ends with what depends on neither
+        return len(scans(rolled, X, W))
+    total.backward()
 
     def loss(x, w):
         return sum(jnp.sum(jnp.sin(each)) for each in rolled(x, w))
