@@ -233,6 +233,40 @@ def ends_within_with(x):
     return x, n
 
 
+HALF, ONES = torch.tensor([0.5, 0.4, 0.6]), [torch.ones(3)]
+
+
+def reads_constants(x):
+    """Tensors of PyTorch's own, from outside of the call."""
+    n = torch.zeros(3)
+    while x.norm() > 1:
+        x, n = x * HALF, n + ONES[0]
+    return x, n
+
+
+def nms(scores):
+    """The best box is kept, and those that overlap it are dropped, until none is left."""
+    left = torch.arange(3) * 4.0
+    boxes = torch.stack([left, left + 6], 1)
+    kept, alive = torch.zeros(3, dtype=torch.bool), scores > 0.5
+    while alive.any():
+        best = torch.where(alive, scores, -1.0).argmax()
+        kept[best] = True
+        overlap = torch.minimum(boxes[:, 1], boxes[best, 1]) - torch.maximum(boxes[:, 0], boxes[best, 0])
+        alive = alive & (overlap <= 1)
+    return kept
+
+
+def shortest_paths(costs):
+    """Distances are relaxed until none changes."""
+    distances = torch.full((3,), float("inf")).index_fill(0, torch.tensor([0]), 0.0)
+    while True:
+        relaxed = torch.minimum(distances, (distances[:, None] + costs).amin(0))
+        if torch.equal(relaxed, distances):
+            return distances
+        distances = relaxed
+
+
 def asks_in_a_function(x):
     for _ in range(12):
         x = smaller(x)
@@ -277,6 +311,9 @@ def begins_with_a_loop(x):
         (ends_within_with, (X,), 7),
         (begins_with_a_loop, (X,), 5),
         (asks_in_a_function, (X,), 1),
+        (reads_constants, (X,), 1),
+        (nms, (X,), 1),
+        (shortest_paths, (A,), 1),
     ],
 )
 def test_loops(function, args, count):
@@ -418,6 +455,24 @@ class Equilibrium(torch.nn.Module):
             self.steps += 1
             if (z - before).norm() < 1e-4:
                 return z
+
+
+def writer():
+    kept = torch.ones(3)
+
+    def writes(x):
+        while x.norm() > 1:
+            x = x * 0.5
+            kept.mul_(0.75).add_(x)
+        return x, kept * 2
+
+    return writes
+
+
+def test_turns_that_write_to_constants():
+    for leaf, want in zip(jax.jit(t2j(writer()))(X), writer()(torch.from_numpy(X.copy())), strict=True):
+        np.testing.assert_allclose(leaf, want, 1e-5)
+    assert loops(writer(), X) == 1
 
 
 def test_modules_with_buffers():

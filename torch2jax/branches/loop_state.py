@@ -206,8 +206,8 @@ class State:
             raise Unlike(f"{path} is what a mask chose, whose length depends on values")
         node = tensor._node
         storage, steps = node.storage, steps_to(node)
-        if storage.is_outgrown or storage.memory.foreign:
-            raise Unlike(f"{path} is in memory that grows, or that others write to")
+        if storage.is_outgrown:
+            raise Unlike(f"{path} is in memory that grows")
         if any(kind.traced for kind, _ in steps):
             raise Unlike(f"{path} is a view at a place that is computed")
         self._kept.extend((storage, storage.memory))
