@@ -270,6 +270,9 @@ def test_random_draws():
 def test_what_has_no_bound():
     with pytest.raises(TracedValueError, match=r"the size of torch.zeros, of which no bound is seen.*test_lengths.py"):
         jax.jit(t2j(lambda n: torch.zeros(n.item())))(np.int32(3))
+    for function in (lambda x: x.repeat_interleave(x), torch.bincount):
+        with pytest.raises(TracedValueError, match=r"said \(t2j\(bounds=\)\)"):
+            jax.jit(t2j(function))(np.arange(3, dtype=np.int32))
 
 
 def neighbours(x):

@@ -126,7 +126,8 @@ def _length(input, minlength: int) -> int:
         if least >= 0 and most < minlength:
             return minlength
         way = f"; minlength={minlength} does where x is seen to be less, as x.clamp(0, {minlength - 1}) is"
-        raise TracedValueError(f"the number of results of torch.bincount(x){way if minlength else ''},")
+        what = "the number of results of torch.bincount(x), of which no bound is seen, or said (t2j(bounds=))"
+        raise TracedValueError(f"{what}{way if minlength else ''},")
     if examples.numel() and int(examples.min()) < 0:
         raise RuntimeError(refusal)
     return max(minlength, int(examples.max()) + 1 if examples.numel() else 0)

@@ -172,7 +172,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     said = said_bound() if bound >= 2**31 - 1 else None
     bound = bound if said is None else said
     if dim % input.ndim or isinstance(input, Selected) or bound >= 2**31 - 1:
-        raise TracedValueError("torch.repeat_interleave without output_size")
+        raise TracedValueError("torch.repeat_interleave without output_size, or a bound that is said (t2j(bounds=)),")
     if repeats.numel() == 1:
         repeats = repeats.expand(len(input))
         bound = bound * len(input) if said is None else said
@@ -225,7 +225,9 @@ def counted(numbers, weights, minlength: int):
     said = said_bound() if most >= 2**31 - 1 else None
     least, most = (least, most) if said is None else (0, said - 1)
     if least < 0 or most >= 2**31 - 1:
-        raise TracedValueError("the number of results of torch.bincount(x), where nothing tells how large x is,")
+        raise TracedValueError(
+            "the number of results of torch.bincount(x), of which no bound is seen, or said (t2j(bounds=)),"
+        )
     bound = max(most + 1, minlength)
     if weights is None:
         weights = torch.ones_like(numbers, dtype=torch.int64)
