@@ -15,6 +15,7 @@ import torch
 
 from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
+from ..tensors.dtypes import FLOAT8
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
@@ -222,7 +223,8 @@ def plan_of(meant: Meant) -> ArrayPlan:
         raise Bypass("a result in a place of its own")
     if rule.takes_numbers(args, kwargs):
         raise Bypass("a tensor in place of a number")
-    rule.expect_kernel(given, args, kwargs)
+    if any(tensor.dtype in FLOAT8 for tensor in given):
+        rule.expect_kernel(args, kwargs)
     if rule.prepare is not None:
         args, kwargs = rule.prepare(*args, **kwargs)
     arrays: list = []

@@ -44,7 +44,7 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
     if not known:
         return result
     if len(wholes) > 1 or not _is_linear(operator) or not isinstance(result, torch.Tensor):
-        return tree_map(lambda x: _without_derivative(call, x, known) if isinstance(x, torch.Tensor) else x, result)
+        return tree_map(lambda x: _without_derivative(call, x, known) if _has_derivatives(x) else x, result)
 
     def stand_in(x: Any) -> Any:
         return shadows[id(x)] if id(x) in shadows else x.detach() if isinstance(x, torch.Tensor) else x
@@ -55,6 +55,10 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
         setattr(result, _SHADOW, (call.attempt, added))
         return result
     return _ADDED((result, added), {})
+
+
+def _has_derivatives(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
 def _without_derivative(call: ValuesCall, result: Any, shadows: list) -> Any:
