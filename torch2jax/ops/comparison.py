@@ -14,6 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..rules.memory_formats import as_copy, as_tensors
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
+from ..rules.rule import of_metadata
 from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical, type_name
 from ..tensors.scalars import expect_fits, expect_integer
@@ -256,6 +257,7 @@ def isclose(input, other, *, rtol, atol, equal_nan):
     return lax.bitwise_or(close, lax.bitwise_and(lax.is_finite(actual), within))
 
 
+@of_metadata  # and of numbers, which are in the key of a plan
 def _expect_choice(condition, input, other):
     numbers = [x for x in (input, other) if isinstance(x, (int, float, complex))]
     if numbers:
