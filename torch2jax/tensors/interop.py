@@ -27,7 +27,6 @@ __all__ = [
     "without_values",
 ]
 
-_FEW_BYTES = 2**14  # are copied by JAX in less time than it takes to share memory
 _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 
 
@@ -65,8 +64,8 @@ def array_of_values(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     # Not committed to a device, as DLPack's arrays are: a jitted step that gives new state for old would compile
     # twice, since what it gives is committed where any argument is.
     with evaluating():  # a value, also while JAX traces
-        values = to_numpy(tensor) if is_in_dtype else values_in_dtype(to_numpy(tensor), wanted)
-        return jnp.asarray(values) if values.nbytes <= _FEW_BYTES else jax.device_put(values, may_alias=True)
+        values = to_numpy(tensor)
+        return jax.device_put(values if is_in_dtype else values_in_dtype(values, wanted), may_alias=True)
 
 
 def without_values(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
