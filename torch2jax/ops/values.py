@@ -274,11 +274,14 @@ def _deepcopy(self, memo):
     call = current()
     if id(self) in memo:
         return memo[id(self)]
-    # A real tensor is met here when a module's skeleton is made: it stands for itself.
-    result = call.lift(self) if not isinstance(self, Torchish) else _copied_with_its_memory(self, memo)
-    if isinstance(self, Torchish):
+    if not isinstance(self, Torchish):
+        # A real tensor is met here when a module's skeleton is made: it stands for itself.
+        result = call.lift(self)
+    else:
+        is_alone = self._viewed is None and not self._node.storage.memory.is_shared and not is_copied(self, memo)
+        result = _copied_with_its_memory(self, memo)
         if self.history is not None:
-            result.start_history()
+            result.start_history(is_alone=is_alone)
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.attributes.items()})
     memo[id(self)] = result
     return result
