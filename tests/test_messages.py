@@ -288,6 +288,16 @@ OF_LATER = {
         "the mesh has",
         "'data'",
     ),
+    "an optimizer": Row(
+        lambda: t2j(torch.optim.SGD([nn.Parameter(torch.ones(2))])),
+        TypeError,
+        "got a SGD",
+        "wanted the function that steps it",
+        "state=(model, optimizer)",
+    ),
+    "a loader": Row(
+        lambda: t2j(torch.utils.data.DataLoader([1, 2])), TypeError, "got a DataLoader", "wanted what it", "t2j(batch)"
+    ),
     "a class": Row(lambda: t2j(nn.Linear), TypeError, "got the class Linear", "wanted a module", "t2j(Linear(...))"),
     "a function of PyTorch's to j2t": Row(
         lambda: j2t(torch.sin), TypeError, "got torch.sin", "wanted JAX's", "t2j makes JAX's"

@@ -26,11 +26,17 @@ _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStr
 
 
 def expect_no_code_of_jax(thing: Any) -> None:
-    """Refuses functions of JAX's own, and classes in place of what is made of them.
+    """Refuses functions of JAX's own, classes in place of what is made of them, and what only goes with code.
 
     Raises:
         TypeError: `t2j` got such a thing.
     """
+    if isinstance(thing, torch.optim.Optimizer):
+        raise TypeError(
+            f"t2j got a {type(thing).__name__}; wanted the function that steps it: t2j(step, state=(model, optimizer))"
+        )
+    if isinstance(thing, torch.utils.data.DataLoader):
+        raise TypeError("t2j got a DataLoader; wanted what it gives: t2j(batch) for each batch of it")
     if isinstance(thing, type) and issubclass(thing, torch.nn.Module):
         raise TypeError(f"t2j got the class {thing.__name__}; wanted a module: t2j({thing.__name__}(...))")
     if isinstance(thing, type) and issubclass(thing, torch.autograd.Function):
