@@ -10,6 +10,7 @@ all that its hooks do. That is code as well, and has a derivative.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -99,6 +100,13 @@ class _RunAnew(Primitive):
             return super().bind_with_trace(trace, args, avals, params)
         with running(trace):
             return code(*args[count:], is_last=True)
+
+    def to_lojax(self, *args: Any, program: ClosedJaxpr, refusal: Exception | None, **_: Any) -> list:
+        """The program itself. JAX 0.12 asks for it where what `jax.numpy` now has as one operation becomes several.
+
+        It does once no derivative is to come.
+        """
+        return _run_program(*args, program=program, refusal=refusal)
 
     def _bind_batched(self, trace, args, params):
         infos = [trace.to_batch_info(x) for x in args]
