@@ -650,6 +650,20 @@ def test_rows_that_a_tensor_has_not_are_never_reached(function, rows):
             np.testing.assert_allclose(leaf, want, 1e-5, 1e-6)
 
 
+def on_one_line(x):
+    n = 0
+    while x.norm() > 1 and n < 20: x = x * 0.5; n += 1  # noqa: E701, E702  # fmt: skip
+    return x, n
+
+
+def test_loops_on_one_line():
+    """Python 3.13 makes one instruction of the end of such a body and the beginning of the condition."""
+    x = np.array([3000, 4000], np.float32)
+    got = jax.jit(t2j(on_one_line), compiler_options=QUICK)(x)
+    for leaf, want in zip(plain(got), plain(on_one_line(torch.from_numpy(x))), strict=True):
+        np.testing.assert_allclose(leaf, want)
+
+
 @pytest.mark.parametrize("seed", [2, 11, 16, 23])
 def test_random_programs(seed):
     """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its turns have read first."""

@@ -135,6 +135,8 @@ class _LoopCode:
             second -= is_apart and "JUMP" in self._steps[second - 1].opname
             while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
                 first, second = first - 1, second - 1
+            if first != target and _MERGES and self._line(first) == self._line(second):
+                return None  # the condition may begin within an instruction of the body
             if first != target:
                 within = within.union(offset for i in range(first, target) for offset in self._offsets(i))
                 live = self._live[first] | self._live[second + 1]
@@ -208,6 +210,8 @@ class _LoopCode:
         return [self._index[self._at(target)] for start, end, target in self._handlers if start <= offset < end]
 
 
+_MERGES = "STORE_FAST_LOAD_FAST" in dis.opmap
+"""Whether Python makes one instruction of two on one line, as of the end of a body and the condition that follows."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
