@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_lengths import MASKS, X, check, check_gradients, compact
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact
 from torch2jax import TracedValueError, t2j
 
 ENDS = torch.tensor([-0.5, 0.5])
@@ -50,9 +50,7 @@ compiled = jax.jit(t2j(of_all))
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_values(mask):
-    results = compiled(t2j(X), t2j(MASKS[mask]))
-    for name, wanted in of_all(X, MASKS[mask]).items():
-        check(results[name], wanted, name)
+    check_each(compiled(t2j(X), t2j(MASKS[mask])), of_all(X, MASKS[mask]))
 
 
 def test_gradients():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check, check_gradients, compact
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact
 from torch2jax import TracedValueError, t2j
 
 A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
@@ -64,9 +64,8 @@ compiled = jax.jit(t2j(of_all))
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_values(mask):
-    results = compiled(t2j(X), t2j(MASKS[mask]))
-    for name, wanted in of_all(X, MASKS[mask], PARTS if mask == "none" else FUNCTIONS).items():
-        check(results[name], wanted, name)
+    names = PARTS if mask == "none" else FUNCTIONS
+    check_each(compiled(t2j(X), t2j(MASKS[mask])), of_all(X, MASKS[mask], names))
 
 
 SOME = ("compared with each", "transposed", "in order", "by mask", "split", "joined", "cat", "where")

@@ -1,12 +1,11 @@
 """Products of what masks chose, under jit: of rows, along the dimension that data decide, and what is refused."""
 
 import jax
-import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check, total
-from torch2jax import Padded, t2j
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients
+from torch2jax import t2j
 
 A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
 FUNCTIONS = {
@@ -24,8 +23,8 @@ FUNCTIONS = {
 }
 
 
-def of_all(x, m):
-    return {name: function(x, m) for name, function in FUNCTIONS.items()}
+def of_all(x, m, names=tuple(FUNCTIONS)):
+    return {name: FUNCTIONS[name](x, m) for name in names}
 
 
 compiled = jax.jit(t2j(of_all))
@@ -33,24 +32,11 @@ compiled = jax.jit(t2j(of_all))
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_values(mask):
-    results = compiled(t2j(X), t2j(MASKS[mask]))
-    for name, wanted in of_all(X, MASKS[mask]).items():
-        check(results[name], wanted, name)
+    check_each(compiled(t2j(X), t2j(MASKS[mask])), of_all(X, MASKS[mask]))
 
 
 def test_gradients():
-    @jax.jit
-    def gradient(x, m):
-        def loss(x):
-            leaves = jax.tree.leaves(t2j(of_all)(x, m), is_leaf=lambda x: isinstance(x, Padded))
-            return total([x.values if isinstance(x, Padded) else x for x in leaves])
-
-        return jax.grad(loss)(x)
-
-    for mask in MASKS.values():
-        leaf = X.clone().requires_grad_()
-        (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask))), leaf)
-        np.testing.assert_allclose(gradient(t2j(X), t2j(mask)), wanted.numpy(), 1e-4, 1e-4)
+    check_gradients(of_all, tuple(FUNCTIONS))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check, check_gradients
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients
 from torch2jax import TracedValueError, t2j
 
 FUNCTIONS = {}
@@ -119,9 +119,7 @@ compiled = jax.jit(t2j(of_all))
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_values(mask):
-    results = compiled(t2j(X), t2j(MASKS[mask]))
-    for name, wanted in of_all(X.clone(), MASKS[mask]).items():
-        check(results[name], wanted, name)
+    check_each(compiled(t2j(X), t2j(MASKS[mask])), of_all(X.clone(), MASKS[mask]))
 
 
 def test_gradients():

@@ -135,9 +135,9 @@ class _LoopCode:
             second -= is_apart and "JUMP" in self._steps[second - 1].opname
             while first > 0 and self._is_copy(self._steps[first - 1], self._steps[second]):
                 first, second = first - 1, second - 1
-            if first != target and _MERGES and self._line(first) == self._line(second):
-                return None  # the condition may begin within an instruction of the body
             if first != target:
+                if _MERGES and self._line(first) == self._line(second):
+                    return None  # the condition may begin within an instruction of the body
                 within = within.union(offset for i in range(first, target) for offset in self._offsets(i))
                 live = self._live[first] | self._live[second + 1]
                 return Head(self._steps[first].offset, self._steps[second + 1].offset, within, live, self._line(first))

@@ -278,8 +278,9 @@ def _deepcopy(self, memo):
         # A real tensor is met here when a module's skeleton is made: it stands for itself.
         result = call.lift(self)
     else:
-        is_alone = self._viewed is None and not self._node.storage.memory.is_shared and not is_copied(self, memo)
-        result = _copied_with_its_memory(self, memo)
+        is_new = self._viewed is None and not is_copied(self, memo)
+        is_alone = is_new and not self._node.storage.memory.is_shared
+        result = _copied_with_its_memory(self, memo, is_new)
         if self.history is not None:
             result.start_history(is_alone=is_alone)
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.attributes.items()})
@@ -287,11 +288,14 @@ def _deepcopy(self, memo):
     return result
 
 
-def _copied_with_its_memory(tensor: Torchish, memo) -> Torchish:
-    """A copy that shares memory with the copies of what `tensor` shares it with."""
-    is_known = is_copied(tensor, memo)
+def _copied_with_its_memory(tensor: Torchish, memo, is_new: bool) -> Torchish:
+    """A copy that shares memory with the copies of what `tensor` shares it with.
+
+    Args:
+        is_new: whether it is the first tensor of its memory that is copied, and no view.
+    """
     copy_of_root = copy_of_memory(tensor, memo)
-    if tensor._viewed is None and not is_known:
+    if is_new:
         return copy_of_root
     return make_region(copy_of_root, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
 

@@ -63,17 +63,23 @@ def implements_overloads(
     return register
 
 
+def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callable[[Callable], Callable]:
+    """Enters the decorated function in a table of rules, for each of some functions."""
+
+    def register(body: Callable) -> Callable:
+        table.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
 def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where an argument is a `selection.Selected`.
 
     Rules that are elementwise need no such declaration.
     """
 
-    def register(body: Callable) -> Callable:
-        _selected_rules.update(dict.fromkeys(functions, body))
-        return body
-
-    return register
+    return _register(_selected_rules, functions)
 
 
 def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
@@ -82,11 +88,7 @@ def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable
     Rules that are elementwise need no such declaration.
     """
 
-    def register(body: Callable) -> Callable:
-        _moved_rules.update(dict.fromkeys(functions, body))
-        return body
-
-    return register
+    return _register(_moved_rules, functions)
 
 
 def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
@@ -95,11 +97,7 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
     """
 
-    def register(body: Callable) -> Callable:
-        _sparse_rules.update(dict.fromkeys(functions, body))
-        return body
-
-    return register
+    return _register(_sparse_rules, functions)
 
 
 def implements_by_length(
