@@ -103,6 +103,13 @@ class _Transposed(Scaled):
     def __init__(self, whole):
         self.whole = whole
 
+    def __tensor_flatten__(self):
+        return ["whole"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["whole"])
+
     def dequantize(self):
         return self.whole.dequantize().t()
 
@@ -339,48 +346,97 @@ def test_detach_below_autograd():
         np.testing.assert_array_equal(run(jax.grad(t2j(cut)))(x), jnp.ones(3))
 
 
-class _Rounding(torch.Tensor):
-    """A weight whose products round what they are given, below autograd."""
-
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __tensor_flatten__(self):
-        return ["inner"], None
-
-    @classmethod
-    def __tensor_unflatten__(cls, inner, context, size, stride):
-        return cls(inner["inner"])
+class _Rounding(Scaled):
+    """Rounds what is multiplied with it, below autograd."""
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.mm.default:
-            x, weight = args
-            return (x * 10).round() @ weight.inner / 10
+        if func is torch.ops.aten.t.default:
+            return args[0].turned(func)
+        if func is torch.ops.aten.detach.default:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        given = [x.dequantize() if isinstance(x, Scaled) else (x * 8).round() / 8 for x in args]
+        return func(*given, **(kwargs or {}))
+
+    def turned(self, func):
+        return type(self)(func(self.codes), func(self.scale), self.note)
+
+
+class _Stepping(_Rounding):
+    """Looks values up, which is no rounding by name."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.t.default, torch.ops.aten.detach.default):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        levels = torch.linspace(-2, 2, 17)
+        given = [x.dequantize() if isinstance(x, Scaled) else levels[torch.bucketize(x, levels[1:])] for x in args]
+        return func(*given, **(kwargs or {}))
+
+
+PRODUCTS = {
+    "mm": lambda x, w: x @ w,
+    "linear": lambda x, w: torch.nn.functional.linear(x[None].tanh(), w).sin(),
+    "mul": lambda x, w: x * w,
+    "twice": lambda x, w: ((x @ w).relu() @ w) * x,
+    "atan2": lambda x, w: torch.atan2(x, w),
+}
+
+
+@pytest.mark.parametrize("kind", [_Rounding, _Stepping])
+@pytest.mark.parametrize("f", PRODUCTS.values(), ids=PRODUCTS)
+def test_what_a_dispatch_rounds_has_the_derivative_of_the_operator(f, kind):
+    weight, x = kind.of(torch.rand(3, 3) + 0.1), torch.randn(3, 3, requires_grad=True)
+    expected = f(x, weight)
+    factor = torch.randn_like(expected)
+    (slope,) = torch.autograd.grad((expected * factor).sum(), x)
+    arrays, array = t2j(weight), t2j(x.detach())
+
+    def inside(x, weight):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((f(x, weight) * factor).sum(), x)[0]
+
+    for run in (lambda g: g, jax.jit):
+        assert_close(run(t2j(f))(array, arrays), expected)
+        outside = jax.grad(lambda x, weight: (t2j(f)(x, weight) * t2j(factor)).sum())
+        assert_close(run(outside)(array, arrays), slope)
+        assert_close(run(t2j(inside))(array, arrays), slope)
+        both = run(jax.vmap(outside, (0, None)))(jnp.stack([array, array]), arrays)
+        assert_close(both[1], slope)
+
+
+def test_second_derivatives_of_what_a_dispatch_rounds():
+    weight, x = _Rounding.of(torch.rand(3, 3)), torch.randn(3, 3, requires_grad=True)
+
+    def penalty(x, weight):
+        return (torch.autograd.grad((x @ weight).square().sum(), x, create_graph=True)[0] ** 2).sum()
+
+    (expected,) = torch.autograd.grad(penalty(x, weight), x)
+    arrays, array = t2j(weight), t2j(x.detach())
+
+    def inside(x, weight):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(penalty(x, weight), x)[0]
+
+    outside = jax.grad(lambda x: (jax.grad(lambda x: (t2j(torch.mm)(x, arrays) ** 2).sum())(x) ** 2).sum())
+    np.testing.assert_allclose(jax.jit(t2j(inside))(array, arrays), expected, rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(outside)(array), expected, rtol=1e-4)
+
+
+class _Requantizing(_Rounding):
+    """Rounds what it wraps, and what it gives wraps that."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.mul.Tensor:
-            weight, x = args
-            return weight.inner * (x * 10).to(torch.int32)
-        if func is torch.ops.aten.add.Tensor:
-            weight, x = args
-            return weight.inner + (x * 10).round_()
-        return NotImplemented
+            return Pair(*[(args[0].scale * args[1]).round() for _ in range(2)])
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-@pytest.mark.parametrize("f", [lambda x, w: x @ w, lambda x, w: w * x, lambda x, w: w + x], ids=["mm", "mul", "add"])
-def test_what_a_dispatch_rounds_has_no_derivative_of_zero(f):
-    weight = t2j(_Rounding(torch.rand(3, 3)))
-    x = jax.random.normal(jax.random.key(0), (3, 3))
-    function = t2j(f)
-    for run in (function, jax.jit(function)):
-        np.testing.assert_allclose(run(x, weight), f(j2t(x), j2t(weight)), rtol=1e-6)
-    for wrapped in (lambda g: g, jax.jit):
-        with pytest.raises(NotImplementedError, match="__torch_dispatch__ rounds"):
-            wrapped(jax.grad(lambda x: function(x, weight).sum()))(x)
-    assert jax.grad(lambda y: (function(x, weight) * y).sum())(x).shape == (3, 3)
+def test_what_is_wrapped_and_rounded_has_no_derivative_of_zero():
+    weight, x = t2j(_Requantizing.of(torch.rand(3, 3))), jnp.ones((3, 3))
+    with pytest.raises(NotImplementedError, match="rounds what a tensor wraps"):
+        jax.grad(lambda x: t2j(lambda x, w: (w * x).first.sum())(x, weight))(x)
 
 
 class _Trained(torch.nn.Module):
@@ -425,11 +481,25 @@ def test_backward_of_a_frozen_weight_that_wraps_others():
         assert_close(array, wanted)
 
 
-def test_backward_of_what_is_not_linear_in_it():
-    model = _Trained(torch.exp)
-    with pytest.raises(NotImplementedError, match="requires grad, in an operator that is not linear"):
-        t2j(model.gradients)(X)
-    assert_close(t2j(model.layer)(X), model.layer(INPUT))
+NOT_LINEAR = {
+    "exp": torch.exp,
+    "of_two": lambda w: w * w.sigmoid(),
+    "view": lambda w: w.t().square().t(),
+    "tuple": lambda w: torch.var_mean(w, 1, keepdim=True)[0] * w,
+}
+
+
+@pytest.mark.parametrize("of_weight", NOT_LINEAR.values(), ids=NOT_LINEAR)
+def test_backward_of_what_is_not_linear_in_it(of_weight):
+    model = _Trained(of_weight)
+    expected = [gradient.clone() for gradient in model.gradients(INPUT)]
+    model.zero_grad()
+    for run in (t2j(model.gradients), jax.jit(t2j(model.gradients))):
+        for found, wanted in zip(run(X), expected, strict=True):
+            assert_close(found, wanted)
+
+
+def test_backward_of_a_weight_from_outside():
     layer = _Trained().layer
     with pytest.raises(NotImplementedError, match="from outside of the call"):
         t2j(lambda x: layer(x).sum().backward() or x)(X)

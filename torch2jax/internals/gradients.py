@@ -1,5 +1,6 @@
 """PyTorch's autograd."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ __all__ = [
     "autograd_module",
     "current_level",
     "is_fwd_grad_enabled",
+    "run_backward",
     "set_fwd_grad_enabled",
     "set_grad_enabled",
     "top_saved_tensors_default_hooks",
@@ -44,3 +46,14 @@ LegacyVariableBase = torch._C._LegacyVariableBase
 
 autograd_module = _C._autograd
 """The module of what derivatives keep, in which something is exchanged."""
+
+
+def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):
+    """The gradients of inputs, by PyTorch's own engine, whatever stands for ``torch.autograd.grad``; or None.
+
+    What the engine computes may be differentiated again.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportAttributeAccessIssue]
+    return engine.run_backward(
+        tuple(results), tuple(gradients), True, True, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )

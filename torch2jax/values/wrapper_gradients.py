@@ -6,8 +6,8 @@ tensor has that view of the shadow. Of an operator that is linear in the tensor,
 same operator gives for the shadow; what the class computes stays as it is. After a backward pass the gradient of the
 shadow is the tensor's.
 
-What is not linear in the tensor would need its values in one piece, which only the class could give: its derivative is
-an error where it is taken.
+What is not linear in the tensor has the derivative of PyTorch's formula, which the class computes
+(`wrapper_formulas`).
 """
 
 from typing import Any
@@ -24,6 +24,7 @@ from ..rules.rule import InnerRule
 from ..rules.tags import Tag
 from ..tensors.wrapped import is_of_call, is_wrapper
 from .call import ValuesCall
+from .wrapper_formulas import has_formula, with_formula
 
 __all__ = ["with_derivative"]
 
@@ -44,6 +45,9 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
     if not known:
         return result
     if len(wholes) > 1 or not _is_linear(operator) or not isinstance(result, torch.Tensor):
+        if has_formula(operator, args, kwargs):
+            operands = [(x, shadow) for x in wholes if (shadow := shadows.pop(id(x), None)) is not None]
+            return _by_formula(call, operator, args, kwargs, result, operands)
         return tree_map(lambda x: _without_derivative(call, x, known) if _has_derivatives(x) else x, result)
 
     def stand_in(x: Any) -> Any:
@@ -55,6 +59,22 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
         setattr(result, _SHADOW, (call.attempt, added))
         return result
     return _ADDED((result, added), {})
+
+
+def _by_formula(
+    call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict, result: Any, operands: list[tuple[Any, Any]]
+) -> Any:
+    """What a class gave for an operator, with the derivative of PyTorch's formula for shadows of its operands."""
+    results = result if isinstance(result, tuple) else (result,)
+    wraps = [isinstance(x, torch.Tensor) and is_wrapper(x) for x in results]
+    carriers = tuple(_zeros(call, x) if is_whole else x for x, is_whole in zip(results, wraps, strict=True))
+    with call.inside():
+        carriers = with_formula(operator, args, kwargs, results, carriers, operands)
+    for each, carrier, is_whole in zip(results, carriers, wraps, strict=True):
+        if is_whole:
+            setattr(each, _SHADOW, (call.attempt, carrier))
+    found = tuple(x if is_whole else y for x, y, is_whole in zip(results, carriers, wraps, strict=True))
+    return found if isinstance(result, tuple) else found[0]
 
 
 def _has_derivatives(x: Any) -> bool:
@@ -122,10 +142,9 @@ def _without(value: jax.Array, *shadows: jax.Array) -> jax.Array:
 def _without_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     if not all(isinstance(tangent, SymbolicZero) for tangent in tangents[1:]):
         raise NotImplementedError(
-            "got a tensor that wraps others and requires grad, in an operator that is not linear in it or of two of "
-            "them, or from outside of the call; its derivative is taken, for which its values would have to be in one "
-            "piece. Wanted a torch.autograd.Function in the __torch_function__ of its class, a module that is given to "
-            "t2j, or a tensor that does not require grad"
+            "got a tensor that wraps others and requires grad, from outside of the call, or in an operator that writes "
+            "or whose class lacks __tensor_flatten__; its derivative is taken. Wanted a module that is given to t2j, "
+            "or a tensor that does not require grad"
         )
     value, tangent = primals[0], tangents[0]
     return value, lax.full_like(value, 0) if isinstance(tangent, SymbolicZero) else tangent

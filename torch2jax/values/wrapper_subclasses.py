@@ -5,36 +5,27 @@ it is derived from; autograd's kernels, which take apart what is composed of oth
 the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call inside, whose functions come back to it.
 """
 
-import contextlib
-import functools
 import types as python_types
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import torch
-from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
 from ..errors import WrapsOthersError
 from ..internals.guards import (
     DisableTorchFunction,
-    ForceDispatchKeyGuard,
-    dispatch_tls_local_include_set,
     is_torch_function_enabled,
 )
 from ..internals.jagged import NestedTensor
-from ..internals.operators import DispatchKey, OpOverload, find_torch_dispatch_rule
-from ..internals.pytree import tree_leaves
-from ..rules.features import NEXT, Feature
-from ..rules.keywords import run_named
+from ..internals.operators import OpOverload, find_torch_dispatch_rule
+from ..internals.pytree import tree_leaves, tree_map
 from ..rules.kinds import serves, serves_without_values
-from ..rules.rule import as_result
-from ..tensors.tensor import Torchish, make_view
-from ..tensors.traced import is_traced
+from ..tensors.tensor import Torchish
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
+from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .call import ValuesCall
 from .jagged import lifted_offsets
+from .wrapper_formulas import differentiable, has_formula, with_formula
 from .wrapper_gradients import with_derivative
 
 __all__ = ["bound", "entering", "implements_of_class", "leaving"]
@@ -96,86 +87,6 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
     return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
 
 
-_DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
-
-
-_CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))
-_ROUNDING = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", *_CASTS))
-
-
-class _BelowAutograd(Feature):
-    """The code of a ``__torch_dispatch__``, to which ``detach`` gives another tensor and ends no derivative.
-
-    PyTorch differentiates above it: what the code detaches there is no cut, unless it is run for a ``detach``; and the
-    derivative of an operator for which it rounds is not zero. JAX differentiates the code, so that is refused.
-    """
-
-    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
-        name = getattr(function, "__name__", "").partition(".")[0]
-        if name.rstrip("_") not in _ROUNDING or not args or not _has_derivative(args[0]):
-            return NEXT
-        array = args[0].read()
-        if name.rstrip("_") in _CASTS:
-            result = run_named(function, rule, args, kwargs)
-            if result.dtype.is_complex or (result.dtype.is_floating_point and result.dtype.itemsize > 1):
-                return result
-        held = as_result(_without_derivative(array), args[0].dtype, [args[0]], name=name)
-        if name.endswith("_"):
-            args[0].copy_(held)
-            return NEXT
-        return run_named(function, rule, (held, *args[1:]), kwargs)
-
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        return self.run_operator(call, function, args, kwargs)
-
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        del kwargs
-        if function not in _DETACHING or not args or is_wrapper(args[0]):
-            return NEXT
-        tensor = call.lift(args[0])
-        return make_view(tensor, tensor._node, tensor)
-
-    def concerns(self, function: Any) -> bool:
-        return function in _DETACHING
-
-
-def _has_derivative(operand: Any) -> bool:
-    return isinstance(operand, Torchish) and operand.is_floating_point() and is_traced(operand.read())
-
-
-@jax.custom_jvp
-def _without_derivative(x: jax.Array) -> jax.Array:
-    """The array, of which no derivative may be taken."""
-    return x
-
-
-@functools.partial(_without_derivative.defjvp, symbolic_zeros=True)
-def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
-    if not isinstance(tangents[0], SymbolicZero):
-        raise NotImplementedError(
-            "a __torch_dispatch__ rounds a tensor whose derivative is taken: PyTorch's is that of the operator, "
-            "whatever the code computes, and JAX's would be zero. Wanted a derivative that the class says itself: a "
-            "torch.autograd.Function in its __torch_function__"
-        )
-    return primals[0], lax.full_like(primals[0], 0)
-
-
-_BELOW_AUTOGRAD = _BelowAutograd()
-
-
-@contextlib.contextmanager
-def _below_autograd(call: ValuesCall, operator: OpOverload):
-    """A context for the code of a ``__torch_dispatch__`` that runs for an operator."""
-    if operator in _DETACHING or _BELOW_AUTOGRAD in call.features:
-        yield
-        return
-    call.features.push(_BELOW_AUTOGRAD)
-    try:
-        yield
-    finally:
-        call.features.pop(_BELOW_AUTOGRAD)
-
-
 @serves(Wrapper, rank=30)
 def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
     if is_torch_function_enabled():
@@ -193,13 +104,8 @@ def _run_below_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dic
     """Runs a function of which the classes have said all that they say in their ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs, asks_classes=False)
-    with DisableTorchFunction(), call.aten_mode, _at_autograd(call):
+    with DisableTorchFunction(), call.aten_mode, at_autograd(call):
         return function(*args, **kwargs)
-
-
-def _at_autograd(call: ValuesCall) -> contextlib.AbstractContextManager:
-    """A context in which operators begin with autograd's kernels, as around the call; no views are noted."""
-    return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys.add(DispatchKey.ADInplaceOrView))
 
 
 @serves_without_values(WrapsOthersError)
@@ -208,9 +114,34 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     del error
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
-    with call.inside(), _below_autograd(call, function):
-        result = _run_by_wrappers(function, args, kwargs)
-    return result if function in _DETACHING else with_derivative(call, function, args, kwargs, result)
+    if is_below_autograd(call, function):
+        with call.inside():
+            return _run_by_wrappers(function, args, kwargs)
+    return with_derivative(call, function, args, kwargs, _differentiated(call, function, args, kwargs))
+
+
+def _differentiated(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+    """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round."""
+    operands = differentiable(args, kwargs) if torch.is_grad_enabled() and has_formula(operator, args, kwargs) else []
+    state = call.stream.state
+    if operands:
+        try:
+            with call.inside(), below_autograd(call, is_abandoned=True):
+                return _run_by_wrappers(operator, args, kwargs)
+        except Rounds:
+            call.stream.state = state
+        with call.inside():
+            cut = {id(x): x.detach() for x in operands}
+            fixed_args, fixed_kwargs = tree_map(lambda x: cut.get(id(x), x), (args, kwargs))
+            with below_autograd(call):
+                result = _run_by_wrappers(operator, fixed_args, fixed_kwargs)
+            if not any(map(is_wrapper, tree_leaves(result))):
+                results = result if isinstance(result, tuple) else (result,)
+                found = with_formula(operator, args, kwargs, results, results, [(x, x) for x in operands])
+                return found if isinstance(result, tuple) else found[0]
+        call.stream.state = state
+    with call.inside(), below_autograd(call):
+        return _run_by_wrappers(operator, args, kwargs)
 
 
 def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:

@@ -1,0 +1,134 @@
+"""The code of a ``__torch_dispatch__``: it runs below autograd, and PyTorch does not differentiate it."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from ..abandoning import Abandoned
+from ..internals.guards import ForceDispatchKeyGuard, dispatch_tls_local_include_set
+from ..internals.operators import DispatchKey, OpOverload
+from ..rules.features import NEXT, Feature
+from ..rules.keywords import run_named
+from ..rules.rule import as_result
+from ..tensors.tensor import Torchish, make_view
+from ..tensors.traced import is_traced
+from ..tensors.wrapped import is_wrapper
+from .call import ValuesCall
+
+__all__ = ["Rounds", "at_autograd", "below_autograd", "is_below_autograd"]
+
+_DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
+_CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))
+_ROUNDING = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", *_CASTS))
+_STEPS = frozenset(
+    ("argmax", "argmin", "bucketize", "searchsorted", "heaviside", "floor_divide", "clamp", "clip", "clamp_min")
+    + ("clamp_max", "gt", "lt", "ge", "le", "eq", "ne", "__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__")
+)
+"""Other functions whose derivative is zero somewhere, where that of the operator need not be."""
+
+
+class Rounds(Abandoned):
+    """The code rounds what has a derivative: its own is not the operator's, and it runs again without."""
+
+    ends_call = False
+
+
+def at_autograd(call: ValuesCall) -> contextlib.AbstractContextManager:
+    """A context in which operators begin with autograd's kernels, as around the call; no views are noted."""
+    return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys.add(DispatchKey.ADInplaceOrView))
+
+
+class _BelowAutograd(Feature):
+    """Code to which ``detach`` gives another tensor and ends no derivative.
+
+    What the code detaches there is no cut, unless it is run for a ``detach``; and the derivative of an operator for
+    which it rounds is not zero. Where JAX differentiates the code, rounding is refused.
+
+    Args:
+        is_abandoned: whether the code is over once it rounds.
+    """
+
+    def __init__(self, is_abandoned: bool):
+        self._is_abandoned = is_abandoned
+
+    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        name = getattr(function, "__name__", "").partition(".")[0]
+        plain_name = name.rstrip("_") if not name.startswith("__") else name
+        if not args or not (plain_name in _ROUNDING or (self._is_abandoned and plain_name in _STEPS)):
+            return NEXT
+        if not _has_derivative(args[0]):
+            return NEXT
+        if plain_name in _STEPS:
+            raise Rounds
+        array = args[0].read()
+        if plain_name in _CASTS:
+            result = run_named(function, rule, args, kwargs)
+            if result.dtype.is_complex or (result.dtype.is_floating_point and result.dtype.itemsize > 1):
+                return result
+        if self._is_abandoned:
+            raise Rounds
+        held = as_result(_without_derivative(array), args[0].dtype, [args[0]], name=name)
+        if name.endswith("_"):
+            args[0].copy_(held)
+            return NEXT
+        return run_named(function, rule, (held, *args[1:]), kwargs)
+
+    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        return self.run_operator(call, function, args, kwargs)
+
+    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        del kwargs
+        if function not in _DETACHING or not args or is_wrapper(args[0]):
+            return NEXT
+        tensor = call.lift(args[0])
+        return make_view(tensor, tensor._node, tensor)
+
+    def concerns(self, function: Any) -> bool:
+        return function in _DETACHING
+
+
+def _has_derivative(operand: Any) -> bool:
+    return isinstance(operand, Torchish) and operand.is_floating_point() and is_traced(operand.read())
+
+
+@jax.custom_jvp
+def _without_derivative(x: jax.Array) -> jax.Array:
+    """The array, of which no derivative may be taken."""
+    return x
+
+
+@functools.partial(_without_derivative.defjvp, symbolic_zeros=True)
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
+    if not isinstance(tangents[0], SymbolicZero):
+        raise NotImplementedError(
+            "a __torch_dispatch__ rounds what a tensor wraps, and the derivative for that is taken: PyTorch's is that "
+            "of the operator for the whole tensor, and JAX's would be zero. Wanted a derivative that the class says "
+            "itself: a torch.autograd.Function in its __torch_function__"
+        )
+    return primals[0], lax.full_like(primals[0], 0)
+
+
+def is_below_autograd(call: ValuesCall, operator: OpOverload) -> bool:
+    """Whether the code that runs for an operator is not differentiated apart from what runs already, or at all."""
+    return operator in _DETACHING or any(type(feature) is _BelowAutograd for feature in call.features)
+
+
+@contextlib.contextmanager
+def below_autograd(call: ValuesCall, is_abandoned: bool = False) -> Iterator[None]:
+    """A context for the code of a ``__torch_dispatch__``.
+
+    Args:
+        is_abandoned: whether the code is over once it rounds, by `Rounds`.
+    """
+    feature = _BelowAutograd(is_abandoned)
+    call.features.push(feature)
+    try:
+        yield
+    finally:
+        call.features.pop(feature)

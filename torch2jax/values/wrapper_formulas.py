@@ -1,0 +1,237 @@
+"""Derivatives of operators of tensors that wrap others: PyTorch's own formulas.
+
+PyTorch's autograd runs above a ``__torch_dispatch__``: the derivative of an operator is that of its formula, on the
+operator's own operands, whatever a class computes for it. So PyTorch is asked for the formula. Its C++ differentiates
+the operator on *stand-ins*, which have shapes and no values. The operator itself is answered with what the class gave
+for it; those of the formula run on what the stand-ins stand for, and the class computes these too.
+
+That happens in the backward of a `torch.autograd.Function`, so that it serves the call's own passes and JAX's
+transformations alike. What a backward keeps are arrays: a tensor that wraps others is taken apart, and put together.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..internals.gradients import run_backward
+from ..internals.guards import DisableTorchFunction, disabled_torch_function_impl
+from ..internals.memory import make_wrapper_subclass
+from ..internals.operators import OpOverload
+from ..internals.pytree import tree_leaves, tree_map
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
+from .below_autograd import at_autograd
+from .call import ValuesCall, this_call
+
+__all__ = ["differentiable", "has_formula", "with_formula"]
+
+
+def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
+    """The tensors of a call among an operator's arguments of which JAX may take a derivative."""
+    found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Torchish)]
+    return list({id(x): x for x in found if _has_derivatives(x) and is_traced(x.read())}.values())
+
+
+def has_formula(operator: OpOverload, args: tuple, kwargs: dict) -> bool:
+    """Whether what PyTorch's formula takes can be kept: it is not written to, and all classes have the protocol."""
+    tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+    return not operator._schema.is_mutable and all(isinstance(x, Torchish) or _is_kept(x) for x in tensors)
+
+
+def _is_kept(x: Any) -> bool:
+    if not is_wrapper(x):
+        return type(x) in (torch.Tensor, torch.nn.Parameter)
+    try:
+        return bool(x.__tensor_flatten__())
+    except AttributeError:  # it is derived from a class that has the protocol, and is made of other attributes
+        return False
+
+
+def _has_derivatives(x: Any) -> bool:
+    with DisableTorchFunction():
+        return x.is_floating_point() or x.is_complex()
+
+
+def with_formula(
+    operator: OpOverload,
+    args: tuple,
+    kwargs: dict,
+    results: tuple,
+    carriers: tuple,
+    operands: Sequence[tuple[Any, torch.Tensor]],
+) -> tuple:
+    """What carries the derivatives of an operator's results, with that of PyTorch's formula added to its own.
+
+    Args:
+        results: what a class gave for the operator.
+        carriers: the tensors of a call that carry the derivatives of these: themselves, or shadows.
+        operands: those among the arguments that the formula is with respect to, each with what carries its derivative.
+    """
+    places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and _has_derivatives(x)]
+    if not places or not operands:
+        return carriers
+    formula = _Formula(operator, args, kwargs, results, [x for x, _ in operands], places)
+    found = _ByFormula.apply(formula, *(carriers[i] for i in places), *(x for _, x in operands), *formula.kept)
+    at = dict(zip(places, found, strict=True))
+    return tuple(at.get(i, x) for i, x in enumerate(carriers))
+
+
+class _Place:
+    """Where a tensor is among those that a backward keeps."""
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+class _Formula:
+    """An operator and its arguments, of which the tensors are kept apart: the arrays alone outlive the call."""
+
+    def __init__(
+        self, operator: OpOverload, args: tuple, kwargs: dict, results: tuple, operands: list, places: list[int]
+    ):
+        self.operator, self.places, self.count = operator, places, len(operands)
+        self.kept: list[torch.Tensor] = []
+        self._taken: dict[int, Any] = {}
+        self._arguments = tree_map(self._taken_out, (args, kwargs))
+        self._operands = [self._taken[id(x)] for x in operands]
+        self._results = tree_map(self._taken_out, results)
+        self._taken = {}
+
+    def _taken_out(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) not in self._taken:
+            with DisableTorchFunction():
+                self._taken[id(x)] = wrapped(x, self._keep) if is_wrapper(x) else self._keep(x)
+        return self._taken[id(x)]
+
+    def _keep(self, x: torch.Tensor) -> _Place:
+        self.kept.append(this_call().lift(x))
+        return _Place(len(self.kept) - 1)
+
+    def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[Any]:
+        """What the formula gives for the operands; None where that is no derivative."""
+        made: dict[int, Any] = {}
+
+        def put_back(x: Any) -> Any:
+            if not isinstance(x, (Wrapped, _Place)):
+                return x
+            if id(x) not in made:
+                made[id(x)] = tensor_of(x, lambda place: kept[place.index]) if isinstance(x, Wrapped) else kept[x.index]
+            return made[id(x)]
+
+        args, kwargs = tree_map(put_back, self._arguments)
+        operands = [put_back(x) for x in self._operands]
+        return _pulled(self.operator, args, kwargs, tree_map(put_back, self._results), operands, self.places, gradients)
+
+
+class _ByFormula(torch.autograd.Function):
+    """What a class gave for an operator; the derivative is that of a formula."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(formula: _Formula, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensors[: len(formula.places)]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        del output
+        ctx.formula, *tensors = inputs
+        ctx.save_for_backward(*tensors[len(ctx.formula.places) + ctx.formula.count :])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
+        formula = ctx.formula
+        found = formula.gradients(ctx.saved_tensors, gradients)
+        return (None, *gradients, *found, *(None for _ in ctx.saved_tensors))
+
+
+def _pulled(
+    operator: OpOverload,
+    args: tuple,
+    kwargs: dict,
+    results: tuple,
+    operands: list[torch.Tensor],
+    places: list[int],
+    gradients: Sequence[torch.Tensor],
+) -> list[Any]:
+    """The gradients of operands, which PyTorch's autograd computes for those of results."""
+    call = this_call()
+    answering = _Answering(call, results)
+    wanted = {id(x): answering.stand_in(x, requires_grad=True) for x in operands}
+
+    def stand_in(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return wanted[id(x)] if id(x) in wanted else answering.stand_in(x)
+
+    with DisableTorchFunction(), at_autograd(call), torch.enable_grad():
+        made = operator(*tree_map(stand_in, args), **tree_map(stand_in, kwargs))
+        made = made if isinstance(made, (tuple, list)) else (made,)
+        pairs = [
+            (made[place], answering.stand_in(gradient))
+            for place, gradient in zip(places, gradients, strict=True)
+            if made[place].requires_grad
+        ]
+        found = run_backward([x for x, _ in pairs], [x for _, x in pairs], list(wanted.values()))
+    return [None if x is None else _plain(x) for x in found]
+
+
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    if isinstance(gradient, _StandIn):
+        gradient = gradient.stands_for
+    if is_wrapper(gradient):
+        raise NotImplementedError(
+            f"the gradient of an operand is a {type(gradient).__name__}, which wraps others; wanted a plain tensor"
+        )
+    return gradient
+
+
+class _Answering:
+    """Runs what PyTorch's C++ asks of stand-ins.
+
+    Args:
+        call: what a formula's operators run in.
+        results: what the first operator is answered with.
+    """
+
+    def __init__(self, call: ValuesCall, results: tuple):
+        self._call, self._results = call, results
+        self._is_first = True
+
+    def stand_in(self, tensor: Any, requires_grad: bool = False) -> Any:
+        with DisableTorchFunction():
+            size, strides, dtype = tensor.size(), tensor.stride(), tensor.dtype
+        made = make_wrapper_subclass(_StandIn, size, strides=strides, dtype=dtype, requires_grad=requires_grad)
+        made.stands_for, made.answering = tensor, self
+        return made
+
+    def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+        if self._is_first:
+            self._is_first = False
+            results = self._results if len(self._results) != 1 else self._results[0]
+        else:
+            args, kwargs = tree_map(lambda x: x.stands_for if isinstance(x, _StandIn) else x, (args, kwargs))
+            with self._call.inside():
+                results = operator(*args, **kwargs)
+        return tree_map(lambda x: self.stand_in(x) if isinstance(x, torch.Tensor) else x, results)
+
+
+class _StandIn(torch.Tensor):
+    """A tensor of a shape and a dtype, in place of one whose operators PyTorch differentiates."""
+
+    stands_for: torch.Tensor
+    answering: _Answering
+    __torch_function__ = disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        first = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, cls))
+        return first.answering.run(operator, args, kwargs)
