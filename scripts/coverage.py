@@ -37,19 +37,19 @@ from torch2jax.rules import registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 COLUMNS = {
-    "values": "tree, shapes, values, and the dtypes that the code sees, with 64-bit types held in 32 bits",
+    "values": "tree, shapes, values, and the dtypes that the code sees, with 64-bit types stored in 32 bits",
     "x64": "the same with `jax_enable_x64`",
-    "jit": "the same under `jax.jit`, all tensors traced, of PyTorch's reference inputs as well as of its samples; "
-    "what data decides is refused with `TracedValueError`",
-    "gradients": "`jax.vjp` of a random cotangent against PyTorch's autograd",
-    "forward": "`jax.jvp` against `jax.vjp`",
-    "second": "the gradient of the gradient against PyTorch's",
+    "jit": "the same under `jax.jit`, with all tensors traced, for PyTorch's reference inputs and its samples; "
+    "data-dependent results raise `TracedValueError`",
+    "gradients": "`jax.vjp` of a random cotangent, compared with PyTorch's autograd",
+    "forward": "`jax.jvp`, compared with `jax.vjp`",
+    "second": "the gradient of the gradient, compared with PyTorch's",
     "wide": "`gradients` with `jax_enable_x64`, in half precision too",
-    "vmap": "`jax.vmap` over two samples against PyTorch's results for each",
-    "forms": "methods, operators, in-place forms, `out=`, aliases and arguments by keyword; in one dtype",
-    "constants": "under `jax.jit`, with all tensors, and with every second one, closed over instead of given; in one "
+    "vmap": "`jax.vmap` over two samples, compared with PyTorch's results for each",
+    "forms": "methods, operators, in-place forms, `out=`, aliases and keyword arguments; in one dtype",
+    "constants": "under `jax.jit`, with all tensors, and with every second one, closed over instead of passed; in one "
     "dtype",
-    "errors": "what PyTorch refuses, dtypes among it, is refused with its exception type",
+    "errors": "inputs and dtypes that PyTorch rejects raise the same exception type",
 }
 SECONDS = 300  # a sample that takes longer hangs
 
@@ -158,10 +158,11 @@ def page(results: Results) -> Iterator[str]:
     yield from (
         "# Coverage",
         "",
-        "How much of PyTorch's operator database (`torch.testing._internal.common_methods_invocations.op_db`) passes.",
-        "A row is one entry in one dtype; it passes in a column if every sample does. Samples are those of the column",
-        "that has most. In a full run many samples are compiled as one program, also those that alone run operation by",
-        "operation. Written by `python -m scripts.coverage`",
+        "This page shows how much of PyTorch's operator database",
+        "(`torch.testing._internal.common_methods_invocations.op_db`) passes. A row is one entry in one dtype. It",
+        "passes in a column if every sample does. The number of samples is that of the column with the most. In a",
+        "full run many samples are compiled as one program, including samples that otherwise run operation by",
+        "operation. The page is written by `python -m scripts.coverage`,",
         f"with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}.",
         "",
         *(f"- **{column}**: {meaning}" for column, meaning in COLUMNS.items()),

@@ -39,20 +39,20 @@ REASONS = {
 
 # Why derivatives differ, by a short name.
 WHY = {
-    "infinity": "an infinity minus, times or over another: which of nan, 0 and infinity is left depends on how a "
-    "formula is written, and none is a derivative",
+    "infinity": "an infinity minus, times or over another: whether the result is NaN, 0 or infinity depends on how a "
+    "formula is written, and none of these is a derivative",
     "choice": "equal elements, of which PyTorch may choose any",
-    "self": "with `include_self=False` PyTorch shares the gradient with elements that are not in the result",
+    "self": "with `include_self=False` PyTorch also gives a share of the gradient to elements outside the result",
     "bounds": "PyTorch gives no gradient to either of two equal bounds",
     "degenerate": "a matrix without full rank, or with equal eigenvalues: there is no derivative, and rounding decides",
-    "kink": "the first derivative jumps or bends there: the second one is that of one side",
-    "forward": "PyTorch's own `torch.func.jvp` has nan there, as here",
-    "once": "a product of scattered factors has a first derivative only, and nan for the second",
+    "kink": "the first derivative jumps or has a kink: the second derivative is that of one side",
+    "forward": "PyTorch's own `torch.func.jvp` returns NaN too",
+    "once": "a product of scattered factors has only a first derivative, and NaN for the second",
     "numpy": "numpy, which the comparison needs, has no such dtype",
-    "pole": "the function or its derivative has a pole there: the sign of an infinity, or nan, is a choice",
+    "pole": "the function or its derivative has a pole: the sign of an infinity, or NaN, is a choice",
     "rounding": "rounding, in the precision that the result has",
-    "empty": "the value itself is nan, of no target at all",
-    "not PyTorch's": "PyTorch's second derivative is 0, and wrong: its backward takes for constants what is none",
+    "empty": "the value itself is NaN, because there is no target",
+    "not PyTorch's": "PyTorch's second derivative is 0, which is wrong: its backward treats a variable as a constant",
 }
 # Which of these a difference has: by entries, derivatives ("*" for all), and points ("*" for all).
 _INFINITE = ("infinities", "an infinity")
@@ -220,17 +220,17 @@ def _try_functional(functional: Functional, dtype: torch.dtype, differing: _Diff
 
 HEAD = """# Special points
 
-Derivatives where functions have kinks, ties or bounds, against PyTorch's: zeros of both signs, ones,
-halves, the numbers among an entry's arguments, infinities, and equal arguments. The first derivative is
-that of `jax.vjp`, the second one is taken of it, and `jax.jvp` is compared with PyTorch's gradient. Where
-PyTorch has nan, a number counts as better. Written by `python -m scripts.special_points` with
-PyTorch {torch} and JAX {jax}.
+This page compares derivatives with PyTorch's at points where functions have kinks, ties or bounds. The
+points are zeros of both signs, ones, halves, the numbers among an entry's arguments, infinities, and
+equal arguments. The first derivative is that of `jax.vjp`, the second is its derivative, and `jax.jvp` is
+compared with PyTorch's gradient. Where PyTorch returns NaN, a number counts as better. The page is written
+by `python -m scripts.special_points`, with PyTorch {torch} and JAX {jax}.
 
-Each table has one line for an entry and a kind of derivative, with values of the first point, and why it
-differs:
+Each table has one row for an entry and a kind of derivative, with the values at the first point and the
+reason for the difference:
 
 {reasons}
-- *open*: not known, or to be mended.
+- *open*: not known, or not fixed yet.
 """
 TABLES = {
     "database": ("The operator database", tried),

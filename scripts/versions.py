@@ -35,10 +35,10 @@ REASONS = {
 _HEAD = """\
 # Versions
 
-What was really run of this package beside which releases. `python -m scripts.versions` runs it and writes this page:
-the contract (`tests/test_contract.py`: the names that the package expects of PyTorch and JAX), the first program of the
-README, `torch2jax check torchvision:resnet18 --grad`, and so many of the tests, in a random order that is the same each
-time. Below are the tests that failed.
+This page shows what was run with which releases. `python -m scripts.versions` runs the following and writes this page:
+the contract (`tests/test_contract.py`: the names that the package needs from PyTorch and JAX), the first program of the
+README, `torch2jax check torchvision:resnet18 --grad`, and a number of the tests, in a fixed random order. The tests
+that failed are listed below.
 
 | Python | PyTorch | JAX | contract | first program | check | tests | passed | skipped | failed |
 |---|---|---|---|---|---|---|---|---|---|

@@ -113,7 +113,7 @@ def why(outcome: Outcome) -> str:
 def _sampled(total: Row) -> str:
     if total.run >= total.collected:
         return "All tests were tried."
-    return f"Tried were {total.run} of {total.collected} tests: of some files all, of others one in so many."
+    return f"{total.run} of {total.collected} tests were tried: all tests of some files, and a sample of the others."
 
 
 def _reasons(failures: list[Outcome], most: int = 25) -> Iterator[str]:
@@ -156,13 +156,13 @@ def page(rows: dict[str, Row]) -> Iterator[str]:
     yield from (
         "# PyTorch's own tests",
         "",
-        "Each test is run once in PyTorch and, if PyTorch passes it here, once within a translated call,",
-        "`t2j(lambda: test())(rng=key)`: whatever the test makes, differentiates and trains is then JAX's.",
-        "(`make_tensor` and `assertEqual` are PyTorch's own: they are no part of what is tested.)",
+        "Each test runs once in PyTorch. If it passes there, it runs once within a translated call,",
+        "`t2j(lambda: test())(rng=key)`: everything that the test makes, differentiates and trains is then JAX's.",
+        "(`make_tensor` and `assertEqual` remain PyTorch's own, because they are not what is tested.)",
         _sampled(total),
-        "A test counts where PyTorch passes it: tests for another version of PyTorch,",
-        "for devices that are not there and those that PyTorch expects to fail are not counted. The percentage is of",
-        "those that do not stand [apart](#apart). Written by `python -m scripts.torch_tests`",
+        "A test counts if PyTorch passes it: tests for another version of PyTorch, tests for missing devices",
+        "and tests that PyTorch expects to fail do not count. The percentage excludes",
+        "the tests listed under [Apart](#apart). The page is written by `python -m scripts.torch_tests`",
         f"with PyTorch {torch.__version__.split('+')[0]} and JAX {jax.__version__}, 64-bit types enabled.",
         "",
         *summary(rows),
@@ -170,7 +170,7 @@ def page(rows: dict[str, Row]) -> Iterator[str]:
         *((f"{waiting} more wait to be run translated.", "") if waiting else ()),
         "## Apart",
         "",
-        "What a test does when PyTorch runs it, its name or its text tell; these are not run translated.",
+        "These tests do not run translated. They are recognized by their name, their text, or what they do in PyTorch.",
         "",
         "| class | reason |",
         "|---|---|",

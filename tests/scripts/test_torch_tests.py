@@ -299,7 +299,7 @@ def test_the_page_counts(tmp_path):
     lines = list(page(rows(results)))
     assert "| `a.py` | 9 | 6 | 5 | 1 | 4 | 1 | 25.0 |" in lines
     assert r"| `E: N\|'x'` | 2 | `T.test_1` |" in lines
-    assert "Tried were 6 of 9 tests: of some files all, of others one in so many." in lines
+    assert "6 of 9 tests were tried: all tests of some files, and a sample of the others." in lines
     assert "| `takes too long` | 1 | `T.test_3` |" in lines
     assert "Apart: mkldnn tensors (1)." in lines
     assert not [line for line in lines if "no more" in line]
