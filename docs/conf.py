@@ -62,6 +62,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["filter.js"]
 html_show_sphinx = False
+html_domain_indices = False  # one module is no index; every name is in the index of names
+maximum_signature_line_length = 80
 html_copy_source = False
 html_sidebars = {"**": ["navbar-logo.html", "site-version.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
 html_theme_options = {
@@ -74,7 +76,7 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "navigation_with_keys": False,
     "show_prev_next": True,
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_search_options = {"type": "default"}
