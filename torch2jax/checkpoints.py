@@ -35,30 +35,30 @@ def load_state(
     dtype: Any = None,
     layers: str = "apart",
 ) -> dict[str, jax.Array]:
-    """The weights of a checkpoint by name, each read from its file straight to the devices that are to have it.
+    """Reads the weights of a checkpoint by name, each from its file straight onto the devices that need it.
 
-    Beside the arrays themselves, memory holds little more than one weight at a time. Of a weight that is sharded over
+    Apart from the arrays themselves, memory holds little more than one weight at a time. If a weight is sharded over
     the devices of several processes, each process reads its part.
 
     Args:
         source: a ``.safetensors`` file; a ``.bin``, ``.pt`` or ``.pth`` file with a dictionary of tensors; the
             ``.index.json`` of a checkpoint of several files; a folder that holds one of these under the name that
-            transformers or diffusers give it; or the tensors by name, as ``module.state_dict()``. Of tensors that share
-            memory, as tied weights do, the first name alone is taken, as in transformers' files.
-        shardings: where the arrays are to be: a `jax.sharding.Sharding` or, on the mesh of ``jax.set_mesh``, a
-            `PartitionSpec`, for all of them or for each by name. What it does not name, or is left out, is on one
-            device, uncommitted.
-        dtype: what floating-point weights are cast to, one after another. By default each keeps its dtype; while
-            ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
-        layers: ``"stacked"`` gives what `stack_layers` makes of the weights, which are read layer by layer into the
-            array for all of them. `shardings` may name the layers, or, with one dimension more, all of them.
+            transformers or diffusers give it; or the tensors by name, such as ``module.state_dict()``. Of tensors that
+            share memory, such as tied weights, only the first name is used, as in transformers' files.
+        shardings: where to put the arrays: a `jax.sharding.Sharding`, or a `PartitionSpec` on the mesh of
+            ``jax.set_mesh``; one for all of them, or one for each name. Weights without a sharding go to one device,
+            uncommitted.
+        dtype: the dtype to cast floating-point weights to, one after another. By default each keeps its dtype; while
+            ``jax_enable_x64`` is off, 64-bit types are truncated to 32 bits.
+        layers: ``"stacked"`` returns the weights as `stack_layers` stacks them, and reads them layer by layer into the
+            stacked array. `shardings` may name single layers, or, with one more dimension, the stacked arrays.
 
     Raises:
-        FileNotFoundError: there is no such file, or none with weights in the folder.
+        FileNotFoundError: the file does not exist, or the folder contains none with weights.
         ModuleNotFoundError: ``safetensors`` is not installed.
-        TypeError: `source` is of another kind, or holds something else than tensors by name; or `dtype` is not of
-            floating point.
-        ValueError: the name of the file does not tell what it holds, a `PartitionSpec` is given without a mesh, or
+        TypeError: `source` is of another kind, or does not hold tensors by name; or `dtype` is not a floating-point
+            dtype.
+        ValueError: the name of the file does not say what it holds, a `PartitionSpec` is given without a mesh, or
             `layers` is unknown.
 
     Example:

@@ -125,83 +125,87 @@ def t2j(
     Args:
         thing: one of
 
-            - a tensor: the array of the same values. While ``jax_enable_x64`` is off, 64-bit types narrow to 32 bits.
-              Of one on the meta device, a `jax.ShapeDtypeStruct`. Of a sparse one, a `BCOO`, `BCSR` or
-              `CompressedArray`.
-            - a dtype: JAX's dtype of that name, whatever ``jax_enable_x64`` says: arrays narrow, names do not.
-            - a module, or a bound method of one: a pure function
+            - a tensor: returns an array of the same values. While ``jax_enable_x64`` is off, 64-bit types are truncated
+              to 32 bits. A tensor on the meta device gives a `jax.ShapeDtypeStruct`. A sparse tensor gives a `BCOO`,
+              `BCSR` or `CompressedArray`.
+            - a dtype: returns JAX's dtype of that name. It does not depend on ``jax_enable_x64``: arrays are truncated,
+              names are not.
+            - a module, or a bound method of one: returns a pure function
               ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``. Parameters and buffers that
-              `state_dict` does not name are constants. With ``return_state_dict=True`` it gives
-              ``(result, new_state_dict)``. The module itself is never changed, but by the function's method ``load``.
-              Its method ``split`` gives what is trained, and the rest of the state.
-            - a function: a pure function ``f(*args, rng=None, **kwargs)``.
-            - such code in another shape: compiled (`torch.compile`), scripted, traced or loaded (`torch.jit`), exported
-              (an ``ExportedProgram``), as the function or module that it is.
-            - what `j2t` made of a JAX function: that function.
-            - what ``module.state_dict()`` gives: arrays by name. A tied weight has one entry, under its first name.
-            - any tree of these, also of objects that hold tensors or are to hold some, as caches: other objects with
-              the same attributes, whose classes are pytrees of JAX's from then on. Other leaves stay as they are.
-        copy: for tensors: give arrays memory of their own. With False they have the tensors' where the layout allows
-            it. Such an array changes when PyTorch writes to the tensor (an optimizer's step, a loader that fills its
-            buffer again), and what JAX still computes with it, in a call that is back already, may see the change.
-        state: for a function: what it takes as its first arguments and changes, or one such thing: modules, optimizers,
-            schedulers, gradient scalers. It becomes a pure function ``step(state, *args, rng=None, **kwargs)`` that
-            gives ``(result, new_state)``. ``step.init(*args)`` makes the first state, a dictionary of arrays for each
-            thing, and ``step.load(state)`` puts one back into the things, which otherwise are never changed.
-        on_missing: what becomes of an operator without a rule in a function or module: ``"error"``, or
-            ``"call_torch"`` to run it in PyTorch itself, also inside ``jax.jit``, as `torch2jax` does. What was called
-            so is listed in one warning.
-        call_torch: what runs in PyTorch even where it could be translated: operators (``"demo::op"``,
-            ``torch.ops.demo.op``), functions of PyTorch's (``torch.special.airy_ai``), and parts of a module by name,
-            as themselves, or by class. Parameters of a part are inputs of the call, and have gradients; buffers that
-            it writes to come back.
-        vmap_method: how JAX batches what runs in PyTorch; see `torch2jax`.
-        checks: what becomes of a check of traced values, which raises an exception for some of them: ``"assume"`` that
-            it finds nothing; ``"checkify"``, an error for `jax.experimental.checkify`; or ``"raise"``, an error while
-            the compiled program runs.
-        branches: which branch a question about traced values takes, instead of both, by where it is
-            asked: ``{"file.py:12": True}``, or with the name of the function in place of the line.
-        max_paths: how many ways through the code are followed, for all answers to its questions about traced values;
-            with 1 such a question is an error.
-        max_steps: how many turns a loop may have that ends when traced values say so, and is differentiated backwards:
-            with more, the gradient is NaN. Without, only loops that Python's numbers bound have gradients; see
-            docs/loops.md.
-        bounds: how many there are at most where data decide how many, by where: ``{"file.py:12": 100}``, or with the
-            name of the function in place of the line. Where there are more, `checks` says what becomes of it, and
-            floating-point results are nan.
-        loops: what becomes of turns that are alike, in a program that JAX traces: ``"auto"``, one `jax.lax.scan` of
-            those that are long enough to be worth it wherever they run; ``"rolled"``, also of shorter ones, and of
-            convolutions; or ``"unrolled"``, all of them stay.
-        dtypes: for code that asks for 64-bit dtypes, while ``jax_enable_x64`` is off: what arrays of 32 bits among the
-            arguments stand for there, ``{torch.int32: torch.int64}``, or those in one argument,
-            ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays are what they are. What is given as
-            `state_dict` or `state` has the dtypes of the module without it.
-        groups: which axes of the mesh the process groups of `torch.distributed` stand for, within `jax.shard_map`:
+              are not in `state_dict` are constants. With ``return_state_dict=True`` it returns
+              ``(result, new_state_dict)``. Only the function's method ``load`` changes the module itself. Its method
+              ``split`` returns the trainable parameters, and the rest of the state.
+            - a function: returns a pure function ``f(*args, rng=None, **kwargs)``.
+            - compiled code (`torch.compile`), scripted, traced or loaded code (`torch.jit`), or an exported program (an
+              ``ExportedProgram``): treated as the function or module that it is.
+            - a function that `j2t` returned: returns the original JAX function.
+            - ``module.state_dict()``: returns arrays by name. A tied weight has one entry, under its first name.
+            - any tree of these, also of objects that hold tensors or will hold them, such as caches: returns new
+              objects with the same attributes. Their classes are registered as pytrees. Other leaves stay unchanged.
+        copy: for tensors: whether arrays get their own memory. With False they share the tensors' memory if the layout
+            allows it. Such an array changes when PyTorch writes to the tensor (an optimizer's step, a loader that
+            refills its buffer), and this also affects JAX computations that have not finished, in calls that have
+            already returned.
+        state: for a function: the objects that it takes as its first arguments and changes, or one such object:
+            modules, optimizers, schedulers, gradient scalers. `t2j` then returns a pure function
+            ``step(state, *args, rng=None, **kwargs)`` that returns ``(result, new_state)``. ``step.init(*args)``
+            makes the first state, a dictionary of arrays for each object. ``step.load(state)`` writes a state into
+            the objects, which otherwise never change.
+        on_missing: what to do with an operator without a rule in a function or module: ``"error"``, or
+            ``"call_torch"`` to run it in PyTorch, also inside ``jax.jit``, as `torch2jax` does. One warning lists
+            these operators.
+        call_torch: code to run in PyTorch although it could be translated: operators (``"demo::op"``,
+            ``torch.ops.demo.op``), PyTorch functions (``torch.special.airy_ai``), and submodules, by name, as objects,
+            or by class. A submodule's parameters are inputs of the call, and have gradients. Buffers that it writes
+            are returned.
+        vmap_method: how JAX batches code that runs in PyTorch; see `torch2jax`.
+        checks: what to do with a check of traced values, which raises an exception for some of them: ``"assume"`` that
+            it passes; ``"checkify"``, make it an error for `jax.experimental.checkify`; or ``"raise"``, raise an error
+            while the compiled program runs.
+        branches: which branch to take on a traced condition, instead of tracing both, by the place of the condition:
+            ``{"file.py:12": True}``, or with the name of the function instead of the line.
+        max_paths: the maximum number of paths through the code to trace, for all combinations of traced conditions;
+            with 1 a traced condition is an error.
+        max_steps: the maximum number of iterations of a loop that ends on traced values, for reverse-mode gradients:
+            with more iterations, the gradient is NaN. Without it, only loops that are bounded by Python numbers have
+            reverse-mode gradients; see docs/loops.md.
+        bounds: upper bounds for data-dependent lengths, by their place: ``{"file.py:12": 100}``, or with the name of
+            the function instead of the line. If a length exceeds its bound, `checks` decides what happens, and
+            floating-point results are NaN.
+        loops: what to do with repeated iterations, in a program that JAX traces: ``"auto"``, make one `jax.lax.scan` of
+            loops that are long enough to be worth it on every platform; ``"rolled"``, also of shorter loops, and of
+            convolutions; or ``"unrolled"``, keep all iterations.
+        dtypes: for code that checks for 64-bit dtypes, while ``jax_enable_x64`` is off: which dtype 32-bit arrays among
+            the arguments stand for, ``{torch.int32: torch.int64}``, or the arrays in one argument,
+            ``{"input_ids": torch.int64}``. The code sees that dtype; the arrays do not change. Arrays in `state_dict`
+            or `state` always have the module's dtypes.
+        groups: which mesh axes the process groups of `torch.distributed` stand for, within `jax.shard_map`:
             ``{group: "model", "name": ("data", "model")}``, with None for the default group, or a `DeviceMesh` with an
-            axis for each of its dimensions; or the axes of the default group alone. Without, they are all axes of
-            `jax.shard_map`, and dimensions of a `DeviceMesh` axes of their names. See docs/distributed.md.
-        compile: for a module or its method: the parts of it that ``jax.jit`` compiles, once for each signature, while
-            Python around them runs as it is. Paths of modules (``""`` is the module itself), names of methods, these as
-            themselves, and classes of modules. A function that calls modules becomes the method of a module that holds
-            them.
+            axis for each of its dimensions; or only the axes of the default group. By default, a group stands for all
+            axes of `jax.shard_map`, and the dimensions of a `DeviceMesh` for the axes of their names. See
+            docs/distributed.md.
+        compile: for a module or its method: the parts that ``jax.jit`` compiles, once for each signature, while the
+            Python code around them runs as usual. Pass paths of modules (``""`` is the module itself), names of
+            methods, modules and methods as objects, or classes of modules. To use it with a function that calls
+            modules, make the function a method of a module that holds them.
 
-    Arguments and results of the functions are trees with arrays where PyTorch has tensors. `rng` is a JAX key, needed
-    only by code that draws random numbers; what runs in PyTorch may draw none.
+    Arguments and results of the functions are trees with arrays in place of PyTorch's tensors. `rng` is a JAX key. Only
+    code that draws random numbers needs it. Code that runs in PyTorch cannot draw random numbers.
 
     Raises:
-        TypeError: a tensor is sparse, quantized or nested, or of a dtype that JAX lacks; `call_torch`, `compile` or
-            `groups` has something of another kind; `compile` is given for a function, or with `state`; or
-            ``copy=False`` for code.
-        ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths` or `max_steps` no
-            positive integer; `call_torch`, `compile` or `dtypes` has a name that nothing bears; or `dtypes` has a
+        TypeError: a tensor is sparse, quantized or nested, or has a dtype that JAX lacks; `call_torch`, `compile` or
+            `groups` contains an object of another kind; `compile` is used with a function, or with `state`; or
+            ``copy=False`` is used with code.
+        ValueError: `on_missing`, `vmap_method`, `checks` or `loops` is unknown, or `max_paths` or `max_steps` is not a
+            positive integer; `call_torch`, `compile` or `dtypes` contains an unknown name; or `dtypes` contains a
             dtype that arrays cannot stand for.
 
-    The functions raise
+    The returned functions raise
 
-        - NoRuleError: an operator has no rule; or, with ``on_missing="call_torch"``, it draws random numbers or gives a
-          view of an argument.
-        - TracedValueError: Python asks for numbers in traced arrays, the shape of a result depends on them, or both
-          answers to a question about them cannot be followed.
+        - NoRuleError: an operator has no rule; or, with ``on_missing="call_torch"``, it draws random numbers or returns
+          a view of an argument.
+        - TracedValueError: Python needs numbers from traced arrays, the shape of a result depends on them, or the two
+          branches on a traced condition cannot both be traced.
 
     Example:
         >>> import jax, torch
@@ -356,36 +360,36 @@ def j2t(thing: tuple[jax.Array, ...], *, copy: bool = True) -> tuple[torch.Tenso
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any: ...
 @boundary
 def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
-    """Gives arrays as tensors, and JAX functions as PyTorch functions.
+    """Converts arrays to tensors, and JAX functions to PyTorch functions.
 
     Args:
         thing: one of
 
-            - an array, also a sparse one: a tensor of the same values. Inside a translated call, traced arrays become
-              tensors too.
-            - a dtype: PyTorch's dtype of that name.
-            - a function: a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch, to any
-              depth, through JAX. Its arguments and results are trees with tensors where JAX has arrays; tensors and
-              arrays are traced, anything else is static. Results have memory of their own, and JAX's dtypes, but
-              int64 where JAX computes in int32 with an int64 argument. Inside a translated call, `thing` itself is
-              called.
-            - any tree of these; other leaves stay as they are.
-        copy: for arrays: give tensors memory of their own. With False they have the arrays', which JAX takes never to
-            change: clone such a tensor before anything writes to it.
-        jit: compile the function, once for each signature: the structure, shapes, dtypes and static leaves of its
-            arguments. Without, it runs operation by operation, and its Python code may ask for values.
+            - an array, also a sparse one: returns a tensor of the same values. Inside a translated call, traced arrays
+              become tensors too.
+            - a dtype: returns PyTorch's dtype of that name.
+            - a function: returns a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch
+              to any depth, through JAX. Its arguments and results are trees with tensors in place of JAX's arrays.
+              Tensors and arrays are traced, other leaves are static. Results have their own memory, and JAX's dtypes,
+              except that int32 results computed from an int64 argument are returned as int64. Inside a translated
+              call, `thing` itself is called.
+            - any tree of these; other leaves stay unchanged.
+        copy: for arrays: whether tensors get their own memory. With False they share the arrays' memory, which JAX
+            assumes never to change: clone such a tensor before you write to it.
+        jit: whether to compile the function, once for each signature: the structure, shapes, dtypes and static leaves
+            of its arguments. With False it runs operation by operation, and its Python code can read values.
 
     Raises:
-        TypeError: an array is traced, or of a dtype that PyTorch lacks.
+        TypeError: an array is traced, or has a dtype that PyTorch lacks.
         ValueError: an array is sharded over several devices.
         RuntimeError: an array was deleted or donated.
 
-    The function raises what `thing` raises, and
+    The returned function raises the exceptions of `thing`, and
 
-        - TypeError: a tensor is float64 or complex128 while ``jax_enable_x64`` is off; sparse, quantized or nested; of
-          a dtype that the other side lacks; or a static argument cannot be hashed.
+        - TypeError: a tensor is float64 or complex128 while ``jax_enable_x64`` is off; sparse, quantized or nested; or
+          has a dtype that the other library lacks; or a static argument is not hashable.
         - OverflowError: an int64 tensor on the CPU has a value beyond 32 bits while ``jax_enable_x64`` is off.
-        - RuntimeError: in the backward pass, an argument was written to since (PyTorch's own error).
+        - RuntimeError: in the backward pass, an argument has been written to since the call (PyTorch's own error).
 
     Example:
         >>> import jax, torch

@@ -205,13 +205,13 @@ _OF_QUANTIZED_DTYPES = ("torch.ops.quantized.", "torch.ops.aten.quantize_per_")
 
 
 class NoRuleError(NotImplementedError):
-    """No rule and no decomposition leads from a PyTorch operator to JAX.
+    """A PyTorch operator has no JAX implementation: neither a rule nor a decomposition into operators with rules.
 
     Args:
         operator: its name.
-        reason: why it cannot run in PyTorch either, where that was asked for.
-        unknown: what PyTorch says of it, which cannot run it at all.
-        layout: that of a sparse tensor among its arguments.
+        reason: why it cannot run in PyTorch either, if you asked for that.
+        unknown: PyTorch's message, if PyTorch itself cannot run it.
+        layout: the layout of a sparse tensor among its arguments.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class NoRuleError(NotImplementedError):
 
 
 class SparseLayoutError(TypeError):
-    """A tensor of a sparse layout was given, or asked for, where there is no place for one."""
+    """A tensor of a sparse layout was passed to, or requested from, something that does not support it."""
 
     def __init__(self, what: str):
         super().__init__(
@@ -256,7 +256,7 @@ class SparseLayoutError(TypeError):
 
 
 class StridedNestedError(TypeError):
-    """A nested tensor of strided layout was given or asked for: it has no shape, and no counterpart among arrays."""
+    """A nested tensor of strided layout was passed or requested: it has no shape, and no JAX equivalent."""
 
     def __init__(self):
         super().__init__(
@@ -273,13 +273,13 @@ _LEAVING_HINT = (
 
 
 class TracedValueError(TypeError):
-    """Python asked for the value of a tensor that depends on a traced input.
+    """Python needs the value of a tensor that depends on a traced input.
 
     Args:
-        what: what asks.
-        leaves_pytorch: whether that takes the value out of PyTorch, as for numpy.
-        place: the user's ``file:line`` that the error names; the innermost one on the stack if it is None.
-        instead: what can be written in its place, and needs no value.
+        what: the function that needs the value.
+        leaves_pytorch: whether it takes the value out of PyTorch, as for numpy.
+        place: the user's ``file:line`` that the error names; by default the innermost one on the stack.
+        instead: code that can replace it, and needs no value.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class TracedValueError(TypeError):
 
 
 class BranchError(TracedValueError):
-    """Both answers to a question about a traced value cannot be followed."""
+    """The two branches on a traced condition cannot both be traced."""
 
     def __init__(self, message: str):
         self.what = "bool(tensor)"
@@ -308,7 +308,7 @@ class EndedCallError(RuntimeError):
     """A tensor is used outside of the translated call that made it.
 
     Args:
-        function: the function of PyTorch's that got it.
+        function: the PyTorch function that received it.
     """
 
     def __init__(self, function: str):
@@ -323,10 +323,10 @@ class WithoutValuesError(NotImplementedError):
 
 
 class OnMetaError(WithoutValuesError):
-    """A tensor is on the meta device, or a fake one: PyTorch itself runs what is asked of it.
+    """A tensor on the meta device, or a fake tensor, meets tensors with values.
 
     Args:
-        made: the dtype of what a function makes there, whatever it is given; None if it was given such a tensor.
+        made: the dtype that a function creates on meta, whatever its arguments; None if it received a meta tensor.
     """
 
     def __init__(self, made: torch.dtype | None = None):
@@ -338,7 +338,7 @@ class OnMetaError(WithoutValuesError):
 
 
 class WrapsOthersError(WithoutValuesError):
-    """A tensor wraps others, and computes with them in a ``__torch_dispatch__`` of its own.
+    """A tensor wraps others and has no values of its own: it computes in its ``__torch_dispatch__``.
 
     Args:
         kind: its class.
@@ -352,7 +352,7 @@ class WrapsOthersError(WithoutValuesError):
 
 
 class SymbolicSizeError(TypeError):
-    """A size of an argument is a symbol, and PyTorch's code computes with integers."""
+    """An argument has a symbolic size, but PyTorch's code needs integers."""
 
     def __init__(self):
         super().__init__(
@@ -363,7 +363,7 @@ class SymbolicSizeError(TypeError):
 
 
 class BatchedValueError(TracedValueError, RuntimeError):
-    """As `TracedValueError`, of a value that each example of ``torch.vmap`` has another of."""
+    """Like `TracedValueError`, for a value that differs between the examples of a ``torch.vmap``."""
 
     def __init__(self, error: TracedValueError):
         hint = _VMAP_HINTS.get(error.what)

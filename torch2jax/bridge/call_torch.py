@@ -45,47 +45,48 @@ def torch2jax(
     method: str = "ffi",
     mutates: bool | None = None,
 ) -> Callable:
-    """A JAX function that calls PyTorch, also inside ``jax.jit``, on JAX's own memory.
+    """Returns a JAX function that calls PyTorch, also inside ``jax.jit``, on JAX's own memory.
 
     On the CPU inputs are not copied and outputs once; on CUDA the function runs on XLA's stream. Its inputs live as
-    long as the call: clone what it keeps. Calls may be left out, repeated or reordered, as those of any pure function.
+    long as the call: clone what it keeps. Calls may be dropped, repeated or reordered, as for any pure function.
 
     Args:
-        fn: takes tensors in any trees and returns tensors or numbers in any tree.
-        *example_args: tensors, arrays or ``jax.ShapeDtypeStruct`` like its arguments. A function called with other
-            shapes or dtypes is specialised for these too, with one warning.
+        fn: a function that takes tensors in any trees and returns tensors or numbers in any tree.
+        *example_args: tensors, arrays or ``jax.ShapeDtypeStruct`` like its arguments. A call with other shapes or
+            dtypes specializes the function for these too, with one warning.
         example_kw: the same for its keyword arguments.
         depth: how often the function may be differentiated, in reverse mode; 0 for no gradients.
         nondiff_argnums: positional arguments that are constants in gradients. Integer and bool arrays always are.
-        nondiff_mask: a tree of bools like `example_args`, or a prefix of it: True for what is a constant.
+        nondiff_mask: a tree of bools like `example_args`, or a prefix of it: True for constants.
         output_shapes: the tree of results: ``torch.Size``, tuples of ints, ``jax.ShapeDtypeStruct``, arrays or tensors.
-            With it `fn` is not called before time, and lists, tuples and single results take the declared structure.
-            Without, it is called once, on meta tensors if it can be.
-        out_specs: for inputs sharded over the axes of a mesh: `fn` is called on each shard, and this tells, as in
-            ``jax.shard_map``, how the results make up the whole. `output_shapes` are those of the whole.
+            With it `fn` is not called in advance, and lists, tuples and single results get the declared structure.
+            Without it, `fn` is called once, on meta tensors if it accepts them.
+        out_specs: for inputs that are sharded over the axes of a mesh: `fn` is called on each shard, and the specs
+            say, as in ``jax.shard_map``, how the results form the whole. `output_shapes` are those of the whole.
         output_sharding_spec: an older name of `out_specs`.
         use_zeros: accepted for compatibility: gradients of constants are zeros either way.
-        use_torch_vjp: take gradients by ``torch.func.vjp`` and, where it fails, with one warning by
-            ``torch.autograd.grad``; with False always by the latter.
+        use_torch_vjp: compute gradients by ``torch.func.vjp``. If that fails, ``torch.autograd.grad`` computes them,
+            with one warning. With False ``torch.autograd.grad`` always computes them.
         vmap_method: ``"sequential"``, ``"sequential_unrolled"``, ``"expand_dims"`` and ``"broadcast_all"`` as in
             ``jax.ffi.ffi_call``; ``"torch_vmap"`` batches through ``torch.vmap``.
-        lock: True to make all calls under one lock of the process, or a lock: for functions with state that run on
+        lock: True to run all calls under one lock of the process, or a lock: for functions with state that run on
             several devices at a time.
-        method: ``"ffi"``, or ``"callback"`` for ``jax.pure_callback``: slower, and independent of XLA's interface.
-        mutates: whether `fn` writes to its arguments. It is found out, and what is written to is a copy. A function
-            whose Python sees values, or memory through ``numpy()``, gets copies of all; False promises that it writes
-            to none.
+        method: ``"ffi"``, or ``"callback"`` for ``jax.pure_callback``, which is slower, and independent of XLA's
+            interface.
+        mutates: whether `fn` writes to its arguments. By default this is detected, and `fn` writes to copies. A
+            function whose Python code reads values, or memory through ``numpy()``, gets copies of all arguments. False
+            promises that it writes to none.
 
     Returns:
         A function of arrays in the trees of the examples. ``jax.jvp`` and ``jax.hessian`` of it raise a TypeError that
-        names the ways out; ``jax.jacobian(jax.jacobian(f))`` works.
+        says what to do; ``jax.jacobian(jax.jacobian(f))`` works.
 
     Raises:
-        TypeError: an example, output shape or dtype is none that both PyTorch and JAX have.
-        ValueError: `vmap_method` or `method` is unknown, or an input is sharded and `out_specs` is not given.
-        NotImplementedError: the installed jaxlib has an interface that is not known, or the platform is no CPU or GPU.
-        jax.errors.JaxRuntimeError: at a call: `fn` raised; the message ends with PyTorch's traceback. Or its results
-            are not of the declared number, shapes and dtypes.
+        TypeError: an example, output shape or dtype is not one that both PyTorch and JAX have.
+        ValueError: `vmap_method` or `method` is unknown, or an input is sharded and `out_specs` is missing.
+        NotImplementedError: the installed jaxlib has an unknown interface, or the platform is neither CPU nor GPU.
+        jax.errors.JaxRuntimeError: at a call: `fn` raised, and the message ends with PyTorch's traceback; or the
+            results do not have the declared number, shapes and dtypes.
 
     Example:
         >>> import jax, torch
@@ -121,11 +122,11 @@ def torch2jax(
 
 
 def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> Callable:
-    """As `torch2jax`, with the arguments of the first call as examples.
+    """Like `torch2jax`, with the arguments of the first call as examples.
 
     Args:
-        fn: as there.
-        output_shapes: as there.
+        fn: as in `torch2jax`.
+        output_shapes: as in `torch2jax`.
         **options: the other options of `torch2jax`, except `example_kw`.
     """
     made: list[Callable] = []

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def torch2jax_with_vjp(fn: Callable, *example_args: Any, depth: int = 2, **options: Any) -> Callable:
-    """As `torch2jax`, with all its options."""
+    """Like `torch2jax`, with all its options."""
     return torch2jax(fn, *example_args, depth=depth, **options)
 
 
@@ -38,7 +38,7 @@ def torch2jax_without_vjp(
     lock: Any = False,
     **options: Any,
 ) -> Callable:
-    """As `torch2jax` with ``depth=0``: no gradients."""
+    """Like `torch2jax` with ``depth=0``: no gradients."""
     return torch2jax(
         fn,
         *example_args,
@@ -54,13 +54,13 @@ def torch2jax_without_vjp(
 
 
 def tree_t2j(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
-    """The arrays of a tree of tensors, as `t2j` of each; `via` is for compatibility."""
+    """Converts each tensor of a tree to an array, like `t2j`. `via` is ignored; it exists for compatibility."""
     del via
     is_tensor = lambda leaf: isinstance(leaf, torch.Tensor)
     return jax.tree.map(lambda leaf: tensor_to_array(leaf, copy=copy) if is_tensor(leaf) else leaf, tree)
 
 
 def tree_j2t(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
-    """The tensors of a tree of arrays, as `j2t` of each; `via` is for compatibility."""
+    """Converts each array of a tree to a tensor, like `j2t`. `via` is ignored; it exists for compatibility."""
     del via
     return jax.tree.map(lambda leaf: array_to_tensor(leaf, copy=copy) if isinstance(leaf, jax.Array) else leaf, tree)

@@ -22,31 +22,31 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
 ) -> Callable[..., jax.export.Exported]:
-    """Exports a function of arrays, as `jax.export.export` does, for processes that have no PyTorch.
+    """Exports a function of arrays, as `jax.export.export` does, for processes without PyTorch.
 
     Args:
-        function: what `t2j` gave for a module or function, or any function of JAX's, jitted or not.
-        platforms: what the program is for: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; that of this process if left
-            out.
-        disabled_checks: what `jax.export.export` is not to refuse, as custom calls that you know to be kept by the
-            versions that run the program.
+        function: a function that `t2j` returned, or any JAX function, jitted or not.
+        platforms: the platforms of the program: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; by default that of this
+            process.
+        disabled_checks: safety checks of `jax.export.export` to disable, such as for custom calls that you know to be
+            stable in the versions that run the program.
 
     Returns:
-        A function of the arguments for `function`, arrays or `jax.ShapeDtypeStruct`s, that gives the
-        `jax.export.Exported`. Its ``call`` takes and gives the same trees made of dictionaries, lists and tuples: a
-        `ModelOutput`, a cache or a dataclass is a dictionary, a named tuple a tuple. Arguments that are no arrays are
-        constants of the program: ``None`` takes their place in the call, and keywords among them are left out. With
-        symbolic dimensions (`jax.export.symbolic_shape`), the program is for all sizes that their constraints allow.
+        A function that takes the arguments of `function`, arrays or `jax.ShapeDtypeStruct`s, and returns the
+        `jax.export.Exported`. Its ``call`` takes and returns the same trees, made of dictionaries, lists and tuples: a
+        `ModelOutput`, a cache or a dataclass becomes a dictionary, and a named tuple a tuple. Arguments that are not
+        arrays are constants of the program: pass ``None`` in their place in the call, and leave out such keywords. With
+        symbolic dimensions (`jax.export.symbolic_shape`), the program works for all sizes that the constraints allow.
 
-        ``exported.serialize(vjp_order=1)`` gives the bytes of a file with its gradient; it needs ``flatbuffers``.
+        ``exported.serialize(vjp_order=1)`` returns the bytes of a file with its gradient; it needs ``flatbuffers``.
 
     Raises:
-        TypeError: `function` is a module of PyTorch's.
-        NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as what runs in
-            PyTorch does.
-        ValueError: a platform is none of these, and not that of this process. The graph has a custom call for whose
-            name JAX does not vouch; the error names it. Or, with symbolic dimensions, the code asks something of sizes
-            that the constraints do not decide, which the error names, or leaves a graph whose numbers are no
+        TypeError: `function` is a PyTorch module.
+        NotImplementedError: the graph has an operation that a platform lacks, or calls this process, as code that runs
+            in PyTorch does.
+        ValueError: a platform is unknown, and not that of this process. Or the graph has a custom call that JAX does
+            not guarantee to be stable; the error names it. Or, with symbolic dimensions, the code tests a condition on
+            sizes that the constraints do not decide, which the error names, or makes a graph whose numbers are not
             polynomials of sizes.
 
     Example:

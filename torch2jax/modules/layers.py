@@ -38,18 +38,18 @@ _SOME = re.compile(r"(\d+)::(\d+)")
 
 
 def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state whose repeated layers are stacked.
+    """Returns a state in which the weights of repeated layers are stacked.
 
-    Weights of layers in a row (``layers.0.weight``, ``layers.1.weight``, …) that have one shape and dtype in all of
-    them become one array under the name ``layers.*.weight``, with the layers along its first dimension. Those that only
-    layers at equal distances have, as of the experts in every second one, become ``layers.1::2.weight``. Everything
-    else, and every tensor that layers share, stays under its own name. `t2j` of a module takes such a state: under
-    ``jax.jit`` its layers are then one `jax.lax.scan`, which compiles in the time of one layer.
+    Weights of consecutive layers (``layers.0.weight``, ``layers.1.weight``, …) with the same shape and dtype become one
+    array under the name ``layers.*.weight``, with the layers along its first dimension. Weights that only layers at
+    equal distances have, such as experts in every second layer, become ``layers.1::2.weight``. Everything else, and
+    every tensor that layers share, keeps its own name. Translated modules accept such a state: under ``jax.jit`` the
+    layers are then one `jax.lax.scan`, which compiles in the time of one layer.
 
     Args:
-        state: arrays by name, as ``t2j(module.state_dict())``, ``split()`` or `load_state` give them; tensors, of which
-            no other copy is made; or anything else by the names of a state: a `jax.ShapeDtypeStruct`, a
-            `PartitionSpec` or a `NamedSharding`, whose first dimension is not sharded then.
+        state: arrays by name, from ``t2j(module.state_dict())``, ``split()`` or `load_state`; tensors, which are copied
+            only into the stacked arrays; or other values by the names of a state: a `jax.ShapeDtypeStruct`, or a
+            `PartitionSpec` or `NamedSharding`, whose result does not shard the dimension of the layers.
     """
     found: dict[str, Any] = {}
     groups = _groups(state)
@@ -63,11 +63,11 @@ def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What `stack_layers` has stacked, layer by layer again.
+    """Undoes `stack_layers`: returns a state with an entry for each layer.
 
     Raises:
-        ValueError: it has an entry for all layers and one for a layer of these.
-        TypeError: an entry for all layers, as a `PartitionSpec`, does not say how many there are.
+        ValueError: the state has an entry for all layers and also one for a single layer of these.
+        TypeError: an entry for all layers, such as a `PartitionSpec`, does not say how many layers there are.
     """
     found: dict[str, Any] = {}
     for name, value in state.items():

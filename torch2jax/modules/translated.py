@@ -126,7 +126,7 @@ class TranslatedFunction(Generic[P, R]):
 class TranslatedModule(Generic[P, R]):
     """A module, or one method of it, as a function of its arguments and its state.
 
-    It is called as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
+    Call it as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.
     """
 
     __signature__ = _ExtendedSignature(state_dict=None, rng=None, return_state_dict=False)
@@ -207,17 +207,18 @@ class TranslatedModule(Generic[P, R]):
             raise AttributeError(_told_of(self, name), name=name, obj=self)
 
     def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """What of a state is trained, and the rest: ``params, buffers = t2j(module).split()``.
+        """Splits a state into the trainable parameters and the rest: ``params, buffers = t2j(module).split()``.
 
-        Each tensor has one entry. A tied weight has its first name, or, of a state that is given, that which it has
-        there. ``params | buffers`` is a state to call the function with.
+        Each tensor has one entry. A tied weight has its first name, or the name that it has in `state`. Call the
+        function with ``state_dict=params | buffers``.
 
         Args:
-            state: one that the function takes or gives, or a checkpoint's; by default the module's own, in new arrays.
+            state: a state that the function takes or returns, or one of a checkpoint; by default the module's own, in
+                new arrays.
 
         Returns:
-            The entries of parameters that require grad, and all others: frozen parameters, and the buffers that
-            ``module.state_dict()`` has.
+            Two dictionaries: the parameters that require grad, and everything else in ``module.state_dict()``: frozen
+            parameters and buffers.
 
         Raises:
             RuntimeError: `state` has a name that the module lacks.
@@ -228,13 +229,14 @@ class TranslatedModule(Generic[P, R]):
     def load(self, *states: Mapping[str, Any], strict: bool = True) -> None:
         """Writes states into the module itself: ``t2j(module).load(params, buffers)``.
 
-        Arrays are cast to the module's dtypes, and gathered where they are sharded.
+        Arrays are cast to the module's dtypes. Sharded arrays are gathered.
 
         Args:
-            strict: refuse states that lack something of ``module.state_dict()``. A tied weight needs one of its names.
+            strict: raise an error if the states lack a name of ``module.state_dict()``. A tied weight needs only one of
+                its names.
 
         Raises:
-            RuntimeError: a name or an array is missing, or the module lacks it; or an array is of another shape; or the
+            RuntimeError: a name or an array is missing, or the module lacks it; or an array has another shape; or the
                 module is on the meta device.
             ValueError: there are two values for one tensor.
         """

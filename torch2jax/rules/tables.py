@@ -70,7 +70,7 @@ _FACTORY_KEYWORDS = {"device", "layout", "pin_memory", "out", "memory_format", "
 
 
 class Rules:
-    """Rules that hold where they are entered, before those that are there otherwise::
+    """Scoped rules: inside the ``with`` block they take precedence over all other rules::
 
         fast = Rules()
 
@@ -81,8 +81,8 @@ class Rules:
         with fast:
             result = jax.jit(t2j(model))(x)
 
-    What is traced within keeps the rules that it was traced with: a function that was jitted before is not traced anew.
-    Rules that are entered later come first. Other threads do not see them.
+    A traced program keeps the rules of its trace: a function that was jitted before is not traced again. The innermost
+    block wins. Other threads do not see the rules.
     """
 
     def __init__(self):
@@ -109,19 +109,19 @@ class Rules:
         replace: bool = False,
         **options: Unpack[RuleKeywords],
     ) -> Callable[[Callable], Callable]:
-        """Declares the decorated function, from jax arrays to jax arrays, to be the rule of PyTorch functions.
+        """Declares the decorated function, from jax arrays to jax arrays, as the rule for PyTorch functions.
 
         Args:
             functions: `torch` functions, methods, or operators (``torch.ops.aten.add``, ``torch.ops.aten.add.Tensor``).
-                The first one names the rule. Methods, operators, in-place and ``out=`` forms and ATen overloads follow.
-                An operator of a library that may not be loaded, or one that older PyTorch lacks, goes by its name:
-                ``"torchvision::nms"``.
-            replace: another rule of one's own that a function has already gives way. The package's own rules always do.
-            options: what the rule is told; see `RuleOptions`.
+                The first one names the rule. The rule also covers methods, operators, in-place and ``out=`` forms and
+                ATen overloads. Name an operator with a string if its library may not be loaded, or if older PyTorch
+                lacks it: ``"torchvision::nms"``.
+            replace: replace another rule of yours for these functions. The package's own rules are always replaced.
+            options: further options of the rule; see `RuleOptions`.
 
         Raises:
-            TypeError: one of `functions` is a class, or no function.
-            ValueError: one of them is a name that no operator bears, of a library that is loaded; or has another rule.
+            TypeError: one of `functions` is a class, or not a function.
+            ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
         functions, told = _checked(functions), RuleOptions(**options)
         if not self.are_pytorchs:
@@ -147,16 +147,17 @@ class Rules:
         tags: Iterable[Tag] = (),
         replace: bool = False,
     ) -> Callable[[Callable], Callable]:
-        """Declares the decorated function to be the rule of exactly these functions; it gets the tensors themselves.
+        """Declares the decorated function as the rule for exactly these functions. It receives the tensors themselves.
 
         Args:
-            functions: as those of `implements`; or classes of modules, whose ``forward`` the rule stands in for: it
-                gets the module, then what forward gets. Within the rule, the module itself runs its own forward.
+            functions: as in `implements`; or classes of modules, whose ``forward`` the rule replaces. The rule then
+                receives the module and the arguments of ``forward``. If it calls the module, the module runs its own
+                ``forward``.
             takes: the dtypes of the first tensor that the functions are defined for; all by default.
-            tags: what the functions are, beyond what PyTorch's schemas of them say.
-            replace: as that of `implements`.
+            tags: properties of the functions that PyTorch's schemas do not state.
+            replace: as in `implements`.
 
-        Raises what `implements` raises.
+        Raises the exceptions of `implements`.
         """
         functions = _checked(functions)
 

@@ -1,4 +1,4 @@
-"""Plans of parallelism, read into JAX's own types."""
+"""Reads parallelism plans into JAX's own sharding types."""
 
 from .constraints import constrained
 from .placement import put, shardings

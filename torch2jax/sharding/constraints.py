@@ -33,22 +33,23 @@ def constrained(
     tensor: Axes = None,
     plan: Any = None,
 ) -> torch.nn.Module:
-    """A copy of a module, with the same weights, whose activations XLA lays out as told.
+    """Returns a copy of a module, with the same weights, that constrains the sharding of its activations.
 
     Args:
         module: the module; it is only read.
-        mesh: None for the one in force (`jax.set_mesh`).
-        data: the axis, or several, over which the first dimension (the batch) is split of what every module gives that
-            has weights of two dimensions or more of its own. For FSDP this is its axis as well.
-        tensor: that of tensor parallelism: what goes into and comes out of the modules in `plan` is as it says.
-        plan: as that of `specs`.
+        mesh: the mesh; None for the current one (`jax.set_mesh`).
+        data: the axis, or axes, that shard the batch: the first dimension of the results of every module that has its
+            own weights of two dimensions or more. For FSDP, pass its axis here too.
+        tensor: the axis, or axes, of tensor parallelism: `plan` sets the sharding of the inputs and results of its
+            modules.
+        plan: as in `specs`.
 
     Returns:
-        The copy, to be given to `t2j`. In PyTorch it runs as the module does. A dimension that the devices do not
-        divide is left to XLA.
+        The copy, to pass to `t2j`. In PyTorch it runs like the module. XLA chooses the sharding of a dimension that the
+        number of devices does not divide.
 
     Raises:
-        ValueError: there is no mesh, it has no such axis, one is given twice, or the plan is not one.
+        ValueError: there is no mesh, it lacks an axis, an axis is given twice, or the plan is invalid.
         TypeError: the plan has a style of another kind.
     """
     mesh = resolve(mesh)

@@ -17,15 +17,16 @@ __all__ = ["put", "shardings"]
 
 
 def shardings(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
-    """The sharding of each leaf of a tree: a state dictionary, gradients, an optimizer's state.
+    """Returns the sharding of each leaf of a tree: a state dictionary, gradients, an optimizer state.
 
-    A leaf is known by the last key on the way to it that `specs` has and whose spec fits its shape, as in optax's
-    moments, which are trees like the parameters. Any other (a counter) is whole on each device.
+    A leaf gets the spec of the last key on its path that is in `specs`, if that spec fits its shape. So optax's
+    moments, which are trees like the parameters, get the specs of the parameters. Other leaves (a counter) are
+    replicated.
 
     Args:
-        tree: arrays, or what has their shapes, as `jax.eval_shape` gives it.
-        specs: as `specs` gives it.
-        mesh: None for the one in force (`jax.set_mesh`).
+        tree: arrays, or objects with their shapes, such as the result of `jax.eval_shape`.
+        specs: the result of `specs`.
+        mesh: the mesh; None for the current one (`jax.set_mesh`).
 
     Returns:
         A tree of `NamedSharding` of the same structure: for `jax.device_put`, and for ``in_shardings`` and
@@ -44,16 +45,16 @@ def shardings(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | Abstra
 
 
 def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
-    """A tree with each array on the devices, and in the parts, that `specs` tells.
+    """Places each array of a tree on the devices, sharded by `specs`.
 
     Args:
-        tree: arrays or tensors, which are copied there, one after another and of tensors each shard by itself, and
-            `jax.ShapeDtypeStruct` or tensors without values, which get the sharding.
-        specs: as `specs` gives it.
-        mesh: None for the one in force (`jax.set_mesh`). An abstract one serves where nothing has values.
+        tree: arrays or tensors, which are copied one after another, tensors shard by shard; and
+            `jax.ShapeDtypeStruct` or tensors without values, which only get the sharding.
+        specs: the result of `specs`.
+        mesh: the mesh; None for the current one (`jax.set_mesh`). It may be abstract if nothing has values.
 
     Raises:
-        TypeError: it is a module, and no state.
+        TypeError: `tree` is a module, not a state.
         ValueError: there is no mesh.
     """
 

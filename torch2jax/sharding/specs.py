@@ -21,24 +21,26 @@ def specs(
     fsdp: Axes = None,
     plan: Any = None,
 ) -> dict[str, PartitionSpec]:
-    """How each tensor of ``module.state_dict()`` is split over the axes of a mesh.
+    """Returns how to shard each tensor of ``module.state_dict()`` over the axes of a mesh.
 
     Args:
-        module: the module, also one on the meta device; it is only read.
-        mesh: its sizes are asked; None for the one in force (`jax.set_mesh`).
-        tensor: the axis, or several, of tensor parallelism, by `plan`.
-        experts: that of expert parallelism, by transformers' ``_ep_plan`` or by ``"grouped_gemm"`` in `plan`.
-        fsdp: that over which everything else is split: each tensor of two dimensions or more along the largest
-            dimension that the number of devices divides and that is not split yet. Where none is, it stays whole.
+        module: the module, which may be on the meta device; it is only read.
+        mesh: the mesh, of which only the sizes matter; None for the current one (`jax.set_mesh`).
+        tensor: the axis, or axes, of tensor parallelism, by `plan`.
+        experts: the axis, or axes, of expert parallelism, by transformers' ``_ep_plan`` or by ``"grouped_gemm"`` in
+            `plan`.
+        fsdp: the axis, or axes, that shard everything else: each tensor of two dimensions or more is split along the
+            largest dimension that the number of devices divides and that is not split yet. Without such a dimension,
+            it is replicated.
         plan: styles by path, as `torch.distributed.tensor.parallel.parallelize_module` takes them, or their names in
-            transformers; None for the ``_tp_plan`` that a model of transformers has.
+            transformers; None for the ``_tp_plan`` of a transformers model.
 
     Returns:
         A `PartitionSpec` for each name of the state, in its order. Tied weights have one for all of their names.
 
     Raises:
-        ValueError: the mesh has no such axis, an axis is given twice, the devices do not divide a dimension that the
-            plan splits, the plan has an unknown style, or there is none.
+        ValueError: the mesh lacks an axis, an axis is given twice, the number of devices does not divide a dimension
+            that the plan splits, the plan has an unknown style, or there is no plan.
         TypeError: the plan has a style of another kind.
     """
     mesh = resolve(mesh)

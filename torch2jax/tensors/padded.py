@@ -14,16 +14,16 @@ __all__ = ["Padded"]
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("values", "length"), meta_fields=("axis",))
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padded:
-    """An array whose length data decide, in place of a tensor that PyTorch would give.
+    """A padded array with a data-dependent length, in place of PyTorch's tensor.
 
-    It is a pytree of its two arrays, so that it goes through ``jit``, ``vmap``, ``scan`` and the like. A translated
-    function takes it, too, as the tensor that it stands for.
+    It is a pytree of its two arrays, so it works with ``jit``, ``vmap``, ``scan`` and so on. Translated functions also
+    accept it, as the tensor that it stands for.
 
     Args:
-        values: ``(bound, ...)``. The first `length` rows are those of PyTorch's tensor; what is beyond is zero.
-        length: how many rows there are, an integer. Under ``vmap`` both have a dimension for the examples in front.
-            One that is greater than the bound says that data decided more than ``bounds=`` has room for.
-        axis: the dimension of PyTorch's tensor that is as long, where that is not the first: ``(..., bound, ...)``.
+        values: ``(bound, ...)``. The first `length` rows are those of PyTorch's tensor; the other rows are zero.
+        length: the number of rows, an integer. Under ``vmap`` both arrays have a leading dimension for the examples. A
+            length greater than the bound means that the data need more room than ``bounds=`` gives.
+        axis: the dimension of PyTorch's tensor with that length, if it is not the first: ``(..., bound, ...)``.
     """
 
     values: Any
@@ -32,16 +32,16 @@ class Padded:
 
     @property
     def mask(self) -> jax.Array:
-        """Which rows there are: ``(bound,)`` bools, with the dimensions of examples in front."""
+        """Which rows are valid: ``(bound,)`` bools, with the leading dimensions of the examples."""
         length = jnp.asarray(self.length)
         return jnp.arange(self.values.shape[length.ndim + self.axis]) < length[..., None]
 
     def compact(self) -> Any:
-        """The array of PyTorch's tensor, without the padding: of several examples, a list with one for each.
+        """Returns PyTorch's tensor as an array, without padding; for several examples, a list with one array for each.
 
         Raises:
-            jax.errors.TracerArrayConversionError: the length is traced: within ``jit`` no array has such a shape.
-            ValueError: there is no room for so many rows.
+            jax.errors.TracerArrayConversionError: the length is traced: no array has such a shape within ``jit``.
+            ValueError: the length is greater than the bound.
         """
         length = np.asarray(self.length)
         if length.ndim:

@@ -44,14 +44,14 @@ class SparseParts(NamedTuple):
 class CompressedArray:
     """A sparse array of a layout that JAX lacks: `torch.sparse_csc`, `torch.sparse_bsr` or `torch.sparse_bsc`.
 
-    It is a pytree of its three arrays. ``t2j(torch.Tensor.to_dense)(array)`` gives the dense one.
+    It is a pytree of its three arrays. ``t2j(torch.Tensor.to_dense)(array)`` returns the dense array.
 
     Args:
         compressed: where each row, or column, of elements or blocks begins, ``(*batch, n + 1)``.
-        plain: in which column, or row, each element or block is, ``(*batch, nnz)``.
+        plain: the column, or row, of each element or block, ``(*batch, nnz)``.
         values: ``(*batch, nnz, *block, *dense)``.
-        layout: PyTorch's.
-        shape: that of the whole.
+        layout: PyTorch's layout.
+        shape: the shape of the whole array.
     """
 
     compressed: Any

@@ -112,11 +112,11 @@ def _frozen(value: Any, kind: type) -> Any:
 class Wrapped:
     """The arrays of a tensor that wraps others, in place of the tensor.
 
-    It is a pytree of the arrays by the names that the tensor's class gives them: it goes through ``jit``, ``grad``,
-    ``vmap``, shardings and checkpoints as any. The arrays are its attributes, too. A translated function takes it as
-    the tensor that it stands for, and `j2t` gives that tensor.
+    It is a pytree of the arrays, by the names that the tensor's class gives them. It works with ``jit``, ``grad``,
+    ``vmap``, shardings and checkpoints like any pytree. The arrays are also its attributes. Translated functions
+    accept it as the tensor that it stands for, and `j2t` returns that tensor.
 
-    Under ``vmap`` the arrays have a dimension for the examples, and the rest is that of one example.
+    Under ``vmap`` the arrays have a dimension for the examples; everything else describes one example.
     """
 
     def __init__(self, static: _Static, inner: tuple):
@@ -141,7 +141,7 @@ class Wrapped:
 
     @property
     def inner(self) -> dict[str, Any]:
-        """The arrays by name; of an inner tensor that wraps others, another `Wrapped`."""
+        """The arrays by name; another `Wrapped` for an inner tensor that itself wraps others."""
         return dict(zip(self._static.names, self._inner, strict=True))
 
     @property
@@ -151,21 +151,21 @@ class Wrapped:
 
     @property
     def shape(self) -> tuple:
-        """The shape that the tensor has to PyTorch."""
+        """The shape of the tensor in PyTorch."""
         return self._static.shape
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the tensor has to PyTorch."""
+        """The number of dimensions of the tensor in PyTorch."""
         return len(self._static.shape)
 
     @property
     def dtype(self) -> np.dtype:
-        """JAX's dtype of that which the tensor has to PyTorch."""
+        """The JAX dtype for the tensor's dtype in PyTorch."""
         return canonical(self._static.dtype)
 
     def replaced(self, inner: Mapping[str, Any]) -> "Wrapped":
-        """The same with other arrays."""
+        """Returns a copy with other arrays."""
         return Wrapped(self._static, tuple(inner[name] for name in self._static.names))
 
     def __repr__(self) -> str:

@@ -61,9 +61,9 @@ class StatefulFunction:
     """A PyTorch function that changes its first arguments, as a pure function ``f(state, *args, rng=None, **kwargs)``.
 
     Args:
-        function: takes the objects first, then its own arguments.
-        objects: modules, optimizers, schedulers, scalers. They are only read, but by `load`.
-        last_resort: as that of `Call`.
+        function: a function that takes the objects first, then its own arguments.
+        objects: modules, optimizers, schedulers, scalers. Only `load` changes them.
+        last_resort: as in `Call`.
     """
 
     __signature__ = _StatefulSignature()
@@ -93,19 +93,19 @@ class StatefulFunction:
 
     @boundary
     def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
-        """The state from which the first step starts: that of the objects, and what optimizers make in that step.
+        """Returns the state for the first step: that of the objects, and what optimizers create in that step.
 
         Args:
-            args, kwargs: as those of a call, without the state; of arrays only shapes and dtypes matter, so that
-                `jax.ShapeDtypeStruct` serves. Outside of `jax.shard_map`, what one device has: collectives are those of
-                a single one.
-            rng: as that of a call.
+            args, kwargs: the arguments of a call, without the state. Only their shapes and dtypes matter, so you may
+                pass a `jax.ShapeDtypeStruct`. Outside of `jax.shard_map`, pass the arguments of one device:
+                collectives then run on a single device.
+            rng: as in a call.
 
         Returns:
             For each object, under the name of its parameter, a dictionary of arrays: parameters and buffers by name,
             the rest by its path in the object. They share no memory with the objects.
 
-        Raises what a call raises, and
+        Raises the exceptions of a call, and
 
             - NotImplementedError: two different tensors of the objects share memory.
         """
@@ -168,21 +168,21 @@ class StatefulFunction:
         return self._run(state, args, kwargs, rng, None)
 
     def stack_layers(self, state: State) -> State:
-        """A state whose repeated layers are stacked, as `torch2jax.stack_layers` has them, so that they are one loop.
+        """Returns a state with stacked layers, as in `torch2jax.stack_layers`, so that the layers are one loop.
 
-        What optimizers keep for the parameters of layers, as their moments, is stacked with these:
-        ``state.2::6.exp_avg`` is that of the parameters 2, 8, 14, … of the optimizer.
+        The optimizer's values for the parameters of layers, such as their moments, are stacked too:
+        ``state.2::6.exp_avg`` belongs to the parameters 2, 8, 14, … of the optimizer.
 
         Args:
-            state: what `init` or a call gave.
+            state: the result of `init` or of a call.
         """
         return with_layers_stacked(state, self._named)
 
     def load(self, state: State) -> None:
-        """Puts a state into the objects themselves, as training them in PyTorch would have left them.
+        """Writes a state into the objects themselves, as if you had trained them in PyTorch.
 
         Raises:
-            RuntimeError: `state` has a name that the objects lack, or something of another shape than theirs.
+            RuntimeError: `state` has a name that the objects lack, or an array of another shape.
         """
         for thing in self._objects:
             start(thing)

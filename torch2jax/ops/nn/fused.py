@@ -28,23 +28,23 @@ Axes = str | tuple[str, ...] | None
 
 
 def fused_attention(mesh: Mesh | AbstractMesh | None = None, *, batch: Axes = None, heads: Axes = None) -> Rules:
-    """Rules by which attention over long sequences is a kernel of the platform's, to be entered around a trace::
+    """Scoped rules that use a fused kernel for attention over long sequences. Enter them around a trace::
 
         with fused_attention():
             compiled = jax.jit(t2j(model)).lower(x, state_dict=params).compile()
 
-    On CUDA it is `jax.nn.dot_product_attention` with cuDNN, on TPU
-    `jax.experimental.pallas.ops.tpu.flash_attention`, and what it is without these rules on any other platform and
-    wherever the kernel does not take the operands. Derivatives of all orders and `jax.vmap` are as without them.
+    The kernel is `jax.nn.dot_product_attention` with cuDNN on CUDA, and
+    `jax.experimental.pallas.ops.tpu.flash_attention` on TPU. On other platforms, and for operands that the kernel does
+    not support, attention is the same as without these rules. So are derivatives of all orders and `jax.vmap`.
 
     Args:
-        mesh: the mesh that the graph is partitioned for: each device then runs the kernel for its part. A TPU's needs
-            it where there are several devices.
+        mesh: the mesh that the graph is partitioned for: each device then runs the kernel for its part. The TPU kernel
+            needs it if there are several devices.
         batch: the axes of the mesh that divide the batch, the dimensions before the heads.
-        heads: those that divide the heads, of keys and values as well.
+        heads: the axes that divide the heads, of keys and values as well.
 
     Raises:
-        ValueError: axes are given that the mesh lacks.
+        ValueError: the mesh lacks one of the axes.
     """
     parts = _Parts(mesh, batch, heads)
     rules = Rules()
