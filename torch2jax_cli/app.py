@@ -17,8 +17,8 @@ from .commands.ops import ops
 __all__ = ["app"]
 
 _EXIT_CODES = """
-Exit codes: 0 all is well, 1 the translation differs (doctor: something is wrong), 2 there is nothing to run (an unknown
-model, inputs that PyTorch itself refuses, a misspelt option), 3 it cannot be translated, compiled or run in JAX.
+Exit codes: 0 success, 1 the translation differs (doctor: something is wrong), 2 there is nothing to run (an unknown
+model, inputs that PyTorch itself rejects, a misspelt option), 3 it cannot be translated, compiled or run in JAX.
 """
 _COMMANDS = {
     check: (
@@ -72,7 +72,7 @@ def _epilog(examples: tuple[str, ...]) -> str:
 @app.callback(epilog=f"Documentation: {_documentation()}")
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions, and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
     ] = False,
 ) -> None:
     pass

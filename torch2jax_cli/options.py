@@ -39,21 +39,25 @@ Spec = Annotated[
     typer.Argument(
         metavar="SPEC",
         help="torchvision:NAME, timm:NAME, transformers:CONFIG (a model type, a class, a config.json or its folder), "
-        "package.module:NAME (a module, a function, or a function that makes a module), an exported program in a .pt2 "
-        "file, or a pickled module.",
+        "package.module:NAME (a module, a function, or a function that returns a module), an exported program in a "
+        ".pt2 file, or a pickled module.",
         autocompletion=_beginnings,
         show_default=False,
     ),
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option(metavar="SHAPE", help="The shape of a random input, as 1,3,224,224 or 1,16:int64; once for each."),
+    typer.Option(
+        metavar="SHAPE",
+        help="The shape of a random input, such as 1,3,224,224 or 1,16:int64. Repeat it for each input.",
+    ),
 ]
-Inputs = Annotated[Path | None, typer.Option(metavar="FILE", help="The inputs: .pt, .npy, .npz or .safetensors.")]
+Inputs = Annotated[Path | None, typer.Option(metavar="FILE", help="A file of inputs: .pt, .npy, .npz or .safetensors.")]
 Weights = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="The weights: .safetensors, .pt, .pth or .bin, or the folder of a checkpoint; else random."
+        metavar="FILE",
+        help="A file of weights: .safetensors, .pt, .pth or .bin, or a checkpoint folder. By default they are random.",
     ),
 ]
 Dtype = Annotated[
@@ -68,15 +72,15 @@ Branches = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PLACE=BOOL",
-        help="The branch to take where code asks about values and the other one cannot be translated: "
+        help="The branch to take if code tests a traced value and the other branch cannot be translated: "
         "model.py:forward=False, or model.py:LINE=True.",
     ),
 ]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Load a pickled module, which can run any code.")]
-Grad = Annotated[bool, typer.Option("--grad", help="Gradients as well.")]
-Train = Annotated[bool, typer.Option("--train", help="Training mode as well, with dropout off.")]
+Grad = Annotated[bool, typer.Option("--grad", help="Include gradients.")]
+Train = Annotated[bool, typer.Option("--train", help="Also run in training mode, with dropout off.")]
 Tolerance = Annotated[
-    float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, as 1e-3.")
+    float | None, typer.Option(metavar="NUMBER", min=0, help="The relative error to accept, such as 1e-3.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell of progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

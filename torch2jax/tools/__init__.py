@@ -1,6 +1,6 @@
-"""Tools for a model and its translation, as the commands of the command line: Python functions with reports.
+"""The commands of the command line as Python functions that return reports.
 
-Each takes a module or function with its inputs, ``check(model, (x,), {"mask": mask})``, or a spec in place of both,
+Each takes a module or function with its inputs, ``check(model, (x,), {"mask": mask})``, or a spec instead of both,
 ``check("torchvision:resnet18")``.
 """
 

@@ -29,8 +29,8 @@ class Step:
     """A call of an operator.
 
     Attributes:
-        index: which call it is, from 1 on.
-        operator: its name, as ``nn.functional.linear``.
+        index: the number of the call, counted from 1.
+        operator: its name, such as ``nn.functional.linear``.
         module: the path of the module that calls it, with its class: ``layers.0.fc (Linear)``; the class for the model.
         line: the innermost line outside of PyTorch's own files.
         inputs: shapes and dtypes of its tensors.
@@ -49,13 +49,13 @@ class Bisection:
 
     Attributes:
         subject: the model and its inputs.
-        agreed: how many calls of operators agree, from the first one on.
-        drawn: how many of these draw random numbers, for which PyTorch's were taken.
-        step: the first call that does not agree; None where all do.
+        agreed: the number of operator calls that agree, from the first one on.
+        drawn: how many of these draw random numbers; the translation used PyTorch's numbers for them.
+        step: the first call that differs; None if all agree.
         agreement: how far its results are from PyTorch's.
-        alone: how far they are for the very operands that PyTorch's had; None where it cannot run by itself.
-        error: what is wrong instead: the call fails, or another one comes in its place.
-        of_gradient: whether it is its gradient that does not agree, and `agreement` is of that.
+        alone: the same, if it runs on PyTorch's operands; None if it cannot run by itself.
+        error: another problem: the call fails, or another call comes in its place.
+        of_gradient: whether the gradient of the call differs; then `agreement` is about the gradient.
     """
 
     subject: Subject
@@ -101,20 +101,20 @@ def bisect(
     tolerance: float | None = None,
     step: Callable[[str], None] = lambda _: None,
 ) -> Bisection:
-    """Runs PyTorch and the translation beside each other, and stops at the first operator whose results differ.
+    """Runs PyTorch and the translation side by side, and stops at the first operator whose results differ.
 
-    The translation runs eagerly, operator by operator. What operators write to their operands is compared as well.
-    Where one draws random numbers, the translation goes on with PyTorch's.
+    The translation runs eagerly, operator by operator. Operands that operators write to are compared as well. If an
+    operator draws random numbers, the translation continues with PyTorch's numbers.
 
     Args:
-        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
-        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
+        args: positional arguments, PyTorch tensors; by default those of the spec.
         kwargs: keyword arguments.
-        grad: where all results agree, also the gradient of each call, by itself, of a random linear function of its
-            results.
-        train: in training mode, with dropout off, in place of evaluation mode.
+        grad: if all results agree, also compare the gradient of each call by itself, for a random linear function of
+            its results.
+        train: run in training mode, with dropout off, instead of evaluation mode.
         tolerance: the relative error to accept; by default 1e-4, and 1e-3 for gradients; more in half precision.
-        step: is told what is going on.
+        step: a function that receives progress messages.
 
     Raises:
         SpecError: PyTorch itself cannot run the model on these inputs, or `tolerance` is negative.

@@ -32,7 +32,7 @@ _NUDGES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds: of tracing and lowering, of compiling, and, where it is timed, of one run and of PyTorch's eager run."""
+    """Seconds of tracing and lowering, of compiling, and, if timed, of one run and of PyTorch's eager run."""
 
     trace: float
     compile: float
@@ -42,15 +42,15 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One row of the report: what was compared, and how it came out.
+    """One row of the report: what was compared, and the result.
 
     Attributes:
-        name: what was compared, as ``outputs`` or ``training: gradients``.
-        agreement: how far it is from PyTorch's; None where nothing could be compared.
-        times: how long it took; in the first row of each program.
+        name: what was compared, such as ``outputs`` or ``training: gradients``.
+        agreement: how far it is from PyTorch's; None if nothing could be compared.
+        times: how long it took; only in the first row of each program.
         note: why nothing was compared.
-        error: why there is no result of JAX's.
-        stage: what failed then: tracing, compiling or running.
+        error: why JAX has no result.
+        stage: the stage that failed: tracing, compiling or running.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether JAX gave what PyTorch gave."""
+        """Whether JAX's results agree with PyTorch's."""
         return not self.error and (self.agreement is None or self.agreement.agrees)
 
 
@@ -73,8 +73,8 @@ class Report:
     Attributes:
         subject: the model and its inputs.
         checks: what was compared.
-        operators: how often each operator was called, by the way in which it reaches JAX.
-        loops: what became of turns that are alike, in words.
+        operators: how often each operator was called, by how it is implemented.
+        loops: what happened to repeated iterations, as text.
     """
 
     subject: Subject
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """How it came out, in a few words."""
+        """The result in a few words."""
         stages = {check.stage for check in self.checks if check.error}
         if "tracing" in stages:
             return "cannot be translated"
@@ -118,18 +118,18 @@ def check(
     """Compares a model in PyTorch with its jitted translation.
 
     Args:
-        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
-        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
+        args: positional arguments, PyTorch tensors; by default those of the spec.
         kwargs: keyword arguments.
-        grad: also the gradients for every parameter and every input of floating point.
-        vmap: also `jax.vmap` over inputs, with one PyTorch call for each.
-        train: also training mode: outputs, buffers, and gradients if `grad`.
-        timed: also the time of a run, of several.
-        tolerance: the relative error to accept, in place of the defaults.
-        step: is told what is going on.
+        grad: also compare the gradients of every parameter and every floating-point input.
+        vmap: also compare `jax.vmap` over inputs with one PyTorch call for each.
+        train: also compare training mode: outputs, buffers, and gradients if `grad`.
+        timed: also measure the time of a run, by several runs.
+        tolerance: the relative error to accept, instead of the defaults.
+        step: a function that receives progress messages.
 
     Returns:
-        The report; where a program cannot be translated, compiled or run, its row has the error.
+        The report. If a program cannot be translated, compiled or run, its row contains the error.
 
     Raises:
         SpecError: PyTorch itself cannot run the model on these inputs, or `tolerance` is negative.

@@ -24,13 +24,13 @@ class Agreement:
     """How a group of arrays compares with PyTorch's tensors.
 
     Args:
-        count: how many were compared.
+        count: the number of arrays that were compared.
         absolute: the largest absolute error.
-        relative: the largest error of a tensor over the magnitude of that tensor.
+        relative: the largest error of a tensor, divided by the magnitude of that tensor.
         worst: the name of the tensor with the largest relative error.
         agrees: whether every tensor is within tolerance.
         problem: what is wrong apart from values (a missing result, another shape), or "".
-        moved: by how much, relatively, rounding moves PyTorch's own values, where agreeing rests on that; else 0.
+        moved: the relative change of PyTorch's own values by rounding, if the agreement depends on it; else 0.
     """
 
     count: int

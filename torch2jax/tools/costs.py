@@ -22,13 +22,13 @@ _WRAPPED = re.compile(r"\w+\((.*)\)")  # jvp(encoder), transpose(jvp(encoder))
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a part of a program costs, by XLA's count for each operation by itself.
+    """The cost of a part of a program, by XLA's analysis of each operation on its own.
 
     Attributes:
-        operations: how many operations there are, those of a loop as often as it turns.
+        operations: the number of operations; those of a loop count once for each iteration.
         flops: floating-point operations.
-        transcendentals: evaluations of ``exp``, ``tanh`` and the like.
-        bytes: what operations read and write. Fused, they read and write less.
+        transcendentals: evaluations of ``exp``, ``tanh`` and similar functions.
+        bytes: the bytes that operations read and write. Fused operations read and write less.
     """
 
     operations: int = 0
@@ -47,13 +47,13 @@ class Cost:
 
 @dataclasses.dataclass
 class Scope:
-    """A module, or a function of PyTorch that it calls.
+    """A module, or a PyTorch function that it calls.
 
     Attributes:
-        name: the name below the scope around it.
+        name: the name within the enclosing scope.
         kind: the class of a module; "" for a function.
-        cost: of all that is within.
-        scopes: those within, in the order in which they are called first.
+        cost: the cost of everything inside.
+        scopes: the scopes inside, in the order of their first calls.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledCost:
-    """What the compiled program costs, where XLA has fused operations.
+    """The cost of the compiled program, in which XLA has fused operations.
 
     Attributes:
         flops: floating-point operations.
-        bytes: what it reads and writes.
+        bytes: the bytes that it reads and writes.
         arguments: bytes of weights and inputs.
         results: bytes of the results.
-        temporary: bytes that it needs beside these while it runs.
+        temporary: the other bytes that it needs while it runs.
     """
 
     flops: float
@@ -88,7 +88,7 @@ class Explanation:
     Attributes:
         subject: the model and its inputs.
         root: the whole program.
-        compiled: the cost of the compiled program, where that was asked for.
+        compiled: the cost of the compiled program, if you asked for it.
         notes: what the numbers leave out.
     """
 
@@ -107,22 +107,22 @@ def explain(
     compile: bool = False,
     step: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
-    """Operations, flops and bytes of a translated model in evaluation mode, for each of its modules.
+    """Counts operations, flops and bytes of a translated model in evaluation mode, for each of its modules.
 
-    Each operation of the JAX graph belongs to the modules in its name stack. Its cost is that of XLA's analysis of the
-    operation by itself, as ``jax.jit(operation).lower(...).cost_analysis()`` gives it.
+    Each operation of the JAX graph belongs to the modules in its name stack. Its cost is XLA's analysis of the
+    operation on its own, as in ``jax.jit(operation).lower(...).cost_analysis()``.
 
     Args:
-        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
-        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
+        args: positional arguments, PyTorch tensors; by default those of the spec.
         kwargs: keyword arguments.
-        grad: the gradient for parameters and inputs of the sum of the outputs, in place of the outputs.
-        compile: also compile the program, and take XLA's numbers for all of it.
-        step: is told what is going on.
+        grad: analyze the gradient of the sum of the outputs for parameters and inputs, instead of the outputs.
+        compile: also compile the program, and report XLA's numbers for all of it.
+        step: a function that receives progress messages.
 
     Raises:
         SpecError: PyTorch itself cannot run the model on these inputs.
-        TranslationError: it cannot be translated or, where that is asked for, compiled.
+        TranslationError: it cannot be translated or, with `compile`, compiled.
 
     Examples:
         >>> import torch

@@ -45,12 +45,12 @@ def write(
     """Exports a model in evaluation mode to `path`, and its state dict to a ``.safetensors`` file of the same name.
 
     Args:
-        subject: the model and its inputs, whose shapes and dtypes the program has.
-        platforms: what the program is for.
-        shapes: those of the inputs, as ``b,3,224,224``, where some are symbolic.
-        constraints: on the symbols, as ``b >= 2``.
-        grad: whether the file holds the gradient as well.
-        step: is told what is going on.
+        subject: the model and its inputs, which give the shapes and dtypes of the program.
+        platforms: the platforms of the program.
+        shapes: the shapes of the inputs, such as ``b,3,224,224``, if some are symbolic.
+        constraints: constraints on the symbols, such as ``b >= 2``.
+        grad: whether the file also holds the gradient.
+        step: a function that receives progress messages.
 
     Raises:
         TranslationError: the model cannot be exported.

@@ -37,12 +37,12 @@ _CUDA_13_DRIVER = 580
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check of the installation.
 
     Attributes:
-        level: ``ok``, ``note`` for what is good to know, ``warning`` for what may fail, ``error`` for what does.
-        subject: what was looked at.
-        found: what is so.
+        level: ``ok``, ``note`` for information, ``warning`` for something that may fail, ``error`` for a failure.
+        subject: what was checked.
+        found: what was found.
         remedy: what to do about it, or "".
     """
 
@@ -57,9 +57,9 @@ class Diagnosis:
     """What is installed, which devices there are, and what was found.
 
     Attributes:
-        versions: of Python, and of the packages that are installed.
-        devices: of each platform of JAX, the default one first, and of PyTorch's accelerator.
-        findings: what was looked at.
+        versions: the versions of Python and of installed packages.
+        devices: the devices of each JAX platform, the default one first, and of PyTorch's accelerator.
+        findings: the results of all checks.
     """
 
     versions: dict[str, str]
@@ -73,10 +73,10 @@ class Diagnosis:
 
 
 def doctor(*, step: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Looks at the installation: versions, accelerators, known bad pairs of packages; and tries a program of each kind.
+    """Checks the installation: versions, accelerators, known bad pairs of packages; and runs a program of each kind.
 
     Args:
-        step: is told what is going on.
+        step: a function that receives progress messages.
 
     Examples:
         >>> from torch2jax import tools

@@ -14,11 +14,11 @@ __all__ = ["operators"]
 
 
 def operators(pattern: str = "*", aten: bool = False) -> dict[str, Route]:
-    """The level of every operator whose name matches, by name.
+    """Returns how every operator with a matching name is implemented, by name.
 
     Args:
         pattern: a shell pattern for the whole name, or a part of it.
-        aten: the operators of PyTorch's dispatcher instead of the functions and methods of its Python interface.
+        aten: list the operators of PyTorch's dispatcher, instead of the functions and methods of its Python interface.
     """
     if not any(character in pattern for character in "*?["):
         pattern = f"*{pattern}*"

@@ -16,7 +16,7 @@ __all__ = ["Route", "level_of", "operator_of"]
 
 
 class Route(enum.Enum):
-    """How a function reaches JAX; the values are how reports spell it."""
+    """How a function is implemented in JAX; the values are the names in reports."""
 
     RULE = "torch-level rule"
     METADATA = "metadata"

@@ -39,15 +39,16 @@ def build(
     dtype: str | None = None,
     allow_pickle: bool = False,
 ) -> Subject:
-    """Builds what a spec names, as ``torchvision:resnet18`` or ``my_package.models:make``; nothing is downloaded.
+    """Builds the model of a spec, such as ``torchvision:resnet18`` or ``my_package.models:make``. Downloads nothing.
 
     Args:
-        spec: what to build, as the command line takes it.
-        shapes: those of random inputs, as ``1,3,224,224`` or ``1,16:int64``; by default the model's own examples.
+        spec: what to build, as on the command line.
+        shapes: the shapes of random inputs, such as ``1,3,224,224`` or ``1,16:int64``; by default the model's own
+            examples.
         inputs: a file that holds the inputs instead.
-        weights: a file or folder that holds the weights, as `torch2jax.load_state` takes it; by default random ones.
-        dtype: what the module and its inputs of floating point are cast to, as ``bfloat16``.
-        allow_pickle: whether a pickle, which can run any code, is loaded.
+        weights: a file or folder that holds the weights, as for `torch2jax.load_state`; by default they are random.
+        dtype: the dtype to cast the module and its floating-point inputs to, such as ``bfloat16``.
+        allow_pickle: whether to load a pickle, which can run any code.
 
     Raises:
         SpecError: with a message of one line.

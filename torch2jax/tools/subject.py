@@ -26,11 +26,11 @@ _IDS_BELOW = 8
 
 
 class SpecError(ValueError):
-    """The user named a model, a shape or a file that cannot be used; the message is one line."""
+    """A model, a shape or a file that the user named cannot be used; the message is one line."""
 
 
 class TranslationError(RuntimeError):
-    """A model cannot be translated, or its translation not compiled, run or exported; the cause is what went wrong."""
+    """A model cannot be translated, or its translation cannot be compiled, run or exported; see the cause."""
 
 
 @dataclasses.dataclass
@@ -43,8 +43,8 @@ class Subject:
         args: positional arguments.
         kwargs: keyword arguments.
         seconds: how long it took to build.
-        branches: which branch questions about traced values take, as `t2j` takes it.
-        note: what else the user should know, of the libraries that it is built with.
+        branches: which branch to take on traced conditions; see `t2j`.
+        note: what else the user should know about the libraries that it is built with.
     """
 
     name: str

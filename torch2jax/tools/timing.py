@@ -27,11 +27,11 @@ class Timing:
     """How long one way of running a model takes.
 
     Attributes:
-        name: the way.
+        name: the name of the way.
         first: seconds of the first call, with tracing and compilation.
         seconds: the median time of a call.
-        spread: the interquartile range of that.
-        speedup: how many times as fast it is as PyTorch's eager run.
+        spread: the interquartile range of these times.
+        speedup: the speedup over PyTorch's eager run.
         error: why it could not be timed, or "".
     """
 
@@ -49,8 +49,8 @@ class Bench:
 
     Attributes:
         subject: the model and its inputs.
-        timings: one for each way, PyTorch's eager run first.
-        devices: what PyTorch and JAX computed on.
+        timings: one for each way to run it, PyTorch's eager run first.
+        devices: the devices that PyTorch and JAX used.
         agreement: how far the translation's outputs are from PyTorch's.
     """
 
@@ -72,17 +72,17 @@ def bench(
 ) -> Bench:
     """Times a model in evaluation mode: eagerly in PyTorch, with `torch.compile`, and translated under `jax.jit`.
 
-    PyTorch computes on a GPU where JAX does. All ways are timed in turn, by `torch.utils.benchmark`, with the number of
-    threads that PyTorch has; XLA takes all cores of a CPU.
+    PyTorch uses a GPU if JAX does. All ways are timed in turn, by `torch.utils.benchmark`, with PyTorch's number of
+    threads; XLA uses all cores of a CPU.
 
     Args:
-        target: a module, a function of tensors, or a spec, as `build` takes it; or a model with its inputs.
-        args: positional arguments, tensors of PyTorch; by default those of the spec.
+        target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
+        args: positional arguments, PyTorch tensors; by default those of the spec.
         kwargs: keyword arguments.
-        grad: outputs and the gradient of their sum for parameters and inputs, in place of the outputs alone.
-        compile: also `torch.compile`, where it works on this machine; an error is part of its row.
-        seconds: how long each way is timed, at least.
-        step: is told what is going on.
+        grad: time outputs and the gradient of their sum for parameters and inputs, instead of only the outputs.
+        compile: also time `torch.compile`, if it works on this machine; otherwise its row contains the error.
+        seconds: the minimum time to measure each way.
+        step: a function that receives progress messages.
 
     Raises:
         SpecError: PyTorch itself cannot run the model on these inputs.

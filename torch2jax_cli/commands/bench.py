@@ -17,9 +17,9 @@ def bench(
     weights: take.Weights = None,
     dtype: take.Dtype = None,
     grad: take.Grad = False,
-    compile: Annotated[bool, typer.Option(help="Time torch.compile too, where it works.")] = True,
+    compile: Annotated[bool, typer.Option(help="Also time torch.compile, if it works.")] = True,
     seconds: Annotated[
-        float, typer.Option(metavar="NUMBER", min=0, help="How long each way is timed, at least.")
+        float, typer.Option(metavar="NUMBER", min=0, help="The minimum time to measure each way, in seconds.")
     ] = 1.0,
     branch: take.Branches = None,
     allow_pickle: take.AllowPickle = False,

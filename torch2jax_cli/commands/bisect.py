@@ -17,7 +17,7 @@ def bisect(
     weights: take.Weights = None,
     dtype: take.Dtype = None,
     grad: take.Grad = False,
-    train: Annotated[bool, typer.Option("--train", help="Training mode, with dropout off.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Run in training mode, with dropout off.")] = False,
     tolerance: take.Tolerance = None,
     branch: take.Branches = None,
     allow_pickle: take.AllowPickle = False,

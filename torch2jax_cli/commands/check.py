@@ -17,7 +17,7 @@ def check(
     weights: take.Weights = None,
     dtype: take.Dtype = None,
     grad: take.Grad = False,
-    vmap: Annotated[bool, typer.Option("--vmap", help="jax.vmap as well.")] = False,
+    vmap: Annotated[bool, typer.Option("--vmap", help="Also compare jax.vmap with one call for each input.")] = False,
     train: take.Train = False,
     tolerance: take.Tolerance = None,
     branch: take.Branches = None,

@@ -12,7 +12,7 @@ _UNHEALTHY = 1
 
 
 def doctor(json: take.Json = False, quiet: take.Quiet = False) -> None:
-    """Look at the installation for what may fail, and say what to do."""
+    """Check the installation, and say what to do about problems."""
     try:
         with running(as_json=json, quiet=quiet) as run:
             diagnosis = run.tools.doctor(step=run.step)

@@ -15,9 +15,9 @@ def explain(
     shape: take.Shapes = None,
     input: take.Inputs = None,
     dtype: take.Dtype = None,
-    grad: Annotated[bool, typer.Option("--grad", help="The gradient in place of the outputs.")] = False,
+    grad: Annotated[bool, typer.Option("--grad", help="Analyze the gradient instead of the outputs.")] = False,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile it too, for XLA's numbers with operations fused, and its memory.")
+        bool, typer.Option("--compile", help="Also compile it, and show XLA's numbers for fused operations and memory.")
     ] = False,
     depth: Annotated[
         int, typer.Option(metavar="NUMBER", min=0, help="How many levels of modules to show; 0 for all.")

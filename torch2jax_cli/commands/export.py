@@ -17,22 +17,22 @@ def export(
         Path,
         typer.Argument(
             metavar="OUT",
-            help="The file to write; the weights go to a .safetensors file beside it.",
+            help="The file to write. The weights go to a .safetensors file next to it.",
             show_default=False,
         ),
     ],
     shape: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHAPE", help="The shape of an input, as 1,3,224,224, or b,3,224,224 for any b."),
+        typer.Option(metavar="SHAPE", help="The shape of an input, such as 1,3,224,224, or b,3,224,224 for any b."),
     ] = None,
     constraint: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What holds of symbols in shapes, as 'b >= 2'.")
+        list[str] | None, typer.Option(metavar="TEXT", help="A constraint on symbols in shapes, such as 'b >= 2'.")
     ] = None,
     input: take.Inputs = None,
     weights: take.Weights = None,
     dtype: take.Dtype = None,
     platforms: Annotated[
-        str, typer.Option(metavar="NAMES", help="What the program is for, of cpu, cuda, rocm, tpu.")
+        str, typer.Option(metavar="NAMES", help="The platforms of the program: cpu, cuda, rocm, tpu.")
     ] = "cpu,cuda,tpu",
     grad: take.Grad = False,
     branch: take.Branches = None,

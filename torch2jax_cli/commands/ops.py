@@ -12,9 +12,9 @@ __all__ = ["ops"]
 
 def ops(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A part of a name, or a pattern: 'nn.functional.*pool*'.")
+        str, typer.Argument(metavar="PATTERN", help="A part of a name, or a shell pattern: 'nn.functional.*pool*'.")
     ] = "*",
-    aten: Annotated[bool, typer.Option("--aten", help="ATen operators in place of torch functions.")] = False,
+    aten: Annotated[bool, typer.Option("--aten", help="List ATen operators instead of torch functions.")] = False,
     json: take.Json = False,
     quiet: take.Quiet = False,
 ) -> None:
