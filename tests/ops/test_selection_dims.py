@@ -37,6 +37,8 @@ PARTS = {
     "cat": lambda x, m: (torch.cat([x[m].T, x.T], 1), torch.cat([x[m].T, x[m].T])),
     "stacked": lambda x, m: (torch.stack([x[m], x[m]]), torch.stack([x[m].T, x[m].T], 1)),
     "parts": lambda x, m: (x[m].T[0], x[m].T[:, :2], x[m].T[1:, None], x[m].T[:, torch.where(x[m][:, 1] > 0)[0]]),
+    "in parts": lambda x, m: (x[m].T.unbind(), x[m].T.split(2), x[m].T.split([1, 0, 2]), *x[m].T),
+    "by known places": lambda x, m: (x[m].T[torch.tensor([2, 0])], x[m].T[torch.tensor([True, False, True])]),
     "where": lambda x, m: torch.where(x[m].T > 0, x[m].T, A[:3, :1]),
     "shape": lambda x, m: torch.ones(3) * x[m].T.shape[1] + len(x[m].T) + x[m].T.numel() / (1 + x[m].T.size(-1)),
     "kept": lambda x, m: (x[m].T.sum(1, keepdim=True), x[m].T.sum(0, keepdim=True), x[m].T.norm(dim=0)),
@@ -112,11 +114,10 @@ def test_padded_along_a_later_axis():
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda x, m: x[m][:, None] - x[m], RuntimeError, "torch.sub got tensors of which data decide .* no array has"),
         (lambda x, m: x[m].T + x[:, :3].T, RuntimeError, "a tensor of size 8 there"),
         (lambda x, m: x[m].T.cos_().add_(x[m][0, 0, None, None, None]), RuntimeError, "shape of the result"),
         (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "chose along a later dimension"),
-        (lambda x, m: x[m].T[torch.tensor([0, 1])], TracedValueError, "subscript by tensors"),
+        (lambda x, m: x[m].T[torch.tensor([0]), torch.tensor([0])], TracedValueError, "subscript by several tensors"),
     ],
 )
 def test_refusals(function, error, message):

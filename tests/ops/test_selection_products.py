@@ -39,15 +39,7 @@ def test_gradients():
     check_gradients(of_all, tuple(FUNCTIONS))
 
 
-@pytest.mark.parametrize(
-    "product",
-    [
-        lambda x, m: x[m] @ x[m].T,
-        lambda x, m: x[m].T @ x[:5],
-        lambda x, m: torch.einsum("nk,mk->nm", x[m], x[m]),
-        lambda x, m: torch.outer(x[m][:, 0], x[m][:, 1]),
-    ],
-)
-def test_two_lengths_are_refused(product):
-    with pytest.raises(RuntimeError, match=r"got tensors of which data decide .*, at .*test_selection_products.py"):
+@pytest.mark.parametrize("product", [lambda x, m: x[m].T @ x[:5], lambda x, m: torch.einsum("nk,nj->kj", x[m], x)])
+def test_a_length_that_is_none_of_data_is_refused(product):
+    with pytest.raises(RuntimeError, match=r"got a tensor of which data decide .*, at .*test_selection_products.py"):
         jax.jit(t2j(product))(t2j(X), t2j(MASKS["some"]))

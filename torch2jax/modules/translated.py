@@ -36,8 +36,8 @@ from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracebacks import boundary
 from ..tracing.rolling import Rolling
-from ..values.moved import front_of, moved
-from ..values.selected import Chosen, compacted, first
+from ..values.moved import in_compact_order, nested, unnested
+from ..values.selected import Chosen, first
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import attributes as attributes
@@ -350,23 +350,25 @@ def _nothing(dtype: torch.dtype) -> int | bool:
 
 def _entering(call: Call, padded: Padded) -> torch.Tensor:
     """What stands for a padded array: a tensor, or, where its length is traced, a selection."""
-    if not is_traced(padded.length):
+    if not any(map(is_traced, padded.lengths.values())):
         return call.lift(padded.compact())
     with call.inside():
         values: Any = call.lift(padded.values)
-        length = call.constants.given(padded.length, torch.int64)
-        return moved(first(values.movedim(padded.axis, 0) if padded.axis else values, length), padded.axis)
+        fronts = {}
+        for axis, length in padded.lengths.items():
+            places = torch.arange(values.shape[axis])
+            fronts[axis] = first(places, call.constants.given(length, torch.int64))
+        return nested(values, fronts, is_safe=False)
 
 
 def _leaving(call: Call, chosen: Chosen) -> Padded:
     with call.inside():
-        front, axis = front_of(chosen)
-        front = compacted(front)
-        values = torch.where(front.spread_mask(), front.rows, torch.zeros((), dtype=front.dtype))
-        length = front.length
+        values, fronts = unnested(in_compact_order(chosen), range(chosen.ndim))
+        fronts = {axis: fronts[axis] for axis in sorted(fronts)}
+        lengths = [front.length for front in fronts.values()]
         if call.attempt.fits:
-            values = _expected_to_fit(call, values)
-            length = torch.where(call.lift(_fits(call)), length, len(values) + 1)
-        values = values.movedim(0, axis) if axis else values
-    arrays = [call.array_of(call.lift(x)) for x in (values, length)]
-    return Padded(*arrays, axis=axis)
+            values, fits = _expected_to_fit(call, values), call.lift(_fits(call))
+            rooms = [values.shape[axis] for axis in fronts]
+            lengths = [torch.where(fits, length, room + 1) for length, room in zip(lengths, rooms, strict=True)]
+    values, *lengths = [call.array_of(call.lift(x)) for x in (values, *lengths)]
+    return Padded.of(values, dict(zip(fronts, lengths, strict=True)))

@@ -47,6 +47,7 @@ from . import (
     selection as selection,
     selection_batches as selection_batches,
     selection_composed as selection_composed,
+    selection_diagonals as selection_diagonals,
     selection_dims as selection_dims,
     selection_order as selection_order,
     selection_places as selection_places,

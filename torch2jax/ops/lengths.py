@@ -7,10 +7,11 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_selected
+from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_moved
 from ..values.lengths import bound_of, expect_room, is_traced_number, range_of_number, said_bound, tensor_of
-from ..values.moved import moved
-from ..values.selected import Selected, first, like
+from ..values.moved import Moved, moved, nested, unknown_dims, unnested
+from ..values.selected import Chosen, Selected, first
+from . import selection_dims as selection_dims  # which declares what is looked up here
 from .selection_subscripts import part
 
 Tensor = torch.Tensor
@@ -38,17 +39,17 @@ def bounded(number, what: str) -> tuple[int, Any]:
 
 
 def _sized(make, shape, what: str) -> Any:
-    """A tensor of a shape of which data decide one size.
+    """A tensor of a shape of which data decide some sizes.
 
     Args:
-        make: gives a tensor with the bound for that size, which is put in front.
+        make: gives a tensor of a shape with the bounds for these sizes.
     """
-    places = [i for i, size in enumerate(shape) if is_traced_number(size)]
-    if len(places) > 1:
-        raise TracedValueError(f"{what}, of which data decide several sizes,")
-    at = places[0]
-    bound, length = bounded(shape[at], what)
-    return moved(first(make((bound, *shape[:at], *shape[at + 1 :])), length), at)
+    sizes, fronts = list(shape), {}
+    for at, size in enumerate(shape):
+        if is_traced_number(size):
+            sizes[at], length = bounded(size, what)
+            fronts[at] = first(torch.arange(sizes[at]), length)
+    return nested(make(tuple(sizes)), fronts, is_safe=False)
 
 
 def _filled(function, leads: int):
@@ -113,36 +114,60 @@ def one_hot(tensor, num_classes=-1):
 @implements_by_length(Tensor.expand)
 def expand(self, *sizes):
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if isinstance(self, Chosen):
+        return _expand_chosen(self, sizes)
     missing = len(sizes) - self.ndim
-
-    def expanded(shape):
-        at = next(i for i, size in enumerate(sizes) if is_traced_number(size))
-        of_bound = self.expand(*shape[1 : at + 1], shape[0], *shape[at + 1 :])
-        return of_bound.movedim(at, 0)
-
     if any(is_traced_number(x) and i >= missing and self.shape[i - missing] != 1 for i, x in enumerate(sizes)):
         raise TracedValueError("Tensor.expand, to what data decide, of a dimension that is not one,")
-    return _sized(expanded, sizes, "Tensor.expand")
+    return _sized(self.expand, sizes, "Tensor.expand")
 
 
+@implements_moved(Tensor.expand)
 @implements_selected(Tensor.expand)
-def expand_of_chosen(self, *sizes):
-    sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    if len(sizes) != self.ndim or any(map(is_traced_number, sizes[1:])):
-        raise TracedValueError(f"expanding to {list(sizes)} what a boolean mask chose")
-    of_row = self.rows.shape[self.mask.ndim :]
-    sizes = [old if new == -1 else new for old, new in zip(of_row, sizes[1:], strict=True)]
-    return like(self.rows.expand(*self.mask.shape, *sizes), self, self.is_safe)
+def _expand_of_chosen(self, *sizes):
+    return expand(self, *sizes)
+
+
+def _expand_chosen(self, sizes: tuple) -> Any:
+    missing, unknown = len(sizes) - self.ndim, unknown_dims(self)
+    new = {
+        i: size
+        for i, size in enumerate(sizes)
+        if i < missing or (i - missing not in unknown and self.sizes[i - missing] == 1)
+    }
+    for _ in range(missing):
+        self = self.unsqueeze(0)
+    if not any(map(is_traced_number, new.values())):
+        tensor, fronts = unnested(self)
+        shape = [new.get(i, size) for i, size in enumerate(tensor.shape)]
+        shape = [old if size == -1 else size for size, old in zip(shape, tensor.shape, strict=True)]
+        return nested(tensor.expand(shape), fronts)
+    shape = [1 if type(size) is int and size == -1 else new.get(i, 1) for i, size in enumerate(sizes)]
+    return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
+
+
+@implements_by_length(Tensor.repeat)
+def repeat(self, *repeats):
+    repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
+    if len(repeats) != self.ndim or any(type(x) is not int or x != 1 for x in repeats[1:]):
+        raise TracedValueError("Tensor.repeat, of other than the first dimension, by a number that data decide,")
+    return self.expand(repeats[0], *self.shape).flatten(0, 1)
 
 
 @implements_by_length(Tensor.expand_as)
+@implements_moved(Tensor.expand_as)
 @implements_selected(Tensor.expand_as)
 def expand_as(self, other):
     return self.expand(*other.shape)
 
 
+_topk_of_moved: Any = lookup_moved(torch.topk)
+
+
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
+    if isinstance(input, Moved):
+        return _topk_of_moved(input, k, dim, largest, sorted)
     dim = canonicalize_dim(input.ndim, dim)
     count = input.shape[dim]
     bound = min(count if bound_of(k) is None else bounded(k, "torch.topk")[0], count)

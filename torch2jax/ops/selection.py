@@ -12,10 +12,12 @@ from ..abandoning import NeedsLengths
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_selected
+from ..rules.registry import implements_moved, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
+from ..values.moved import broadcast, merged, needs_broadcast
 from ..values.selected import (
+    Chosen,
     Selected,
     aligned,
     compacted,
@@ -27,6 +29,7 @@ from ..values.selected import (
     select,
 )
 from .arrays import highest, lowest
+from .selection_nested import chosen_of, flattened, viewed
 
 Tensor = torch.Tensor
 
@@ -219,6 +222,9 @@ def reshape(input, *shape):
     shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
         return map_rows(lambda rows: rows.view(shape[0]), (input,), {}, "a view", safe=False)
+    if isinstance(input.rows, Chosen):
+        kept = viewed(input, shape)
+        return reshape(merged(input), *shape) if kept is None else kept
     mask, of_row = input.mask, tuple(input.rows.shape[input.mask.ndim :])
     first, rest = shape[0] if shape else None, shape[1:]
     if -1 in [size for size in rest if not is_traced_number(size)] and is_traced_number(first):  # (length, -1)
@@ -255,6 +261,8 @@ def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
 @implements_selected(torch.flatten, Tensor.flatten)
 def flatten(input, start_dim=0, end_dim=-1):
     start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
+    if isinstance(input.rows, Chosen):
+        return flattened(input, start, end)
     of_row = tuple(input.rows.shape[input.mask.ndim :])
     if start == 0:
         return input if end == 0 else reshape(input, -1, *of_row[end:])
@@ -273,8 +281,8 @@ def unflatten(input, dim, sizes):
 @implements_selected(torch.squeeze, Tensor.squeeze)
 def squeeze(input, dim=None):
     if dim is None:  # the dimension of those that were chosen stays, though it may be one
-        of_row = [size for size in input.rows.shape[input.mask.ndim :] if size != 1]
-        return map_rows(lambda rows: rows.reshape(*input.mask.shape, *of_row), (input,), {}, "a view", safe=False)
+        ones = tuple(dim + input.mask.ndim - 1 for dim, size in enumerate(input.sizes) if dim and size == 1)
+        return map_rows(lambda rows: rows.squeeze(ones), (input,), {}, "a view", safe=False) if ones else input
     return _changed_row(torch.squeeze, input, dim, input.row_ndim + 1)
 
 
@@ -354,6 +362,8 @@ def getitem(self, index):
     if isinstance(index, Selected):
         if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
             return select(self[index.safe()], index.mask, True)
+        if isinstance(index.rows, Chosen) and index.dtype == torch.bool and isinstance(self, Selected):
+            return chosen_of(self, index)
         if isinstance(self, Selected) and index.dtype == torch.bool:
             return select(self.rows.clone(), _mask_within(self, index))
         if isinstance(self, Selected) and is_whole(index):
@@ -477,9 +487,11 @@ def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neut
 
 def count_of(chosen: Selected, dims: tuple[int, ...]):
     """How many elements go into one of a reduction's."""
-    per_row = math.prod(chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0)
+    sizes = [chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0]
+    per_row = math.prod(size for size in sizes if not is_traced_number(size))
     count = chosen.mask.sum()
-    return count if per_row == 1 else count * per_row
+    count = count if per_row == 1 else count * per_row
+    return functools.reduce(lambda count, size: count * size, filter(is_traced_number, sizes), count)
 
 
 @implements_selected(torch.sum, Tensor.sum)
@@ -517,12 +529,12 @@ def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 
 @implements_selected(torch.amax, Tensor.amax)
 def amax(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.rows.read()))
+    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.base.read()))
 
 
 @implements_selected(torch.amin, Tensor.amin)
 def amin(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.rows.read()))
+    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.base.read()))
 
 
 @implements_selected(torch.any, Tensor.any)
@@ -536,12 +548,6 @@ def all_(input, dim=None, keepdim=False):
 
 
 # Losses.
-
-
-def _reduced_loss(each, reduction: str):
-    if reduction == "none":
-        return each
-    return mean(each) if reduction == "mean" else sum(each)
 
 
 _MEAN_BY_WEIGHT = (F.mse_loss, F.l1_loss)
@@ -558,10 +564,14 @@ def _elementwise_loss(function):
             raise TracedValueError(
                 f"torch.nn.functional.{function.__name__} with reduction={reduction!r} of a selection"
             )
-        each = map_rows(functools.partial(function, reduction="none"), (), given, function.__name__)
+        of_each = functools.partial(function, reduction="none")
+        if needs_broadcast((), given):
+            each = broadcast(of_each, (), given, function.__name__)
+        else:
+            each = map_rows(of_each, (), given, function.__name__)
         if reduction == "mean" and function in _MEAN_BY_WEIGHT and given.get("weight") is not None:
-            return sum(each) / sum(given["weight"])
-        return _reduced_loss(each, reduction)
+            return each.sum() / given["weight"].sum()
+        return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
 
     return loss
 
@@ -575,7 +585,9 @@ for _function in (
     F.binary_cross_entropy_with_logits,
     F.kl_div,
 ):
-    implements_selected(_function)(_elementwise_loss(_function))
+    _loss = _elementwise_loss(_function)
+    implements_selected(_function)(_loss)
+    implements_moved(_function)(_loss)
 
 
 def _of_classes(function):
@@ -585,6 +597,8 @@ def _of_classes(function):
         what = f"torch.nn.functional.{function.__name__}"
         if not (isinstance(input, Selected) and isinstance(target, Selected)):
             raise TracedValueError(f"{what} of rows and targets of which a boolean mask chose one")
+        if isinstance(input.rows, Chosen) and input.row_ndim == 1:
+            return _of_unknown_classes(function, input, target, weight, ignore_index, reduction, **options)
         if input.row_ndim != target.row_ndim + 1:
             raise TracedValueError(f"{what} of what a boolean mask chose, but not of rows and their classes")
         input, target = aligned([input, target], what)
@@ -595,6 +609,19 @@ def _of_classes(function):
         return like(found.unflatten(0, tuple(input.mask.shape)), input) if reduction == "none" else found
 
     return loss
+
+
+def _of_unknown_classes(function, input, target, weight, ignore_index, reduction: str, label_smoothing: float = 0.0):
+    """The loss of rows of which data decide how many classes there are."""
+    if weight is not None or label_smoothing:
+        raise TracedValueError(f"torch.{function.__name__} with weights, of as many classes as data decide,")
+    logs = input.log_softmax(1) if function is F.cross_entropy else input
+    counts = target != ignore_index
+    each = -logs.gather(1, torch.where(counts, target, 0).unsqueeze(1)).squeeze(1)
+    each = torch.where(counts, each, torch.zeros((), dtype=each.dtype))
+    if reduction == "none":
+        return each
+    return each.sum() / counts.sum() if reduction == "mean" else each.sum()
 
 
 _cross_entropy, _nll_loss = map(_of_classes, (F.cross_entropy, F.nll_loss))

@@ -188,8 +188,10 @@ def chunk(input, chunks, dim=0):
 @implements_selected(Tensor.repeat)
 def repeat(self, *repeats):
     repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
-    if len(repeats) != self.ndim or type(repeats[0]) is not int or repeats[0] != 1:
-        raise TracedValueError("Tensor.repeat along what a boolean mask chose")
+    if len(repeats) != self.ndim:
+        raise TracedValueError("Tensor.repeat, into more dimensions, of what a boolean mask chose")
+    if type(repeats[0]) is not int or repeats[0] != 1:
+        self, repeats = self.expand(repeats[0], *self.shape).flatten(0, 1), (1, *repeats[1:])
     ones = [1] * self.mask.ndim
     return map_rows(lambda rows: rows.repeat(*ones, *repeats[1:]), (self,), {}, "Tensor.repeat", safe=False)
 

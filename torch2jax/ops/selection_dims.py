@@ -22,10 +22,11 @@ from ..rules.registry import (
 )
 from ..tensors.trees import map_arguments
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import Moved, broadcast, front_of, moved, needs_broadcast
+from ..values.moved import Moved, broadcast, front_of, led_by, merged, moved, needs_broadcast, unknown_dims
 from ..values.selected import Chosen, Selected, like, select
 from .bounds import known_values
 from .selection import Shape
+from .selection_nested import flattened, gather as gather_of_nested, viewed, write
 from .selection_subscripts import items_of
 
 Tensor = torch.Tensor
@@ -193,22 +194,23 @@ def unsqueeze(input, dim):
 
 @implements_moved(torch.squeeze, Tensor.squeeze)
 def squeeze(input, dim=None):
-    sizes, lead, at = input.others, input.front.mask.ndim, input.at
+    lead, at = input.front.mask.ndim, input.at
     dims = range(input.ndim) if dim is None else _given((dim,))
-    dims = {canonicalize_dim(input.ndim, dim) for dim in dims} - {at}  # which stays, though it may be one
-    gone = [dim for dim in dims if sizes[_in_front(dim, at) - 1] == 1]
+    dims = {canonicalize_dim(input.ndim, dim) for dim in dims}
+    gone = [dim for dim in dims if input.sizes[dim] == 1]  # those that data decide stay, though they may be one
     rows = input.front.rows.squeeze(tuple(_in_front(dim, at) + lead - 1 for dim in gone)) if gone else input.front.rows
     return moved(like(rows, input.front, input.front.is_safe), at - len([dim for dim in gone if dim < at]))
 
 
 def joined(input) -> Selected:
-    """The dimensions up to the one that was chosen as one, which begins with those of the first index."""
-    front, at = front_of(input)
+    """The dimensions up to the first that was chosen as one, which begins with those of the first index."""
+    at = min(unknown_dims(input))
+    front = led_by(input, at)
     if at == 0:
         return front
-    lead, sizes = front.mask.ndim, tuple(front.rows.shape)
-    before = sizes[lead : lead + at]
-    order = [*range(lead, lead + at), *range(lead), *range(lead + at, len(sizes))]
+    lead = front.mask.ndim
+    before = tuple(front.rows.shape[lead : lead + at])
+    order = [*range(lead, lead + at), *range(lead), *range(lead + at, front.rows.ndim)]
     mask: Any = front.mask.expand(*before, *front.mask.shape)
     found = select(front.rows.permute(order), mask, front.is_safe)
     found.descend_from(front)
@@ -234,6 +236,9 @@ def view(input, *shape):
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
         return broadcast(lambda x: x.view(shape[0]), (input,), {}, "a view")
     front, at = front_of(input)
+    if isinstance(front.rows, Chosen):
+        kept = viewed(input, shape)
+        return _reshape(merged(input), *shape) if kept is None else kept
     sizes = tuple(front.rows.shape[front.mask.ndim :])
     before, behind = math.prod(sizes[:at]), math.prod(sizes[at:])
     for place, size in enumerate(shape):
@@ -263,6 +268,11 @@ def _sizes(sizes: tuple, count: int) -> tuple:
 @implements_moved(torch.flatten, Tensor.flatten)
 def flatten(input, start_dim=0, end_dim=-1):
     start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
+    if len(unknown_dims(input)) > 1:
+        if start == 0:
+            return flattened(input, start, end)
+        if any(start <= dim <= end for dim in unknown_dims(input)) and start != end:
+            raise TracedValueError(f"torch.flatten, from dimension {start}, {_REFUSED}")
     if start <= input.at <= end:
         if start:
             raise TracedValueError(f"torch.flatten, from dimension {start}, {_REFUSED}")
@@ -280,6 +290,20 @@ def getitem(self, index):
     return of_dims(self, items) if isinstance(self, Moved) else _by_moved(self, items)
 
 
+_setitem: Any = lookup_selected(Tensor.__setitem__)
+
+
+@_implements(Tensor.__setitem__)
+def setitem(self, index, value):
+    if not isinstance(self, Moved) and not (isinstance(self, Selected) and isinstance(self.rows, Chosen)):
+        _setitem(self, index, value)
+        return
+    items = items_of(index, self.ndim)
+    if None in [item for item in items if not isinstance(item, Tensor)]:
+        raise TracedValueError("writing by a subscript with None to what boolean masks chose")
+    write(self, items, value)
+
+
 def _by_moved(tensor, items: list):
     """A subscript by places that have a later dimension as long as data decide: all of them the same."""
     count = next((i for i, item in enumerate(items) if not isinstance(item, Moved)), len(items))
@@ -291,32 +315,38 @@ def _by_moved(tensor, items: list):
 
 
 def of_dims(chosen, items: list):
-    """What a subscript gives that says one thing for each dimension."""
+    """What a subscript gives that says one thing for each dimension, of which one may be by a tensor."""
     front, at = front_of(chosen)
-    place, dim, of_row, of_chosen = None, 0, [], slice(None)
-    for item in [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]:
-        if item is None:
-            of_row.append(item)
-            continue
-        if dim == at:
-            of_chosen, place = item, len([x for x in of_row if not isinstance(x, int)])
-        elif isinstance(item, Tensor) or is_traced_number(item):
-            raise TracedValueError(f"a subscript by tensors, or by numbers that data decide, {_REFUSED},")
+    items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
+    if len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
+        raise TracedValueError(f"a subscript by several tensors {_REFUSED},")
+    place, dim, of_row, of_chosen = 0, 0, [], slice(None)
+    for item in items:
+        if item is not None and dim == at:
+            of_chosen, place = item, sum(map(_dims_given, of_row))
         else:
             of_row.append(item)
-        dim += 1
-    if of_row and any(x != slice(None) for x in of_row):
+        dim += item is not None
+    if any(not (isinstance(x, slice) and x == slice(None)) for x in of_row):
         front = like(front.rows[(*[slice(None)] * front.mask.ndim, *of_row)], front, front.is_safe)
     if not (isinstance(of_chosen, slice) and of_chosen == slice(None)):
         front = front[of_chosen]
-        if not isinstance(front, Selected):
-            is_one = isinstance(of_chosen, int) or not of_chosen.ndim
-            return (
-                front
-                if is_one
-                else front.movedim(tuple(range(of_chosen.ndim)), tuple(range(place, place + of_chosen.ndim)))
-            )
+        if not _leads(of_chosen):
+            given = _dims_given(of_chosen)
+            return front.movedim(tuple(range(given)), tuple(range(place, place + given))) if given else front
     return moved(front, place)
+
+
+def _leads(item) -> bool:
+    """Whether an item of a subscript leaves it to data how long its dimension is."""
+    return isinstance(item, (slice, Selected)) or _is_unknown(item)
+
+
+def _dims_given(item) -> int:
+    """How many dimensions an item of a subscript gives, of one."""
+    if isinstance(item, Tensor) and not is_traced_number(item):
+        return 1 if item.dtype == torch.bool else item.ndim
+    return int(item is None or isinstance(item, slice))
 
 
 # Along one dimension, or over several.
@@ -407,6 +437,12 @@ for _name in (
 ):
     for _function in (getattr(torch, _name), getattr(Tensor, _name)):
         implements_moved(_function)(_over(_function))
+for _function in (torch.mode, Tensor.mode):
+    implements_moved(_function)(_over(_function, 0, -1))
+for _function in (torch.kthvalue, Tensor.kthvalue):
+    implements_moved(_function)(_over(_function, 1, -1))
+for _function in (torch.quantile, Tensor.quantile, torch.nanquantile, Tensor.nanquantile):
+    implements_moved(_function)(_over(_function, 1))
 for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
     implements_moved(_function)(_over(_function, 1))
 
@@ -414,14 +450,31 @@ for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
 # Of several.
 
 
+_gather: Any = lookup_selected(torch.gather)
+
+
+@_implements(torch.gather, Tensor.gather)
+def gather(input, dim, index, *, sparse_grad=False):
+    del sparse_grad
+    dim = canonicalize_dim(input.ndim, dim)
+    if dim and all(isinstance(x, Selected) and not isinstance(x.rows, Chosen) for x in (input, index)):
+        return _gather(input, dim, index)
+    return gather_of_nested(input, dim, index)
+
+
 @implements_moved(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors, dim=0):
     dim = canonicalize_dim(tensors[0].ndim, dim)
-    places = {x.at if isinstance(x, Moved) else 0 for x in tensors if isinstance(x, Chosen)}
-    if len(places) > 1:
+    tensors = [x for x in tensors if isinstance(x, Chosen) or x.shape != (0,)]  # which PyTorch takes beside any shape
+    shared = [set(unknown_dims(x)) for x in tensors]
+    rest = set.union(*shared) - {dim}
+    if any(rest - found for found in shared):
         raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
-    (at,) = places
-    fronts = [front_of(x)[0] if isinstance(x, Chosen) else x.movedim(at, 0) for x in tensors]
+    at = min(rest, default=dim)
+    fronts = [
+        led_by(x, at) if isinstance(x, Chosen) and at in found else x.movedim(at, 0)
+        for x, found in zip(tensors, shared, strict=True)
+    ]
     return moved(torch.cat(fronts, _in_front(dim, at)), at)
 
 
@@ -437,7 +490,7 @@ def stack(tensors, dim=0):
 def by_unknown(tensor, items: list) -> Any:
     """A subscript of which one item says what data decide, and no other has a tensor; None if it is none such."""
     found = [i for i, item in enumerate(items) if _is_unknown(item)]
-    if len(found) != 1 or any(isinstance(x, Tensor) for i, x in enumerate(items) if i != found[0]):
+    if not found or len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
         return None
     before, item, behind = items[: found[0]], items[found[0]], items[found[0] + 1 :]
     at = len([x for x in before if x is not None])
@@ -470,11 +523,45 @@ def getitem_of_chosen(self, index):
     index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     items = items_of(index, self.ndim)
     if isinstance(self, Selected):
+        if _are_whole_rows(items) and any(map(_is_unknown, items[1:])):
+            return of_dims(self, items)
         is_basic = all(x is None or isinstance(x, (int, slice)) for x in items)
         return of_dims(self, items) if items and items[0] is None and is_basic else _getitem(self, index)
     is_later = len(items) > 1 and not isinstance(items[0], Tensor)
     found = by_unknown(self, items) if is_later else None
     return _getitem(self, index) if found is None else found
+
+
+@implements_moved(torch.unbind, Tensor.unbind)
+def unbind(input, dim=0):
+    dim = canonicalize_dim(input.ndim, dim)
+    if dim in unknown_dims(input):
+        raise TracedValueError(f"torch.unbind along what data decide, {_REFUSED},")
+    return tuple(select_one(input, dim, place) for place in range(input.shape[dim]))
+
+
+@implements_moved(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
+def split(tensor, split_size_or_sections, dim=0):
+    dim = canonicalize_dim(tensor.ndim, dim)
+    if dim in unknown_dims(tensor):
+        parts = tensor.movedim(dim, 0).split(split_size_or_sections)
+        return tuple(part.movedim(0, dim) for part in parts)
+    ends = torch.arange(tensor.shape[dim]).split(split_size_or_sections)
+    lead = [slice(None)] * dim
+    return tuple(
+        of_dims(tensor, [*lead, slice(int(end[0]), int(end[-1]) + 1) if len(end) else slice(0)]) for end in ends
+    )
+
+
+def _are_whole_rows(items: list) -> bool:
+    """Whether a subscript is one of each row, by one tensor at most."""
+    is_whole = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
+    return is_whole and len([x for x in items if isinstance(x, Tensor)]) < 2
+
+
+@_implements(torch.select, Tensor.select)
+def select_one(input, dim, index):
+    return input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)]
 
 
 @_implements(torch.index_select, Tensor.index_select)

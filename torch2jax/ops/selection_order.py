@@ -13,6 +13,7 @@ from ..rules.registry import implements_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..values.lengths import is_traced_number
+from ..values.moved import with_room
 from ..values.selected import Selected, compacted, first, map_rows, select
 from .arrays import cast, highest, lowest
 from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
@@ -29,7 +30,7 @@ def _flat(chosen: Selected, fill=None) -> torch.Tensor:
 
 def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
     """Rows one after the other, as what the mask chose."""
-    return select(rows.unflatten(0, tuple(chosen.mask.shape)), chosen.mask)
+    return select(rows.unflatten(0, tuple(chosen.mask.shape)) if chosen.mask.ndim > 1 else rows, chosen.mask)
 
 
 def _ranks(chosen: Selected) -> torch.Tensor:
@@ -51,7 +52,7 @@ implements_selected(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcums
 
 def _running(function, least):
     def of_chosen(input):
-        values, places = function(_flat(input, least(input.rows.read())), 0)
+        values, places = function(_flat(input, least(input.base.read())), 0)
         return getattr(torch.return_types, function.__name__)(
             (_like(input, values), _like(input, _ranks(input)[places]))
         )
@@ -99,7 +100,7 @@ _PLACES = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
     """Where the rows are that were chosen, in the order of each column; then the others."""
-    return _PLACES((_flat(input), input.mask.flatten(), descending), {})
+    return with_room(lambda rows: _PLACES((rows, input.mask.flatten(), descending), {}), _flat(input))
 
 
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
@@ -150,7 +151,8 @@ def _topk_of_as_many(input, k, largest=True, sorted=True):
 @implements_selected(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     if is_traced_number(k):
-        return along(Tensor.topk, lambda x, *args: _topk_of_as_many(x, k, *args))(input, dim, largest, sorted)
+        of_rows = lambda x, dim, *args: torch.topk(x, k, dim, *args)
+        return along(of_rows, lambda x, *args: _topk_of_as_many(x, k, *args))(input, dim, largest, sorted)
     if not 0 <= k <= input.mask.numel():
         raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask chose")
     return along(lambda x, dim, *args: torch.topk(x, k, dim, *args), lambda x, *args: _topk(x, k, *args))(
@@ -207,7 +209,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
 
 def _place_of(function, input: Selected) -> torch.Tensor:
     rows = _flat(input).detach()
-    least = (lowest if function is torch.amax else highest)(rows.read())
+    least = (lowest if function is torch.amax else highest)(input.base.read())
     is_chosen = input.mask.reshape(-1, *[1] * input.row_ndim)
     is_extreme = (rows == function(torch.where(is_chosen, rows, least), 0, True)) | (rows != rows)
     return (is_extreme & is_chosen).to(torch.uint8).argmax(0, True)

@@ -10,14 +10,15 @@ from jax import lax
 from ..calls.call import current
 from ..errors import TracedValueError, user_location
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_selected, lookup, lookup_selected
+from ..rules.registry import implements_moved, implements_selected, lookup, lookup_selected
 from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
-from ..values.selected import Selected, aligned, begin, compacted, in_order_of, like, select
+from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select
 from .arrays import cast
 from .bounds import known_values
 from .selection import getitem as getitem_of_mask, is_whole, setitem as setitem_of_mask
+from .selection_nested import places_in
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -60,11 +61,13 @@ _gives_places(torch.argwhere, _together)
 _gives_places(aten.where.default, lambda places: places)
 
 
+@implements_moved(torch.nonzero, Tensor.nonzero)
 @implements_selected(torch.nonzero, Tensor.nonzero)
 def nonzero(input, *, as_tuple=False):
     return _together(_places_of_chosen(input), as_tuple)
 
 
+@implements_moved(torch.argwhere, Tensor.argwhere)
 @implements_selected(torch.argwhere, Tensor.argwhere)
 def argwhere(input):
     return nonzero(input)
@@ -82,6 +85,8 @@ def where(condition, *others, **named):
 
 def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
     """As `_places`, of what a mask chose: which of those that were chosen."""
+    if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
+        return places_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]
     mask: Any = condition.spread_mask() & (condition.rows if condition.dtype == torch.bool else condition.rows != 0)
     ranks = (condition.mask.reshape(-1).cumsum(0) - 1).reshape(condition.mask.shape)

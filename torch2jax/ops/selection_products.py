@@ -6,8 +6,7 @@ import torch
 
 from ..errors import TracedValueError, user_location
 from ..rules.registry import implements_moved, implements_selected
-from ..values.moved import front_of, moved
-from ..values.selected import Chosen, aligned, compacted, like
+from ..values.moved import aligned_along, ndim_of, nested, unknown_dims, unnested
 
 Tensor = torch.Tensor
 
@@ -20,43 +19,11 @@ def _declares(*functions):
     return register
 
 
-def _is_chosen(x) -> bool:
-    return isinstance(x, Chosen)
-
-
-def _ndim(x) -> int:
-    return front_of(x)[0].row_ndim + 1 if _is_chosen(x) else x.ndim
-
-
-def _of_all_rows(function, operands: list, at: int | None, what: str) -> Any:
-    """A function of tensors that sums over the dimension that was chosen, or has it at a place of its result.
-
-    Args:
-        function: takes tensors in which all rows are, of which some do not count.
-        operands: tensors, and such of which something was chosen, as long as each other.
-        at: the place; None where there is a sum over it.
-    """
-    chosen = [x for x in operands if _is_chosen(x)]
-    fronts = aligned([front_of(x)[0] for x in chosen], what)
-    fronts = fronts if fronts[0].mask.ndim == 1 else [compacted(x) for x in fronts]
-    found = iter(fronts)
-
-    def whole(x):
-        if not _is_chosen(x):
-            return x
-        front = next(found)
-        rows = front.safe() if at is not None else torch.where(front.spread_mask(), front.rows, 0)
-        return rows.movedim(0, front_of(x)[1])
-
-    made = function(*map(whole, operands))
-    return made if at is None else moved(like(made.movedim(at, 0), fronts[0], True), at)
-
-
 def _refuse(what: str) -> RuntimeError:
     # No TypeError, which operators would take for "not implemented".
     return RuntimeError(
-        f"{what} got tensors of which data decide how long they are along different dimensions, or one that is to be "
-        f"as long as such a dimension, at {user_location()}; wanted one such dimension, chosen by a mask in all of them"
+        f"{what} got a tensor of which data decide how long it is, and one that is to be as long and is none such, at "
+        f"{user_location()}; wanted what masks chose in both"
     )
 
 
@@ -65,7 +32,7 @@ _LETTERS = "abcdefghijklmnopqrstuvw"
 
 def _matmul(what: str):
     def matmul(input, other):
-        one, two = _ndim(input), _ndim(other)
+        one, two = ndim_of(input), ndim_of(other)
         batch = _LETTERS[: max(one, two, 2) - 2]
         first = "x" if one == 1 else f"{batch[len(batch) - one + 2 :]}zx"
         second = "x" if two == 1 else f"{batch[len(batch) - two + 2 :]}xy"
@@ -76,14 +43,22 @@ def _matmul(what: str):
 
 
 def _contracted(function, what: str, letters: list[str], result: str, operands: list) -> Any:
-    """A function whose dimensions have letters, as those of ``einsum``."""
-    found = {names[front_of(x)[1]] for names, x in zip(letters, operands, strict=True) if _is_chosen(x)}
-    if len(found) > 1:
-        raise _refuse(what)
-    (letter,) = found
-    if any(letter in names for names, x in zip(letters, operands, strict=True) if not _is_chosen(x)):
-        raise _refuse(what)
-    return _of_all_rows(function, operands, result.index(letter) if letter in result else None, what)
+    """A function whose dimensions have letters, as those of ``einsum``: it sums over those that its result lacks."""
+    dims = [{names[dim]: dim for dim in unknown_dims(x)} for names, x in zip(letters, operands, strict=True)]
+    unknown = dict.fromkeys(letter for each in dims for letter in each)
+    for letter in unknown:
+        if any(letter in names and letter not in each for names, each in zip(letters, dims, strict=True)):
+            raise _refuse(what)
+        if any(names.count(letter) > 1 for names in letters):
+            raise TracedValueError(f"{what} along a diagonal of what boolean masks chose")
+        operands = aligned_along(operands, [each.get(letter) for each in dims], what)
+    tensors, fronts = [], {}
+    for names, x in zip(letters, operands, strict=True):
+        tensor, found = unnested(x, [dim for dim in range(len(names)) if names[dim] not in result])
+        tensors.append(tensor)
+        fronts.update({names[dim]: front for dim, front in found.items()})
+    made = function(*tensors)
+    return nested(made, {result.index(letter): front for letter, front in fronts.items() if letter in result})
 
 
 for _functions in (
@@ -122,20 +97,20 @@ def einsum(equation, *operands):
     letters = left.split(",")
     if not arrow:
         right = "".join(sorted(x for x in {*left} - {","} if left.count(x) == 1))
-    if [len(x) for x in letters] != list(map(_ndim, operands)):
+    if [len(x) for x in letters] != list(map(ndim_of, operands)):
         raise RuntimeError(
-            f"einsum(): got {equation!r} and operands of {list(map(_ndim, operands))} dimensions; wanted a letter for "
-            "each dimension"
+            f"einsum(): got {equation!r} and operands of {list(map(ndim_of, operands))} dimensions; wanted a letter "
+            "for each dimension"
         )
     return _contracted(lambda *x: torch.einsum(equation, *x), "torch.einsum", letters, right, operands)
 
 
 @_declares(torch.cdist)
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
-    one, two = _ndim(x1), _ndim(x2)
+    one, two = ndim_of(x1), ndim_of(x2)
     batch = _LETTERS[: max(one, two) - 2]
     letters = [f"{batch[len(batch) - one + 2 :]}zx", f"{batch[len(batch) - two + 2 :]}yx"]
-    if any(_is_chosen(x) and names[front_of(x)[1]] == "x" for names, x in zip(letters, (x1, x2), strict=True)):
+    if any(names[dim] == "x" for names, x in zip(letters, (x1, x2), strict=True) for dim in unknown_dims(x)):
         raise TracedValueError("torch.cdist of rows that are as long as data decide")
     distances = lambda *x: torch.cdist(*x, p=p, compute_mode=compute_mode)
     return _contracted(distances, "torch.cdist", letters, f"{batch}zy", [x1, x2])

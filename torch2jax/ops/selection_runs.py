@@ -12,7 +12,8 @@ from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
 from ..values.lengths import expect_room, said_bound
-from ..values.selected import Selected, compacted, first, like, select
+from ..values.moved import merged, unknown_dims
+from ..values.selected import Chosen, Selected, compacted, first, like, select
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
 
@@ -68,6 +69,10 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
 
 
 def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
+    if isinstance(input, Chosen) and len(unknown_dims(input)) > 1:
+        if return_inverse:
+            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask chose")
+        input = merged(input, input.ndim)
     if isinstance(input, Selected):
         chosen = compacted(input)
         rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)

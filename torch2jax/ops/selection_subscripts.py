@@ -10,10 +10,11 @@ from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_selected
 from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number, tensor_of
-from ..values.selected import Selected, aligned, compacted, first, like, places_of, select
+from ..values.selected import Chosen, Selected, aligned, compacted, first, like, places_of, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
 from .selection import is_whole
+from .selection_nested import by_places, element_of_nested
 from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
 from .selection_views import element_at, rows_at
 
@@ -94,7 +95,7 @@ def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begi
         else:
             room = len(range(places.start, places.stop, places.step))
             index = index[(begin + torch.arange(room) * places.step).clamp(max=max(places.stop - 1, 0))]
-        rows = rows_at(flat, index, count)
+        rows = flat[index] if isinstance(flat, Chosen) else rows_at(flat, index, count)
     part = first(rows, count, chosen.is_safe)
     part.shares_memory = True
     part.refuses_writes = chosen.refuses_writes or not _is_view(flat, chosen.rows)
@@ -102,7 +103,8 @@ def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begi
 
 
 def _is_view(rows: Any, of: Any) -> bool:
-    return rows._node.storage is of._node.storage
+    base = lambda x: x.base if isinstance(x, Chosen) else x
+    return base(rows)._node.storage is base(of)._node.storage
 
 
 def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
@@ -152,7 +154,8 @@ def _element(chosen: Selected, place) -> torch.Tensor:
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
     is_it = (rank == place) & chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
-    return element_at(rows, is_it.to(torch.uint8).argmax(), is_it.any())
+    index, is_there = is_it.to(torch.uint8).argmax(), is_it.any()
+    return element_of_nested(rows, index, is_there) if isinstance(rows, Chosen) else element_at(rows, index, is_there)
 
 
 def _by_tensors(chosen, items: list):
@@ -161,6 +164,8 @@ def _by_tensors(chosen, items: list):
     indices, rest = items[:count], items[count:]
     if any(isinstance(item, Tensor) for item in rest) or not all(map(is_whole, indices)):
         return None
+    if isinstance(chosen, Selected) and isinstance(chosen.rows, Chosen) and len(indices) > 1:
+        return by_places(chosen, indices, rest)
     base = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
     selections = [x for x in indices if isinstance(x, Selected)]
     if isinstance(chosen, Selected) and indices[0].ndim and not isinstance(indices[0], Selected):

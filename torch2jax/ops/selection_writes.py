@@ -3,7 +3,7 @@
 import torch
 
 from ..rules.registry import implements_moved, implements_selected
-from ..values.moved import front_of
+from ..values.moved import front_of, led_by
 from ..values.selected import in_order_of
 
 Tensor = torch.Tensor
@@ -33,7 +33,8 @@ def fill_(self, value):
 def copy_(self, src, non_blocking=False):
     del non_blocking
     everywhere = torch.ones((), dtype=torch.bool)
-    (target, _), (found, _) = front_of(self), front_of(torch.where(everywhere, src.to(self.dtype), self))
+    found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), front_of(self)
+    found = led_by(found, at)
     target.overwrite(in_order_of(found, target.mask), found.is_safe)
     return self
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,17 +25,43 @@ class Padded:
         length: the number of rows, an integer. Under ``vmap`` both arrays have a leading dimension for the examples. A
             length greater than the bound means that the data need more room than ``bounds=`` gives.
         axis: the dimension of PyTorch's tensor with that length, if it is not the first: ``(..., bound, ...)``.
+
+    Where data decides the lengths of several dimensions, as for ``x[mask] @ x[mask].T``, `axis` is a tuple of these
+    dimensions, in order, and `length` is a tuple with the length of each.
     """
 
     values: Any
     length: Any
-    axis: int = 0
+    axis: int | tuple[int, ...] = 0
+
+    @classmethod
+    def of(cls, values: Any, lengths: Mapping[int, Any]) -> "Padded":
+        """An array of which each axis of a mapping is as long as that says."""
+        if len(lengths) == 1:
+            ((axis, length),) = lengths.items()
+            return cls(values, length, axis)
+        return cls(values, tuple(lengths.values()), tuple(lengths))
+
+    @property
+    def lengths(self) -> dict[int, Any]:
+        """How long each of the axes is that data decide."""
+        if isinstance(self.axis, tuple):
+            return dict(zip(self.axis, self.length, strict=True))
+        return {self.axis: self.length}
 
     @property
     def mask(self) -> jax.Array:
-        """Which rows are valid: ``(bound,)`` bools, with the leading dimensions of the examples."""
-        length = jnp.asarray(self.length)
-        return jnp.arange(self.values.shape[length.ndim + self.axis]) < length[..., None]
+        """Which rows are valid: ``(bound,)`` bools, or ``(bound, bound)`` for two axes, and so on.
+
+        Leading dimensions are those of the examples.
+        """
+        count, found = len(self.lengths), jnp.ones((), bool)
+        for place, (axis, length) in enumerate(self.lengths.items()):
+            length = jnp.asarray(length)
+            size = self.values.shape[length.ndim + axis]
+            there = jnp.arange(size) < length[..., None]
+            found = found & there.reshape(*length.shape, *[size if i == place else 1 for i in range(count)])
+        return found
 
     def compact(self) -> Any:
         """Returns PyTorch's tensor as an array, without padding; for several examples, a list with one array for each.
@@ -43,14 +70,17 @@ class Padded:
             jax.errors.TracerArrayConversionError: the length is traced: no array has such a shape within ``jit``.
             ValueError: the length is greater than the bound.
         """
-        length = np.asarray(self.length)
-        if length.ndim:
-            examples = zip(self.values, length, strict=True)
-            return [Padded(values, number, self.axis).compact() for values, number in examples]
-        room = self.values.shape[self.axis]
-        if length > room:
-            raise ValueError(
-                f"got a Padded with room for {room} rows, where data decided that there are more than bounds= says; "
-                "wanted a greater bound in t2j(..., bounds=...)"
-            )
-        return self.values[(*[slice(None)] * self.axis, slice(int(length)))]
+        lengths = {axis: np.asarray(length) for axis, length in self.lengths.items()}
+        if any(length.ndim for length in lengths.values()):
+            examples = zip(self.values, *lengths.values(), strict=True)
+            return [Padded.of(values, dict(zip(lengths, each, strict=True))).compact() for values, *each in examples]
+        parts = [slice(None)] * self.values.ndim
+        for axis, length in lengths.items():
+            room = self.values.shape[axis]
+            if length > room:
+                raise ValueError(
+                    f"got a Padded with room for {room} rows, where data decided that there are more than bounds= "
+                    "says; wanted a greater bound in t2j(..., bounds=...)"
+                )
+            parts[axis] = slice(int(length))
+        return self.values[tuple(parts)]

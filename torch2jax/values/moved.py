@@ -1,27 +1,55 @@
-"""What a mask of unknown values chose along a later dimension: a selection, and where the dimension is that it chose.
+"""Where the dimensions are that masks of unknown values chose: a later one, or several.
 
-The selection is held as any other, with its rows in front, so that nothing that is done with rows has to know of this.
-Here is what changes the place of the dimension, and what aligns several tensors by it: elementwise functions.
+A selection is held with its rows in front, so that nothing that is done with rows has to know of places. Here is what
+says where its dimension is, what gives a nested selection with one or another dimension in front, and what aligns
+several tensors by such dimensions: elementwise functions.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
 from ..errors import TracedValueError, user_location
 from ..internals.memory import make_wrapper_subclass
-from ..rules.inplace import InPlace, WithFlag
+from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..tensors.trees import flatten, map_arguments
-from .selected import Chosen, Selected, apply_elementwise as apply_to_rows, like
+from .selected import (
+    Chosen,
+    Selected,
+    aligned,
+    apply_elementwise as apply_to_rows,
+    compacted,
+    like,
+    select,
+    write_elementwise,
+)
 
-__all__ = ["Moved", "apply_elementwise", "broadcast", "front_of", "moved", "needs_broadcast"]
+__all__ = [
+    "Moved",
+    "aligned_along",
+    "apply_elementwise",
+    "broadcast",
+    "front_of",
+    "in_compact_order",
+    "led_by",
+    "merged",
+    "moved",
+    "ndim_of",
+    "needs_broadcast",
+    "nested",
+    "unknown_dims",
+    "unnested",
+    "with_room",
+]
 
 
 class Moved(Chosen):
     """A selection as code sees it whose first dimension is at a later place.
 
-    It stands for ``front.movedim(0, at)``, where `at` is no less than one, and at most ``front.row_ndim``.
+    It stands for ``front.movedim(0, at)``, where `at` is no less than one, and at most ``front.row_ndim``. The first
+    dimension is never one that data decide: a nested selection with such a one is a `Selected`.
     """
 
     words = "a boolean mask chose along a later dimension"
@@ -37,6 +65,10 @@ class Moved(Chosen):
         return self.front.origin
 
     @property
+    def base(self):
+        return self.front.base
+
+    @property
     def others(self) -> tuple[int, ...]:
         """The sizes of the dimensions beside the one that was chosen."""
         return tuple(self.front.rows.shape[self.front.mask.ndim :])
@@ -46,10 +78,10 @@ def moved(chosen: Selected, at: int) -> Any:
     """A selection with its first dimension at a place."""
     if at == 0:
         return chosen
-    sizes = list(chosen.rows.shape[chosen.mask.ndim :])
+    sizes = chosen.sizes[1:]
     made = make_wrapper_subclass(Moved, (*sizes[:at], 0, *sizes[at:]), dtype=chosen.rows.dtype)
     made.front, made.at = chosen, at
-    return made
+    return led_by(made, 0) if 0 in unknown_dims(made) else made
 
 
 def front_of(x: Any) -> tuple[Selected, int]:
@@ -57,14 +89,117 @@ def front_of(x: Any) -> tuple[Selected, int]:
     return (x.front, x.at) if isinstance(x, Moved) else (x, 0)
 
 
-def _ndim(x: Any) -> int:
+def ndim_of(x: Any) -> int:
+    """The number of dimensions of a tensor, or of what was chosen."""
     return front_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
 
 
-def _from_the_end(x: Any) -> int:
-    """Where the dimension is that was chosen, counted from the last, which is one."""
+# Several dimensions.
+
+
+def unknown_dims(x: Any) -> list[int]:
+    """The dimensions of a tensor that data decide, the outermost first."""
+    if not isinstance(x, Chosen):
+        return []
     front, at = front_of(x)
-    return front.row_ndim + 1 - at
+    lead = front.mask.ndim
+    inner = [dim - lead for dim in unknown_dims(front.rows)]
+    return [at, *(dim if dim < at else dim + 1 for dim in inner)]
+
+
+def led_by(x: Any, dim: int) -> Selected:
+    """What was chosen with one of the dimensions that data decide in front, as the outermost."""
+    front, at = front_of(x)
+    if dim == at:
+        return front
+    lead = front.mask.ndim
+    inner = led_by(front.rows, lead + (dim if dim < at else dim - 1))
+    count = inner.mask.ndim
+    of_inner = [*range(count, count + lead), *range(count), *range(count + lead, inner.rows.ndim)]
+    outer = like(inner.rows.permute(of_inner), front, front.is_safe)
+    return like(moved(outer, count + at - (dim < at)), inner, inner.is_safe)
+
+
+def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
+    """A tensor with room for all that there may be, and, for each dimension that data decide, what was chosen by it.
+
+    The mask of each has one dimension.
+
+    Args:
+        zero: the dimensions along which what was not chosen is zero. It is harmless along others.
+    """
+    if not isinstance(x, Chosen):
+        return x, {}
+    front, at = front_of(x)
+    front = compacted(front) if front.mask.ndim > 1 else front
+    rows = torch.where(front.spread_mask(), front.rows, torch.zeros((), dtype=x.dtype)) if at in zero else front.safe()
+    rows, inner = unnested(rows, [dim if dim > at else dim + 1 for dim in zero])
+    fronts = {at: front, **{dim if dim > at else dim - 1: each for dim, each in inner.items()}}
+    return rows.movedim(0, at) if at else rows, fronts
+
+
+def nested(tensor: Any, fronts: dict[int, Selected], is_safe: bool = True) -> Any:
+    """What the masks of selections choose along dimensions of a tensor."""
+    if not fronts:
+        return tensor
+    at = min(fronts)
+    rows = tensor.movedim(at, 0) if at else tensor
+    rows = nested(rows, {dim: each for dim, each in fronts.items() if dim != at}, is_safe)
+    return moved(like(rows, fronts[at], is_safe), at)
+
+
+def merged(x: Any, count: int | None = None) -> Selected:
+    """The first dimensions as one, which begins with those of the first index.
+
+    Args:
+        count: how many, of which data decide some; None for those up to the last that data decide.
+    """
+    tensor, fronts = unnested(x)
+    count = max(fronts) + 1 if count is None else count
+    mask: Any = torch.ones((), dtype=torch.bool)
+    for dim, front in fronts.items():
+        if dim < count:
+            mask = mask & front.mask.reshape(-1, *[1] * (count - 1 - dim))
+    rows = nested(tensor, {dim: front for dim, front in fronts.items() if dim >= count})
+    chosen = select(rows, mask.expand(tensor.shape[:count]), True, x.origin)
+    lengths = [fronts[dim].length if dim in fronts else tensor.shape[dim] for dim in range(count)]
+    chosen._length = functools.reduce(lambda one, other: one * other, lengths)
+    return chosen
+
+
+def in_compact_order(x: Any) -> Any:
+    """The same with each dimension that data decide in compact order."""
+    for dim in unknown_dims(x):
+        x = moved(compacted(led_by(x, dim)), dim)
+    return x
+
+
+def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
+    """Tensors that are as long as each other along dimensions that data decide, so that one mask is over all.
+
+    Args:
+        dims: which, for each of the tensors; None for one that has none such.
+    """
+    found = iter(aligned([led_by(x, dim) for x, dim in zip(operands, dims, strict=True) if dim is not None], what))
+    return [x if dim is None else moved(next(found), dim) for x, dim in zip(operands, dims, strict=True)]
+
+
+def with_room(function: Callable, *operands: Any) -> Any:
+    """A function of tensors with room for all that there may be, whose results have the dimensions of the first.
+
+    None of them is one that the function acts along.
+    """
+    tensor, fronts = unnested(operands[0])
+    made = function(tensor, *(unnested(x)[0] for x in operands[1:]))
+    return map_arguments(lambda x: nested(x, fronts) if isinstance(x, torch.Tensor) else x, made)
+
+
+# Operands of functions of each element.
+
+
+def _from_the_end(x: Any) -> list[int]:
+    """Where the dimensions are that data decide, counted from the last, which is one."""
+    return [ndim_of(x) - dim for dim in unknown_dims(x)]
 
 
 def needs_broadcast(args: tuple, kwargs: dict) -> bool:
@@ -73,36 +208,30 @@ def needs_broadcast(args: tuple, kwargs: dict) -> bool:
     if any(isinstance(x, Moved) for x in tensors):
         return True
     most = max((x.row_ndim for x in tensors if isinstance(x, Selected)), default=0)
-    return any(_ndim(x) > most + 1 or (isinstance(x, Selected) and x.row_ndim < most) for x in tensors)
+    return any(ndim_of(x) > most + 1 or (isinstance(x, Selected) and x.row_ndim < most) for x in tensors)
 
 
 def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
     """Operands of a function of rows, and where the dimension is in its result that was chosen.
 
+    It is the first of those that data decide. Others are of each row.
+
     Raises:
-        RuntimeError: several dimensions of the result would be as long as data decide, or it has no such shape.
+        RuntimeError: the result has no such shape.
     """
     tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-    places = {_from_the_end(x) for x in tensors if isinstance(x, Chosen)}
-    if len(places) > 1:
-        raise RuntimeError(
-            f"{what} got tensors of which data decide how long they are along different dimensions, at "
-            f"{user_location()}; wanted one such dimension: no array has a bound for each of two"
-        )
-    (place,) = places
-    ndim = max(map(_ndim, tensors))
+    place = max(place for x in tensors for place in _from_the_end(x))
+    ndim = max(map(ndim_of, tensors))
 
     def operand(x: Any):
-        if isinstance(x, Chosen):
-            front, _ = front_of(x)
+        if isinstance(x, Chosen) and place in _from_the_end(x):
+            front = led_by(x, ndim_of(x) - place)
             missing = ndim - front.row_ndim - 1
-            if not missing:
-                return front
-            shape = front.mask.shape
-            return like(
-                front.rows.reshape(*shape, *[1] * missing, *front.rows.shape[len(shape) :]), front, front.is_safe
-            )
-        if not isinstance(x, torch.Tensor) or x.ndim < place:
+            rows = front.rows
+            for _ in range(missing):
+                rows = rows.unsqueeze(front.mask.ndim)
+            return like(rows, front, front.is_safe) if missing else front
+        if not isinstance(x, torch.Tensor) or ndim_of(x) < place:
             return x
         if x.shape[-place] != 1:
             raise RuntimeError(
@@ -122,20 +251,30 @@ def broadcast(function: Callable, args: tuple, kwargs: dict, what: str) -> Any:
 
 
 def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
-    """An elementwise rule, in one of its forms, of what masks chose."""
-    if not needs_broadcast(args, kwargs):
-        return apply_to_rows(rule, args, kwargs)
+    """An elementwise rule, in one of its forms, of tensors or of what masks chose."""
     if isinstance(rule, WithFlag):
         rule, args, kwargs = rule.form(args, kwargs)
-    what = f"torch.{rule.name}"
-    if not isinstance(rule, InPlace):
-        return broadcast(lambda *args, **kwargs: apply_to_rows(rule, args, kwargs), args, kwargs, what)
+    if not any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
+        return rule(args, kwargs)
+    is_plain = not needs_broadcast(args, kwargs)
+    if isinstance(rule, InPlace):
+        if is_plain:
+            return write_elementwise(rule, args, kwargs, apply_elementwise)
+        return _write_moved(rule, args, kwargs)
+    if is_plain:
+        return apply_to_rows(rule, args, kwargs, apply_elementwise)
+    apply = lambda *args, **kwargs: apply_to_rows(rule, args, kwargs, apply_elementwise)
+    return broadcast(apply, args, kwargs, f"torch.{rule.name}")
+
+
+def _write_moved(rule: InPlace, args: tuple, kwargs: dict) -> Any:
     target = args[0]
-    if not isinstance(target, Chosen):
-        raise TracedValueError(f"{what} into a tensor of what a boolean mask chose")
-    operands, kwargs, at = _aligned(args, kwargs, what)
-    front, there = front_of(target)
-    if operands[0] is not front or at != there:
-        raise RuntimeError(f"{what}: got a target that does not have the shape of the result, at {user_location()}")
-    apply_to_rows(rule, operands, kwargs)
-    return target
+    if not isinstance(target, Chosen) or "out" in kwargs:
+        raise TracedValueError(f"torch.{rule.name} into a tensor of what a boolean mask chose")
+    result = apply_elementwise(rule.rule, args, kwargs)
+    if sorted(unknown_dims(result)) != sorted(unknown_dims(target)) or ndim_of(result) != ndim_of(target):
+        raise RuntimeError(
+            f"torch.{rule.name}: got a target that does not have the shape of the result, at {user_location()}"
+        )
+    check_cast(result.base, target.base)
+    return target.copy_(result)

@@ -5,6 +5,10 @@ is: what is elementwise, and what is reduced, needs no more. In *compact order* 
 the mask is ``arange(n) < length``: what needs an order, or a smaller bound, makes that of the other (`compacted`), by a
 cumulative sum and a gather. Invariants: the length is the number of ones in the mask; the bound, how many there are
 room for, is the number of its elements; nothing that is not chosen is ever seen in a value or a derivative.
+
+The rows of a selection may themselves be chosen along a dimension of theirs, by another mask, which is the same for
+all of them: the selection is *nested*, and a tensor with several dimensions that data decide, as ``x[m] @ x[m].T``. A
+function of rows is then one of what was chosen, and is served as any other.
 """
 
 import functools
@@ -17,8 +21,9 @@ from jax import lax
 
 from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
+from ..internals.guards import DisableTorchFunction
 from ..internals.memory import make_wrapper_subclass
-from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..rules.inplace import InPlace, check_cast
 from ..rules.kinds import servers_of
 from ..rules.rule import InnerRule, Reflected
 from ..rules.tags import Tag
@@ -45,6 +50,7 @@ __all__ = [
     "places_of",
     "refuse_length",
     "select",
+    "write_elementwise",
 ]
 
 _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
@@ -70,6 +76,17 @@ class Chosen(torch.Tensor):
     def origin(self) -> "Origin | None":
         """What it goes back to; None as long as no user's line is known."""
         raise NotImplementedError
+
+    @property
+    def base(self) -> torch.Tensor:
+        """The tensor without any choice that holds the values, its dimensions in some order."""
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape, with zero for each dimension that data decide."""
+        with DisableTorchFunction():
+            return tuple(self.shape)
 
     @classmethod
     def __torch_function__(
@@ -119,6 +136,10 @@ class Selected(Chosen):
     shares_memory: bool = False
     """Whether the rows, also those that were not chosen, are of a tensor that others see."""
 
+    @property
+    def base(self) -> torch.Tensor:
+        return self.rows.base if isinstance(self.rows, Chosen) else self.rows
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
         return f"<what a mask chose of {self.rows!r}>"
@@ -152,7 +173,7 @@ class Selected(Chosen):
 
     @property
     def _version(self) -> int:
-        return self.rows._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
+        return self.base._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
 
     def is_like(self, other: "Selected") -> bool:
         """Whether both were chosen by one mask."""
@@ -164,7 +185,7 @@ class Selected(Chosen):
             raise TracedValueError("writing to a part of what a boolean mask chose, which others see,")
         if self.shares_memory:
             rows = torch.where(self.spread_mask(), rows, self.rows)
-        if self.rows._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
+        if self.base._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
             self.rows = rows
         else:
             self.rows.copy_(rows)
@@ -172,7 +193,7 @@ class Selected(Chosen):
 
     def descend_from(self, other: "Selected") -> None:
         """Takes over who else sees the rows, if these are a view of another's."""
-        if self.rows._node.storage is other.rows._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
+        if self.base._node.storage is other.base._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
             self.shares_memory, self.refuses_writes = other.shares_memory, other.refuses_writes
 
     def spread_mask(self) -> torch.Tensor:
@@ -185,13 +206,13 @@ class Selected(Chosen):
             return self.rows
         flat = self.mask.reshape(-1)
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
-        harmless = first.new_full((), int(not is_integral(self.dtype)))
+        harmless = self.base.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
 
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
-    shape = (0, *rows.shape[mask.ndim :])
+    shape = (0, *(rows.sizes if isinstance(rows, Chosen) else rows.shape)[mask.ndim :])
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
     chosen.rows, chosen.mask, chosen.is_safe, chosen.origin = rows, mask, is_safe, origin
     chosen._length = None
@@ -280,7 +301,7 @@ def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor
         return chosen.rows
     rows = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
     ranks = (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(len(rows) - 1, 0))
-    return rows[ranks].reshape(*mask.shape, *rows.shape[1:])
+    return rows[ranks].unflatten(0, tuple(mask.shape)) if mask.ndim > 1 else rows[ranks]
 
 
 def is_same_mask(one: Torchish, other: Torchish) -> bool:
@@ -326,14 +347,17 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
 
     Args:
         function: takes tensors of whole rows, and gives tensors that begin with the dimensions of the mask.
-        args: may hold tensors besides, whose dimensions are those of one row at most.
+        args: may hold tensors besides, whose dimensions are those of one row at most. Selections are such if they have
+            fewer dimensions than others.
         kwargs: as `args`.
         what: names the function in errors.
         safe: whether rows that were not chosen could be singular for it.
     """
     chosen = [x for x in (*args, *kwargs.values()) if isinstance(x, Selected)]
+    row_ndim = max(x.row_ndim for x in chosen)
+    chosen = [x for x in chosen if x.row_ndim == row_ndim]
     found = aligned(chosen, what)
-    row_ndim, of = found[0].row_ndim, dict(zip(map(id, chosen), found, strict=True))
+    of = dict(zip(map(id, chosen), found, strict=True))
 
     def rows_of(x: Any):
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
@@ -341,7 +365,7 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
             return x.safe() if safe else x.rows
         if isinstance(x, Torchish) and x.ndim == row_ndim + 1 and x.shape[0] == 1:
             return x[0]  # as what keeps a reduced dimension
-        if isinstance(x, torch.Tensor) and (isinstance(x, Selected) or x.ndim > row_ndim):
+        if isinstance(x, torch.Tensor) and x.ndim > row_ndim:
             raise _mismatch(what, f"a tensor of {x.ndim} dimensions")
         return x
 
@@ -369,17 +393,18 @@ def _mismatch(what: str, other: str) -> RuntimeError:
     )
 
 
-def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
-    """An elementwise rule, in one of its forms, of what masks chose."""
-    if isinstance(rule, WithFlag):
-        rule, args, kwargs = rule.form(args, kwargs)
-    what = f"torch.{rule.name}"
-    if not isinstance(rule, InPlace):
-        return map_rows(lambda *args, **kwargs: rule(args, kwargs), args, kwargs, what, safe=_has_poles(rule, args))
+def apply_elementwise(rule: Any, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
+    """An elementwise rule that does not write, of what masks chose; `of_rows` applies it to rows, which may be such."""
+    apply = lambda *args, **kwargs: of_rows(rule, args, kwargs)
+    return map_rows(apply, args, kwargs, f"torch.{rule.name}", safe=_has_poles(rule, args))
+
+
+def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
+    """An elementwise rule that writes to its first operand, what a mask chose, without another dimension in between."""
     target = args[0]
     if not isinstance(target, Selected) or "out" in kwargs:
-        raise TracedValueError(f"{what} into a tensor of what a boolean mask chose")
-    result = apply_elementwise(rule.rule, args, kwargs)
+        raise TracedValueError(f"torch.{rule.name} into a tensor of what a boolean mask chose")
+    result = apply_elementwise(rule.rule, args, kwargs, of_rows)
     check_cast(result.rows, target.rows)
     rows = result.rows.to(target.dtype)
     target.overwrite(in_order_of(like(rows, result), target.mask), result.is_safe)

@@ -1,0 +1,169 @@
+"""Diagonals and triangles of matrices that are as long as data decide along one dimension or two, and pairs of rows."""
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import TracedValueError
+from ..internals.promotion import canonicalize_dim
+from ..rules.registry import implements_by_length, implements_moved, implements_selected
+from ..values.moved import in_compact_order, nested, unknown_dims, unnested
+from ..values.selected import first
+from .selection_nested import index_along
+
+Tensor = torch.Tensor
+
+
+def _implements(*functions):
+    def register(body):
+        implements_selected(*functions)(body)
+        return implements_moved(*functions)(body)
+
+    return register
+
+
+def _above(x: Any) -> Any:
+    """How far above the diagonal each element is of matrices ``(..., n, k)``."""
+    return index_along(x, x.ndim - 1) - index_along(x, x.ndim - 2)
+
+
+def _nothing(x: Any) -> torch.Tensor:
+    return torch.zeros((), dtype=x.dtype)
+
+
+@_implements(torch.triu, Tensor.triu)
+def triu(input, diagonal=0):
+    return torch.where(_above(input) >= diagonal, input, _nothing(input))
+
+
+@_implements(torch.tril, Tensor.tril)
+def tril(input, diagonal=0):
+    return torch.where(_above(input) <= diagonal, input, _nothing(input))
+
+
+@_implements(Tensor.triu_)
+def triu_(self, diagonal=0):
+    return self.copy_(triu(self, diagonal))
+
+
+@_implements(Tensor.tril_)
+def tril_(self, diagonal=0):
+    return self.copy_(tril(self, diagonal))
+
+
+@_implements(Tensor.fill_diagonal_)
+def fill_diagonal_(self, fill_value, wrap=False):
+    if self.ndim != 2 or wrap:
+        raise TracedValueError("Tensor.fill_diagonal_, of more than two dimensions or wrapped, of what a mask chose")
+    return self.masked_fill_(_above(self) == 0, fill_value)
+
+
+@_implements(torch.diagonal, Tensor.diagonal)
+def diagonal(input, offset=0, dim1=0, dim2=1):
+    """A copy, which PyTorch's is not."""
+    dim1, dim2 = (canonicalize_dim(input.ndim, dim) for dim in (dim1, dim2))
+    tensor, fronts = unnested(in_compact_order(input))
+    both = [fronts.pop(dim) if dim in fronts else None for dim in (dim1, dim2)]
+    found = tensor.diagonal(offset, dim1, dim2)
+    fronts = {dim - (dim > dim1) - (dim > dim2): front for dim, front in fronts.items()}
+    if any(front is not None for front in both):
+        starts = max(-offset, 0), max(offset, 0)
+        ends = [
+            (front.length if front is not None else torch.tensor(tensor.shape[dim])) - start
+            for front, dim, start in zip(both, (dim1, dim2), starts, strict=True)
+        ]
+        is_square = not offset and all(front is not None for front in both) and both[0].is_like(both[1])
+        count = both[0].length if is_square else torch.minimum(*ends).clamp(min=0)
+        fronts[found.ndim - 1] = first(torch.arange(found.shape[-1]), count)
+    return nested(found, fronts)
+
+
+@_implements(torch.diag_embed, Tensor.diag_embed)
+def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+    if (offset, dim1, dim2) != (0, -2, -1):
+        raise TracedValueError("torch.diag_embed beside the diagonal, or not as the last dimensions, of a selection")
+    index = index_along(input, input.ndim - 1)
+    return torch.where(index.unsqueeze(-1) == index.unsqueeze(-2), input.unsqueeze(-1), _nothing(input))
+
+
+@_implements(torch.diag, Tensor.diag)
+def diag(input, diagonal=0):
+    return torch.diagonal(input, diagonal) if input.ndim == 2 else diag_embed(input, diagonal)
+
+
+@_implements(torch.trace, Tensor.trace)
+def trace(input):
+    return torch.where(_above(input) == 0, input, _nothing(input)).sum()
+
+
+# By lengths.
+
+
+@implements_by_length(torch.eye)
+def eye(n, m=None, **options):
+    is_it = torch.arange(n)[:, None] == torch.arange(n if m is None else m)
+    return is_it.to(options.get("dtype") or torch.get_default_dtype())
+
+
+def _indices(of_triangle):
+    def indices(row, col, offset=0, *, dtype=torch.int64, **options):
+        del options
+        above = torch.arange(col) - torch.arange(row)[:, None]
+        return of_triangle(above, offset).nonzero().T.to(dtype)
+
+    return indices
+
+
+implements_by_length(torch.triu_indices)(_indices(torch.ge))
+implements_by_length(torch.tril_indices)(_indices(torch.le))
+
+
+# Pairs.
+
+
+def _pairs(input, with_replacement: bool = False):
+    """The places of pairs of rows, each of two rows of which the second comes later, or may be the same."""
+    index = index_along(input, 0).flatten()
+    later = index[None] - index[:, None]
+    return torch.where(later >= 0 if with_replacement else later > 0)
+
+
+@implements_selected(torch.combinations)
+def combinations(input, r=2, with_replacement=False):
+    if r != 2:
+        raise TracedValueError("torch.combinations of other than two of what a boolean mask chose")
+    return torch.stack([input[places] for places in _pairs(input, with_replacement)], 1)
+
+
+@implements_selected(torch.pdist, F.pdist)
+def pdist(input, p=2.0):
+    one, other = (input[places] for places in _pairs(input))
+    return torch.linalg.vector_norm(one - other, p, 1)
+
+
+@_implements(torch.meshgrid)
+def meshgrid(*tensors, indexing="ij"):
+    tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    sizes = [x.shape[0] for x in tensors]
+    found = [x.reshape(*[1] * i, -1, *[1] * (len(tensors) - 1 - i)).expand(*sizes) for i, x in enumerate(tensors)]
+    return tuple(x.transpose(0, 1) for x in found) if indexing == "xy" and len(found) > 1 else tuple(found)
+
+
+@_implements(torch.cartesian_prod)
+def cartesian_prod(*tensors):
+    return tensors[0] if len(tensors) == 1 else torch.stack([x.flatten() for x in meshgrid(*tensors)], 1)
+
+
+@_implements(torch.broadcast_tensors)
+def broadcast_tensors(*tensors):
+    tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
+    ndim = max(x.ndim for x in tensors)
+    sizes: list[Any] = [1] * ndim
+    for x, dim in itertools.product(tensors, range(-ndim, 0)):
+        if -dim <= x.ndim and (x.ndim + dim in unknown_dims(x) or x.shape[dim] != 1):
+            sizes[dim] = x.shape[dim]
+    return tuple(x.expand(*sizes) for x in tensors)
