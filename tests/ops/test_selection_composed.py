@@ -36,6 +36,7 @@ FUNCTIONS = {
         x[m].index_fill(1, torch.tensor([2]), 5.0),
         x[m].chunk(2, 1),
         x[m].repeat(1, 2),
+        x[m].repeat(2, 1),
         x[m].tile(2),
     ),
 }
@@ -68,7 +69,7 @@ def test_random_draws():
     [
         lambda x, m: x[m].chunk(2),
         lambda x, m: x[m].roll(1, 0),
-        lambda x, m: x[m].repeat(2, 1),
+        lambda x, m: x[m].repeat(1, 2, 1),
         lambda x, m: torch.isin(x, x[m]),
         lambda x, m: torch.bucketize(x, x[m][:, 0]),
     ],
