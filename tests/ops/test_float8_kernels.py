@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from tests.ops.database.outcome import quiet
 from tests.ops.database.samples import Case, cases, entries, entry, full_name
-from torch2jax import t2j
+from torch2jax import j2t, t2j
+from torch2jax.calls.call import this_call
 from torch2jax.tensors.dtypes import canonical
 
 EVERY = 8
@@ -108,6 +109,52 @@ def test_refused(f):
     mapped = jax.vmap(lambda x: function(x, X, rng=jax.random.key(0)))
     with pytest.raises(type(wanted.value), match="Float8"):
         mapped(t2j(x[None]))
+
+
+ASKED_FOR = {
+    "a sum": lambda x: x.sum(dtype=torch.float8_e5m2),
+    "a softmax": lambda x: torch.softmax(x, 0, torch.float8_e4m3fn),
+    "drawn": lambda x: torch.rand(3, dtype=torch.float8_e4m3fn),
+    "a constant": lambda x: x * CONSTANT,
+    "what a cast gives": lambda x: x.to(torch.float8_e5m2) * 2,
+    "zeros": lambda x: torch.zeros(3, dtype=torch.float8_e4m3fn) * x,
+}
+CONSTANT = X.to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("f", ASKED_FOR.values(), ids=ASKED_FOR.keys())
+def test_refused_where_no_argument_is_one(f):
+    with pytest.raises(Exception, match="Float8") as wanted:
+        f(X)
+    function = t2j(f)
+    for run in (function, function, jax.jit(function)):  # by a plan, if the first has left one
+        with pytest.raises(type(wanted.value), match="Float8"):
+            run(t2j(X), rng=jax.random.key(0))
+
+
+def test_nobody_is_asked_without_one():
+    def f(x):
+        asked = [bool(this_call().features.checks)]
+        for dtype in (torch.int8, torch.float16, torch.float8_e4m3fn):
+            x = x.to(dtype)
+            asked.append(bool(this_call().features.checks))
+        assert asked == [False, False, False, True]
+        return x.float()
+
+    for run in (t2j(f), t2j(f), jax.jit(t2j(f))):
+        np.testing.assert_array_equal(run(t2j(X)), X.to(torch.int8).float())
+
+
+def test_a_call_within_hands_on_what_it_has_begun():
+    inner = t2j(lambda x: x.to(torch.float8_e4m3fn))
+
+    def f(x):
+        y = j2t(inner)(x)
+        assert this_call().features.checks
+        return y * 2
+
+    with pytest.raises(NotImplementedError, match="Float8"):
+        t2j(f)(t2j(X))
 
 
 def test_zero_among_powers_of_two():

@@ -21,7 +21,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, make_region, make_view, wrap, wrap_physical
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_physical
 from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
@@ -33,8 +33,6 @@ from ..values.sparse import HasSparse, Sparse
 from .call import this_call
 
 __all__ = ["Constants"]
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Constants:
@@ -268,7 +266,7 @@ def _expect_data(tensor: torch.Tensor) -> None:
         WrapsOthersError: it wraps other tensors.
         TracedValueError: data decide its length.
     """
-    is_plain = type(tensor) in _PLAIN
+    is_plain = type(tensor) in OF_NO_SUBCLASS
     if not is_plain and isinstance(tensor, Chosen):
         raise refuse_length(front_of(tensor)[0])
     if not is_plain and is_wrapper(tensor):

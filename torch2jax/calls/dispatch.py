@@ -46,9 +46,9 @@ from ..rules.keywords import by_schema, run_named
 from ..rules.kinds import Changed, run_without_values, servers_of
 from ..rules.legacy_signatures import is_in_old_order
 from ..rules.numpy_arguments import has_numpys, without_numpys
-from ..rules.rule import MetadataRule, TensorRule
+from ..rules.rule import MetadataRule
 from ..tensors.derived import have_a_say
-from ..tensors.dtypes import FLOAT8, dtype_of_type
+from ..tensors.dtypes import dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
@@ -67,6 +67,7 @@ from ..values.pickled import Pickles
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
+from . import float8_kernels as float8_kernels
 from .aten_mode import AtenMode
 from .bodies import body_of
 from .call import current, this_call
@@ -75,10 +76,8 @@ from .narrowed import in_one_dtype
 from .nesting import Nesting
 from .observers import observer
 from .overloads import decomposition_of, functional_of, outputs_of
-from .plans import NOT_PLANNED, run_planned
+from .plans import NOT_PLANNED, PLAIN, run_planned
 from .pytorch_errors import (
-    expect_kernel,
-    expect_kernel_unless_code,
     expect_out_of_dtype,
     name_rule,
     refuse_as_pytorch,
@@ -88,8 +87,6 @@ from .rng import Stream
 from .session import Session
 
 __all__ = ["Call"]
-
-_PLAIN = (Torchish,)
 
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
 _PROMOTION = (
@@ -187,9 +184,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def _leave(self, *exc_info: object):
         self._recording.close()
         leave()
-        if self.features and not self._is_outermost:
-            for feature in self.features.shared():
-                this_call().features.push(feature)
+        if not self._is_outermost:
+            self.features.return_to(this_call().features)
         if self._owns_stream:
             self.stream.close()
         try:
@@ -252,7 +248,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return result
         if func in DROPPED:
             kwargs = with_dropped(func, kwargs or {})
-        if types and types != _PLAIN:
+        if types and types != PLAIN:
             if is_foreign(types):
                 return NotImplemented
             for server in servers_of(tuple(types)):
@@ -260,7 +256,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 if type(result) is not Changed:
                     return result
                 args, kwargs = result
-        if types != _PLAIN and self.heeds_classes:
+        if types != PLAIN and self.heeds_classes:
             if not is_torch_function_enabled():
                 return run_past_classes(self, func, args, kwargs or {})
             if have_a_say(types):
@@ -377,20 +373,20 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:
                 return result
+        checks = self.features.checks
         try:
-            if rule.is_pure:
-                if self.stages or (self.tape is not None and rule.concrete):
-                    return run_known(func, rule, args, kwargs)
-            elif self.stages and _writes(func, rule) and write_known(func, args, kwargs):
-                return None if func is torch.Tensor.__setitem__ else args[0]
-            elif type(rule) is TensorRule:
-                with DisableTorchFunction():
-                    for argument in (*args, *kwargs.values()):
-                        dtype = argument.dtype if isinstance(argument, torch.Tensor) else argument
-                        if type(dtype) is torch.dtype and dtype in FLOAT8:
-                            expect_kernel_unless_code(self, func, args, kwargs)
-                            break
-            return run_named(func, rule, args, kwargs)
+            for check in checks:
+                check.expect(self, func, rule, args, kwargs)
+            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+                result = run_known(func, rule, args, kwargs)
+            elif not rule.is_pure and self.stages and _writes(func, rule) and write_known(func, args, kwargs):
+                result = None if func is torch.Tensor.__setitem__ else args[0]
+            else:
+                result = run_named(func, rule, args, kwargs)
+            if self.features.checks is not checks:  # one that the rule has begun is of the rule as well
+                for check in self.features.checks:
+                    check.expect(self, func, rule, args, kwargs)
+            return result
         except WithoutValuesError:
             raise
         except REFUSALS as error:
@@ -496,9 +492,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
             return type(value)(self._lift_argument(item) for item in value)
         return value
-
-    def expect_kernel(self, function: Callable, args: tuple, kwargs: dict) -> None:
-        expect_kernel(self, function, args, kwargs)
 
     def next_key(self, generator: torch.Generator | None = None):
         """The next JAX key of this call's stream, or of a generator's."""

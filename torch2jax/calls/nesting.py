@@ -90,7 +90,7 @@ class Nesting:
         tape, dual, scalars, on_result = (FeatureSlot() for _ in range(4))
 
     def __init__(self, outer: "Nesting | None", depth: int, below: int):
-        self.features = outer.features.shared() if outer is not None and outer.features else Features()
+        self.features = Features() if outer is None else outer.features.shared()
         vars(self).update(tape=None, dual=None, scalars=None, on_result=None)
         if outer is not None:
             self.tape, self.on_result = outer.tape, outer.on_result

@@ -46,12 +46,13 @@ from .pytorch_errors import name_rule, refuse_rule_as_pytorch
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["NOT_PLANNED", "bypassed", "clear", "run_planned"]
+__all__ = ["NOT_PLANNED", "PLAIN", "bypassed", "clear", "run_planned"]
 
 bypassed: collections.Counter[str] = collections.Counter()
 """How often the long way served, by reason."""
 
-_PLAIN = (Torchish,)
+PLAIN = (Torchish,)
+"""The classes of arguments that override PyTorch, where these are plain tensors of a call alone."""
 _READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _SUBSCRIPTS = frozenset((_READ, _WRITE))
 _BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
@@ -85,7 +86,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
     if function in DROPPED:
         return _passed("arguments that PyTorch leaves out")
     rule = PROVIDED.functions.get(function)
-    if type(rule) is MetadataRule and types == _PLAIN:
+    if type(rule) is MetadataRule and types == PLAIN:
         return rule(args, kwargs or {})
     declared = PROVIDED.declared
     is_eager = trace_ctx.trace is eval_trace
@@ -253,6 +254,8 @@ def _first(
     try:
         with DisableTorchFunction():
             meant = Meant.of(function, rule, args, kwargs)
+            for check in call.features.checks:
+                check.expect(call, function, meant.rule, meant.args, meant.kwargs)
             _plans[key] = write_plan_of(meant) if type(meant.rule) is InPlace else plan_of(meant)
     except Bypass as bypass:
         _plans[key] = str(bypass)

@@ -20,7 +20,7 @@ from ..errors import user_level
 from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
 from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
@@ -30,7 +30,6 @@ from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 __all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
 
 _Module = torch.nn.Module
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PARTS = frozenset(("_parameters", "_buffers", "_modules"))
 _CONTAINERS = frozenset((dict, collections.OrderedDict, set))
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype))
@@ -174,7 +173,7 @@ def refuse_fsdp(name: str) -> NoReturn:
 
 def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dense"]:
     """What decides how a tensor of a module enters a call."""
-    if type(tensor) not in _PLAIN and is_wrapper(tensor):
+    if type(tensor) not in OF_NO_SUBCLASS and is_wrapper(tensor):
         return "wrapper"
     if tensor.is_meta:
         return "meta"

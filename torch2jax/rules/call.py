@@ -42,10 +42,6 @@ class RulesCall(TensorsCall, Protocol):
         """Runs a rule; PyTorch computes what `func`, which it stands for, gives for known values."""
         ...
 
-    def expect_kernel(self, function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuses 8-bit floats among the arguments of a function, as PyTorch does, where it has no kernel for them."""
-        ...
-
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
         ...

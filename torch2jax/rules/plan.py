@@ -15,11 +15,10 @@ import torch
 
 from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
-from ..tensors.dtypes import FLOAT8
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, memory_order, wrap_new
+from ..tensors.tensor import CPU, WATCHED, Torchish, memory_order, wrap_new
 from .inline import AsksForValues, Inlined, run_inlined, template
 from .inplace import InPlace, WithFlag
 from .legacy_signatures import is_in_old_order
@@ -223,8 +222,6 @@ def plan_of(meant: Meant) -> ArrayPlan:
         raise Bypass("a result in a place of its own")
     if rule.takes_numbers(args, kwargs):
         raise Bypass("a tensor in place of a number")
-    if any(tensor.dtype in FLOAT8 for tensor in given):
-        rule.expect_kernel(args, kwargs)
     if rule.prepare is not None:
         args, kwargs = rule.prepare(*args, **kwargs)
     arrays: list = []
@@ -247,6 +244,9 @@ def plan_of(meant: Meant) -> ArrayPlan:
         is_of_arguments = callable(rule.dtype) and not isinstance(rule.dtype, torch.dtype)
         dtype = rule.dtype(*args, **kwargs) if is_of_arguments else rule.dtype  # pyright: ignore
         made, strides = None, rule.strides_for(args, kwargs)
+    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
+    if any(each in WATCHED for each in dtypes) and not any(tensor.dtype in WATCHED for tensor in given):
+        raise Bypass("a result with which a check begins")
     places = {id(tensor): i for i, tensor in enumerate(given)}
     if not all(id(tensor) in places for tensor in found):
         raise Bypass("arguments that are made anew")

@@ -17,7 +17,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.derivatives import without_gradient
-from ..tensors.dtypes import FLOAT8, Takes, canonical, expect, logical
+from ..tensors.dtypes import Takes, canonical, expect, logical
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import expect_fits
@@ -184,7 +184,6 @@ class ArrayRule:
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.check is not None:
                 self.expect_values(lifted(args), lifted(kwargs))
-            given = args, kwargs
             if self.prepare is not None:
                 try:
                     args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
@@ -193,9 +192,9 @@ class ArrayRule:
                         raise
                     return self.of_unknown(*args, **kwargs)
             if self.promote is None:
-                result = self._apply(args, kwargs, device, given, out is None)
+                result = self._apply(args, kwargs, device, out is None)
             else:
-                result = self._apply_elementwise(args, kwargs, given)
+                result = self._apply_elementwise(args, kwargs)
             return result if out is None else self.write_out(result, out, args, kwargs)
 
     def expect_values(self, args: tuple, kwargs: dict) -> None:
@@ -254,11 +253,6 @@ class ArrayRule:
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
-    def expect_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuses 8-bit floats, given or asked for, where PyTorch has no kernel for them."""
-        if self.function is not None:
-            this_call().expect_kernel(self.function, args, kwargs)
-
     def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a tensor is given where PyTorch takes its number."""
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
@@ -277,18 +271,12 @@ class ArrayRule:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         device: torch.device | None,
-        given: tuple[tuple, dict],
         is_result: bool = True,
     ):
         self.expect_examined(args, kwargs)
         tensors: list[Torchish] = []
         layout = self.layout(args)
         arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
-        is_float8 = kwargs.get("dtype") in FLOAT8
-        for tensor in tensors:  # nothing is called for others
-            is_float8 = is_float8 or tensor.dtype in FLOAT8
-        if is_float8:
-            self.expect_kernel(*given)
         if self.random:
             key = this_call().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
@@ -348,13 +336,9 @@ class ArrayRule:
             return None
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
-    def _apply_elementwise(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[tuple, dict]):
+    def _apply_elementwise(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
         plan, run, operands, kwargs, factors = self.planned(args, kwargs)
         tensors = [x for x in operands if isinstance(x, Torchish)] + factors
-        for tensor in tensors:
-            if tensor.dtype in FLOAT8:
-                self.expect_kernel(*given)
-                break
         body = functools.partial(run, **kwargs) if kwargs else run
         result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
         return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)

@@ -35,7 +35,7 @@ from ..patches import runs_instead_of
 from ..rules.kinds import serves_without_values
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.memory import Memory
-from ..tensors.tensor import Torchish, make_region
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, hidden
 from .call import ValuesCall, current, this_call
@@ -98,7 +98,7 @@ def _takes_form_alone(func: Any) -> bool:
 
 def _filled(call: ValuesCall, leaf: Any) -> Any:
     """A tensor of the call of the form of one on the meta device; anything else is itself."""
-    if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not leaf.is_meta:
+    if type(leaf) not in OF_NO_SUBCLASS or not leaf.is_meta:
         return leaf
     return call.dispatch(torch.empty_strided, (tuple(leaf.shape), leaf.stride()), {"dtype": leaf.dtype})
 

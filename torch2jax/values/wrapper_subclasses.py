@@ -20,7 +20,7 @@ from ..internals.jagged import NestedTensor
 from ..internals.operators import OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves, tree_map
 from ..rules.kinds import serves, serves_without_values
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .call import ValuesCall
@@ -151,10 +151,9 @@ def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         TypeError: none does.
     """
     kinds = dict.fromkeys(type(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-    plain = (torch.Tensor, torch.nn.Parameter)
     types: list[type] = []
     for kind in kinds:
-        if kind not in plain and not issubclass(kind, Torchish):
+        if kind not in OF_NO_SUBCLASS and not issubclass(kind, Torchish):
             before = (i for i, other in enumerate(types) if issubclass(kind, other))
             types.insert(next(before, len(types)), kind)
     for kind in types:

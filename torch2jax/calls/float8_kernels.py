@@ -1,0 +1,95 @@
+"""Floats of 8 bits: PyTorch has few kernels for them on the CPU, and what it refuses is refused.
+
+The first tensor of such a dtype in a call (an argument, a constant, what a cast gives) begins the check; a call without
+one asks nobody.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..internals.guards import DisableTorchFunction
+from ..rules.features import Check
+from ..rules.inplace import InPlace
+from ..rules.registry import name_of
+from ..rules.rule import ArrayRule, Reflected, TensorRule
+from ..tensors.dtypes import FLOAT8
+from ..tensors.tensor import WATCHED
+from ..tensors.trees import flatten
+from .call import current
+from .refusals import Numbers, other_numbers, refusal_of
+
+__all__ = ["Float8Kernels"]
+
+_TYPE = "Float8"  # what PyTorch's errors call one
+_SMALL = 8  # the largest size that tells which dtypes a kernel is for
+
+
+class Float8Kernels(Check):
+    """Refuses floats of 8 bits, given or asked for, where PyTorch has no kernel for them."""
+
+    def expect(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> None:
+        if not _has_float8((*args, *kwargs.values())):
+            return
+        if (
+            type(rule) is TensorRule
+        ):  # which runs what other rules serve; if that is code of the user's, these are asked
+            if not isinstance(function, type) and not any(map(callable, flatten((args, kwargs))[0])):
+                _expect_kernel(call, function, args, kwargs)
+            return
+        if type(rule) is InPlace:
+            rule = rule.rule
+        if type(rule) is Reflected:
+            rule, args = rule.rule, args[::-1]
+        if type(rule) is ArrayRule and rule.function is not None:
+            _expect_kernel(call, rule.function, args, kwargs)
+
+
+def _has_float8(values: Iterable[Any]) -> bool:
+    with DisableTorchFunction():
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                if _has_float8(value):
+                    return True
+            else:
+                dtype = value.dtype if isinstance(value, torch.Tensor) else value
+                if type(dtype) is torch.dtype and dtype in FLOAT8:
+                    return True
+    return False
+
+
+def _expect_kernel(call: Any, function: Callable, args: tuple, kwargs: dict) -> None:
+    """Refuses what PyTorch does: it has few kernels for these dtypes, and promotes them to nothing.
+
+    PyTorch is asked with small tensors. What these cannot tell, since sizes have to fit numbers among the arguments, it
+    is asked with the whole ones.
+
+    Raises:
+        NotImplementedError: it has no kernel for the dtype, in its words.
+        RuntimeError: there is no common dtype, in its words.
+    """
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("out", "device")}
+    for largest, numbers in itertools.product((_SMALL, None), (Numbers(), *other_numbers())):
+        refused = refusal_of(call, function, args, kwargs, "cpu", numbers, largest)
+        if refused is None:
+            return
+        if isinstance(refused, RuntimeError) and _TYPE in str(refused):
+            leaves = [x.dtype if isinstance(x, torch.Tensor) else x for x in flatten((args, kwargs))[0]]
+            dtypes = ", ".join({str(x): None for x in leaves if isinstance(x, torch.dtype) and x in FLOAT8})
+            raise type(refused)(
+                f"{refused}\n{name_of(function)} got {dtypes}, which it does not take: convert it first"
+            )
+
+
+_CHECK = Float8Kernels()
+
+
+def _begin() -> None:
+    call = current()
+    if call is not None:
+        call.features.add_check(_CHECK)
+
+
+WATCHED.update(dict.fromkeys(FLOAT8, _begin))
