@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.autograd.tape import Attempt
+from torch2jax.autograd.runs import Attempt
 from torch2jax.translation import current
 
 

@@ -12,9 +12,10 @@ from ..tensors.history import NeedsTape
 from ..tracing.call import RandomStream
 
 if TYPE_CHECKING:
-    from .engine import BackwardPass
     from .forward_ad import DualLevel
-    from .tape import Attempt, Tape
+    from .passes import BackwardPass
+    from .runs import Attempt
+    from .tape import Tape
 
 __all__ = ["AutogradCall", "current", "recorded", "this_call"]
 

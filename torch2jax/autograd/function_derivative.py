@@ -33,7 +33,7 @@ from ..translation import is_in_progress
 from .call import this_call
 from .forward_start import Start, run_forward
 from .manual_axes import matched, own_axes, reduced_axes
-from .tape import Attempt, Runs
+from .runs import Attempt, Runs
 
 __all__ = ["Context", "Derivative", "base_of"]
 

@@ -19,10 +19,13 @@ from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import is_float
+from .backward import Backward, is_source
 from .call import recorded, this_call
-from .engine import Backward, BackwardPass, accumulate, is_source
+from .engine import accumulate
 from .inputs import Pass
-from .tape import Attempt, Tape
+from .passes import BackwardPass
+from .runs import Attempt
+from .tape import Tape
 
 __all__ = ["finished", "hooks_of", "take_over_hooks"]
 

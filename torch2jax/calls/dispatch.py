@@ -20,8 +20,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..abandoning import Abandoned
-from ..autograd import engine as engine, forward_ad as forward_ad, function as function
-from ..autograd.tape import Attempt
+from ..autograd import engine as engine, forward_ad as forward_ad, function as function, passes as passes
+from ..autograd.runs import Attempt
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..functional import func as func, vmap as vmap
 from ..internals.autocast import is_any_autocast_enabled

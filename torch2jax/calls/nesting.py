@@ -5,7 +5,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.forward_ad import DualLevel
-from ..autograd.tape import Attempt, Tape
+from ..autograd.runs import Attempt
+from ..autograd.tape import Tape
 from ..functional.transformation import Transformation
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars

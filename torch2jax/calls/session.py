@@ -4,7 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..autograd.tape import Attempt, Tape
+from ..autograd.runs import Attempt
+from ..autograd.tape import Tape
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
 from ..values.valueless import StandIns

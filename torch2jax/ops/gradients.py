@@ -8,7 +8,8 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
-from ..autograd.engine import is_source, retain
+from ..autograd.backward import is_source
+from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
 from ..calls.call import current

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
-from ..autograd.tape import Attempt, Runs
+from ..autograd.runs import Attempt, Runs
 from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor

@@ -1,0 +1,299 @@
+"""A backward pass at one level of a tape: what is led back, and shown to hooks on the way."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from ..rules.operands import lift
+from ..tensors.dtypes import canonical
+from ..tensors.history import Node, Source, reaches, used_in_derivatives
+from ..tensors.journal import Uncontained, journal
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Torchish, wrap
+from ..tracing.tensor_spec import TensorSpec, conjugate
+from .call import this_call
+from .linearization import Var
+from .parts import sum_of
+from .tape import Hooked, Tape
+
+__all__ = ["Backward", "BackwardOfTensors", "add", "is_source", "replaced"]
+
+
+def is_source(tensor: Torchish) -> bool:
+    """Whether a tensor requires grad by itself."""
+    return isinstance(tensor.history, Source) and tensor.history.variable is tensor
+
+
+def replaced(given, before):
+    """The gradient that a hook of a node gave, if it gave any."""
+    if given is None:
+        return before
+    return lift(given[0] if isinstance(given, tuple) else given)
+
+
+def _arrays_of(gradients: tuple) -> list:
+    """What gradients hold, by which it is told whether hooks gave others or wrote to these."""
+    return [None if x is None else lift(x).physical.array for x in gradients]
+
+
+class Backward:
+    """A backward pass at one level of a tape.
+
+    Hooks run with gradients on, also without `create_graph`: JAX's derivatives from outside go through them. What they
+    give is none of the code's history then.
+
+    Args:
+        arrays: what it goes back from.
+    """
+
+    def __init__(self, tape: Tape, number: int, arrays: Iterable, retain_graph: bool, create_graph: bool):
+        self.tape, self.number, self.level = tape, number, tape.levels[number]
+        self.keep, self.create = retain_graph, create_graph
+        self.count = number + 1 if create_graph else tape.depth  # of the levels that the gradients are no part of
+        self.subgraph = self.level.reach([tape.primal(array, number) for array in arrays])
+        self.depends, self.origins, self.dependencies = False, [], []
+        self.accumulated: set[Var] = set()
+
+    def _retain(self, tensor: Torchish, cotangent) -> None:
+        with torch.enable_grad():
+            add(tensor, self._tensor(cotangent, TensorSpec.of(tensor)))
+
+    def _constant(self, array):
+        return self.tape.primal(array, self.count)
+
+    def _use(self, steps: list) -> None:
+        self.tape.use(steps, self.keep)
+        self.depends = self.depends or bool(steps)
+
+    def _retaining(self) -> dict[Var, Torchish]:
+        """The tensors on the way that keep their gradients, by their places."""
+        tensors = list(self.tape.retaining.values())
+        variables = {self.tape.variable_of(tensor, self.number): tensor for tensor in tensors}
+        return {variable: tensor for variable, tensor in variables.items() if variable in self.subgraph.linear}
+
+    def _visits(self, retaining: dict[Var, Torchish]) -> Mapping[Var, Any]:
+        return {
+            variable: functools.partial(self._visit, variable, retaining.get(variable))
+            for variable in {**self.tape.hooks, **retaining}
+            if variable in self.subgraph.linear
+        }
+
+    def _visit(self, variable: Var, retaining: Torchish | None, cotangent, goes_on: bool):
+        """Shows a gradient, None for zeros, to the hooks on it, and to the tensor that retains it."""
+        hooked = self.tape.hooks.get(variable)
+        if cotangent is None:
+            return self._visit_zeros(variable, retaining, hooked, goes_on)
+        written = cotangent
+        if hooked is not None:
+            written, cotangent = self._shown(cotangent, hooked.hooks.values(), hooked.spec)
+        if retaining is not None:
+            self._retain(retaining, cotangent)
+        # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
+        own, replaced = written if goes_on else cotangent, None
+        for node in hooked.nodes if hooked is not None and (goes_on or variable in self.accumulated) else []:
+            hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
+            _, cotangent = self._shown(cotangent, hooks, node.end.spec)
+            if goes_on and node.posthooks and node.operands is not None:
+                replaced = self._show_inputs(node, cotangent)
+        return own, cotangent if replaced is None else replaced
+
+    def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
+        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
+        history = retaining.history if retaining is not None else hooked and hooked.history()
+        if history is not None and this_call().passes[-1].comes_by(history):
+            zeros = jnp.zeros(variable.aval.shape, variable.aval.dtype)
+            own, after = self._visit(variable, retaining, zeros, goes_on)
+            return own, None if after is zeros else after
+        given = None
+        for hook in list(hooked.hooks.values()) if hooked is not None else []:
+            with torch.enable_grad():
+                given = hook(given)
+        if hooked is None or given is None:
+            return None, None
+        cotangent = self._cotangent(lift(given), hooked.spec.layout, variable.aval.dtype)
+        return None if goes_on else cotangent, cotangent
+
+    def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
+        """Calls the hooks on a node with the gradients that it gives its inputs.
+
+        Returns:
+            The cotangents of its inputs, if a hook gave others.
+        """
+        outputs = (self._tensor(cotangent, node.end.spec),)
+        tangent, operands = node.end.tangents[self.number], node.operands or []
+        variables = [None if x is None else x.tangents[self.number].val for x in operands]
+        ends = frozenset(variable for variable in variables if variable is not None)
+        subgraph = self.level.reach_tangents([tangent], ends)
+        found = self.level.pull_back(subgraph, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
+        inputs = tuple(
+            self._tensor(found[variable], x.spec) if x is not None and variable in found else None
+            for x, variable in zip(operands, variables, strict=True)
+        )
+        before = _arrays_of(inputs)
+        for hook in list(node.posthooks.values()):
+            with torch.enable_grad():
+                given = hook(inputs, outputs)
+            given = inputs if given is None else given
+            if not isinstance(given, tuple):
+                raise TypeError(f"expected tuple, but hook {getattr(hook, '__name__', hook)!r} returned {type(given)}")
+            if len(given) != len(inputs):
+                raise RuntimeError(
+                    f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
+                    f"{len(given)}, but expected {len(inputs)})"
+                )
+            inputs = given
+        if all(a is b for a, b in zip(_arrays_of(inputs), before, strict=True)):
+            return None
+        return {
+            variable: self._cotangent(lift(gradient), x.spec.layout, found[variable].dtype)
+            for gradient, x, variable in zip(inputs, operands, variables, strict=True)
+            if gradient is not None and x is not None and variable in found
+        }
+
+    def _shown(self, cotangent, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
+        """What hooks write into the gradient that they are shown, and what they make of it."""
+        hooks = list(hooks)
+        if not hooks:
+            return cotangent, cotangent
+        gradient = shown = self._tensor(cotangent, spec)
+        before = shown.physical.array
+        with torch.enable_grad():
+            for hook in hooks:
+                gradient = replaced(hook(gradient), gradient)
+
+        def found(tensor: Torchish):
+            array = tensor.physical.array
+            return cotangent if array is before else self._cotangent(tensor, spec.layout, cotangent.dtype)
+
+        return found(shown), found(gradient)
+
+    def _cotangent(self, gradient: Torchish, layout, dtype):
+        array, own = gradient.physical
+        array = PhysicalArray(conjugate(self.tape.primal(array, self.count)), own).arranged(layout)
+        return array if array.dtype == dtype else array.astype(dtype)
+
+    def _tensor(self, cotangent, spec: TensorSpec, origins: list | None = None) -> Torchish:
+        origins = self.origins if origins is None else origins
+        array = conjugate(self.tape.primal(cotangent, self.count))
+        if array.dtype != canonical(spec.dtype):
+            array = array.astype(canonical(spec.dtype))
+        depends = self.create and self.depends and origins
+        if depends:
+            array = self.tape.stop_levels(array, self.dependencies, self.count)
+        with torch.set_grad_enabled(self.create):
+            gradient = wrap(array, spec.dtype, layout=spec.layout, strides=spec.strides, device=spec.device)
+        if depends:
+            gradient._node.storage.history = Node("Gradient", origins)
+        return gradient
+
+
+def _form_of(tensor: Torchish) -> TensorSpec:
+    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    spec, history = TensorSpec.of(tensor), tensor.history
+    if history is None or history.end is None or not is_source(tensor):
+        return spec
+    return spec._replace(layout=history.end.spec.layout)
+
+
+class BackwardOfTensors(Backward):
+    """One that the code asks for.
+
+    Args:
+        outputs: the tensors that it goes back from.
+        gradients: those of each of them.
+    """
+
+    def __init__(self, tape: Tape, number: int, outputs, gradients, retain_graph: bool, create_graph: bool):
+        super().__init__(tape, number, [output.physical.array for output in outputs], retain_graph, create_graph)
+        self.outputs: list[Torchish] = outputs
+        self.seeds = self._seeds(gradients)
+        given = [x for x in (*outputs, *gradients) if x is not None]
+        # A gradient that needs nothing of the way forward depends on those of the outputs alone.
+        self.depends = any(x is not None and x.history is not None for x in gradients)
+        self.origins = [x.history for x in given]
+        self.given = [x.history for x in gradients if x is not None and x.history is not None]
+        self.dependencies = [array for array in (x.physical.array for x in given) if tape.has(array)]
+
+    def gradients(self, wanted: list[Torchish]) -> tuple:
+        """Those with respect to tensors, None for what does not lead to the outputs."""
+        for tensor in wanted:
+            self.tape.expect_captured_alone(self.outputs, tensor)
+        variables = [self.tape.variable_of(tensor, self.number) for tensor in wanted]
+        targets = {variable for variable in variables if variable is not None}
+        retaining, under_way = self._retaining(), this_call().passes[-1]
+        self.accumulated = targets if under_way.accumulates else set()
+        found = self.level.pull_back(
+            self.subgraph,
+            self.seeds,
+            targets if under_way.ends else targets.union(retaining),  # before these a derivative may be zero
+            self._visits(retaining),
+            self._constant,
+            self._use,
+        )
+        connected = reaches((x.history for x in self.outputs), {id(x.history) for x in wanted})
+        results = []
+        for tensor, variable, origins in zip(wanted, variables, self._origins(wanted), strict=True):
+            cotangent = found.get(variable)
+            if cotangent is None and id(tensor.history) in connected:
+                self._expect_recorded(tensor, variable)
+                cotangent = jnp.zeros_like(self.tape.primal(tensor.physical.array))
+                if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
+                    self._retain(tensor, cotangent)
+            results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
+        return tuple(results)
+
+    def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
+        """What each gradient depends on."""
+        if not self.create or self.tape.hooks:  # which may use anything
+            return [self.origins] * len(wanted)
+        used = used_in_derivatives((x.history for x in self.outputs), [x.history for x in wanted])
+        return [[*nodes, *self.given] for nodes in used]
+
+    def _expect_recorded(self, tensor: Torchish, variable: Var | None) -> None:
+        """Refuses a derivative with respect to what another tape has recorded: it is not zero.
+
+        Raises:
+            Uncontained: that is the tape outside of a scope.
+            RuntimeError: that is the tape inside of one, which has ended.
+        """
+        if not self.seeds and journal() is not None:  # what leads to the outputs is in a trace within
+            raise Uncontained("a derivative of what a checkpointed function within gave")
+        if isinstance(tensor.history, Source) and tensor.history.variable is tensor:
+            is_recorded = variable is None or variable in self.tape.sources
+        else:
+            outer, is_recorded = self.tape.outer, variable is not None
+            while outer is not None and not is_recorded:
+                if outer.has(tensor.physical.array):
+                    break
+                outer = outer.outer
+            else:
+                is_recorded = True
+        if is_recorded:
+            return
+        if journal() is not None:
+            raise Uncontained("a derivative with respect to a tensor from outside")
+        raise RuntimeError(
+            "a tensor that began to require grad within a checkpointed function got a derivative asked for outside of "
+            "it; let it require grad before, and pass it in"
+        )
+
+    def _seeds(self, gradients: list[Torchish | None]) -> dict[Var, Any]:
+        seeds: dict[Var, Any] = {}
+        for output, gradient in zip(self.outputs, gradients, strict=True):
+            variable = self.tape.variable_of(output, self.number)
+            if variable is None:  # its derivative is zero
+                continue
+            array, layout = output.physical
+            seed = jnp.ones(array.shape, array.dtype)
+            if gradient is not None:
+                seed = self._cotangent(gradient, layout, array.dtype)
+            seeds[variable] = seed if variable not in seeds else seeds[variable] + seed
+        return seeds
+
+
+def add(tensor: Torchish, gradient: Torchish) -> None:
+    """Lets the sum of a tensor's gradient and another be its gradient from now on."""
+    tensor.change("_gradient", gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))

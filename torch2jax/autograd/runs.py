@@ -1,0 +1,221 @@
+"""The runs of a function: each finds out what the next has to know, until one gets to the end.
+
+A call begins without a tape, without paths and without knowledge of its inputs. A question that needs one of them
+abandons the run, and the function runs again with it, from then on at once. So code that asks for none of it pays
+nothing.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from ..abandoning import NeedsLengths
+from ..branches.paths import BranchPolicy, Fork, Path, followed
+from ..tensors.derived import NeedsClasses
+from ..tensors.history import NeedsTape, Node, Source
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Torchish
+from ..tensors.traced import is_traced
+from ..tracebacks import name_place
+from ..tracing.rolling import Rolling
+from ..tracing.traces import Bookmark, current_trace, is_transforming
+from .call import current, this_call
+from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
+
+__all__ = ["Attempt", "Runs"]
+
+T = TypeVar("T")
+
+
+class Attempt:
+    """One of the runs of a function.
+
+    Args:
+        depth: how deep a tape it keeps.
+        left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
+            have put them aside, and find them there.
+        path: how questions about traced values are answered.
+        constants: copies of tensors from outside, and the arrays of these, that runs have in common.
+        inputs: what it knows of its arrays from outside; None where nobody is to be told more.
+        heeds_lengths: whether ``len`` and the like take lengths that data decide from the beginning.
+    """
+
+    def __init__(
+        self,
+        depth: int = 0,
+        left: Iterable[Torchish] = (),
+        path: Path | None = None,
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
+        inputs: Inputs | None = None,
+        heeds_lengths: bool = False,
+    ):
+        self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
+        self.heeds_lengths = heeds_lengths
+        self.fits: list[Any] = []
+        """Whether what data decide is as short as was said, each time that it was: bools."""
+        self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self._begun: weakref.WeakSet[Source] | None = None
+        self.given: list[tuple[Any, Torchish, Source]] = []
+        """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
+        self.ends: list[tuple[Any, Node | None]] = []
+        """What it goes back from then: arrays that leave the call, and their histories."""
+
+    @property
+    def begun(self) -> "weakref.WeakSet[Source]":
+        """Where histories began."""
+        if self._begun is None:
+            self._begun = weakref.WeakSet()
+        return self._begun
+
+    @property
+    def passes(self) -> "tuple[Pass, ...]":
+        """The backward passes that it runs in the place of JAX."""
+        return () if self.inputs is None else self.inputs.passes
+
+    def entering(self, array: Any) -> Any:
+        """What the run has in the place of an array from outside."""
+        return array if self.inputs is None else self.inputs.entering(array)
+
+    def is_differentiated(self, array: Any) -> bool:
+        """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
+        return self.inputs is not None and self.inputs.is_differentiated(array)
+
+    def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
+        """Is called before hooks on the gradient of a tensor, or of a node, are registered.
+
+        Raises:
+            BaseException: to `Runs`, the gradient may be JAX's.
+            NotImplementedError: it is one of `torch.func`.
+        """
+        call = this_call()
+        if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.transformations):
+            raise NotImplementedError(
+                "got a hook on a gradient in a function that torch.func differentiates, which would not call it; "
+                "wanted torch.autograd.grad, whose gradients hooks see, or a torch.autograd.Function with the gradient "
+                "as the hook has it"
+            )
+        if self.inputs is not None:
+            self.inputs.expect_hook(tensor, hooks)
+
+    def note_given(self, array: Any, tensor: Torchish) -> None:
+        """Notes what stands for an array that is differentiated, and requires grad by itself."""
+        if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
+            self.given.append((array, tensor, tensor.history))
+
+    def note_end(self, array: Any, tensor: Torchish) -> None:
+        """Notes which array of a tensor leaves the call."""
+        if self.passes:
+            self.ends.append((array, tensor.history))
+
+    def begin(self) -> None:
+        """Lets what the abandoned run left begin a history in this one."""
+        for tensor in self.left:
+            tensor.start_history()
+
+    def abandon(self) -> None:
+        """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
+        tape, self.left = this_call().tape, []
+        for source in self.begun:
+            tensor = source.variable
+            if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
+                continue
+            storage = tensor._node.storage
+            array, layout = storage.physical
+            values = array if tape is None else tape.primal(array)
+            if storage.history is source and not is_traced(values):
+                storage.history = None
+                storage.write(PhysicalArray(values, layout), None, in_place_of_itself=True)
+                tensor._gradient = None
+                self.left.append(tensor)
+
+
+class Runs:
+    """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
+
+    Args:
+        policy: how questions about traced values are answered.
+        inputs: what the first runs know of the arrays from outside.
+        rolling: finds the loops of what runs leave; None if they stay unrolled.
+    """
+
+    def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
+        self._policy, self._inputs, self._rolling = policy, inputs, rolling
+        self._depth, self._asks, self._known = 0, False, RunKnowledge()
+        self._heeds_lengths = False
+
+    def run(self, body: Callable[[Attempt, Any], T], given: Any = (), has_layers: bool = False) -> T:
+        """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
+
+        Where it asks for a traced value it is called for each way that the answers lead, and where it asks which inputs
+        are differentiated, for each derivative.
+
+        Args:
+            given: a tree with the arrays from outside, which `body` gets, or others in their places.
+            has_layers: whether layers are stacked in the tree, which are to be a loop.
+        """
+        if current() is not None:  # the whole outer call has to run again
+            return body(Attempt(), given)
+        run = functools.partial(self._rolled, body, has_layers)
+        try:
+            if not self._asks:
+                bookmark = Bookmark()
+                try:
+                    result = run(self._inputs, given)
+                    self._policy.warn_of_misses()
+                    return result
+                except NeedsInputs:
+                    self._asks = True
+                bookmark.return_to()
+            result = told(run, given, self._known)
+            self._policy.warn_of_misses()
+            return result
+        except Exception as error:
+            name_place(error)
+            raise
+
+    def _rolled(self, body: Callable[[Attempt, Any], T], has_layers: bool, inputs: Inputs | None, given: Any) -> T:
+        run = functools.partial(self._attempts, body, inputs)
+        if self._rolling is None or not is_transforming():
+            return run(given)
+        return self._rolling.run(run, given, inputs is self._inputs, has_layers)
+
+    def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+        left: list[Torchish] = []
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+
+        def attempt(path: Path) -> T:
+            nonlocal left
+            copies = constants if path.is_one_of_several else None
+            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths)
+            if inputs is not None:
+                inputs.begin()
+            try:
+                return body(attempt, given)
+            finally:
+                left = attempt.left
+                path.end()
+
+        while True:
+            bookmark = Bookmark()
+            path = Path(self._policy, current_trace())
+            try:
+                try:
+                    result = attempt(path)
+                    if not path.is_abandoned:
+                        return result
+                except Fork:
+                    pass
+                bookmark.return_to()
+                return followed(lambda path: (attempt(path), None), self._policy, path.warned)[0]
+            except NeedsClasses:  # which from now on they do
+                pass
+            except NeedsLengths:
+                self._heeds_lengths = True
+            except NeedsTape as need:
+                if need.depth <= self._depth:
+                    raise
+                self._depth = need.depth
+            bookmark.return_to()
