@@ -8,7 +8,7 @@ import torch
 from torch2jax import t2j
 
 X = torch.tensor([[3.0, -1, 2], [1, 1, 1], [3, -1, 0.5], [2, 7, 2], [-2, 0, 2], [3, 5, -4]])
-# Which of equal elements a quantile's gradient goes to is the machine's sort's to say, so gradients are of distinct ones.
+# The machine's sort decides which of equal elements gets a quantile's gradient, so gradients are of distinct ones.
 DISTINCT = X + torch.arange(18.0).reshape(6, 3) / 64
 ROWS = torch.tensor([True, False, True, True, False, True])
 CHOICES = {

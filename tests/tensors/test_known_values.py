@@ -234,3 +234,23 @@ def test_known_numbers_fill_memory_that_shows_them_more_than_once(strides):
     expected = function()
     np.testing.assert_array_equal(x, expected[0])
     assert (total, size) == expected[1:]
+
+
+@pytest.mark.parametrize("x", [True, 3])
+def test_constants_without_dimensions_in_the_graph(x):
+    def function(x):
+        infinite = torch.isinf(x)  # of an integer a constant, which JAX holds as Python's False
+        return (
+            infinite & (x > 0),
+            torch.where(infinite, 0, x.float()),
+            infinite.sum(),
+            torch.stack([infinite, ~infinite]),
+        )
+
+    wanted = function(torch.tensor(x))
+    for run in (
+        t2j(function),
+        jax.jit(t2j(function)),
+        jax.jit(jax.vmap(t2j(function), axis_size=1, in_axes=None, out_axes=None)),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, run(jnp.asarray(x)), t2j(wanted))

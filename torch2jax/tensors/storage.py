@@ -34,7 +34,7 @@ from .known import (
 )
 from .memory import Memory
 from .physical import LazyArray, PhysicalArray
-from .traced import is_traced
+from .traced import is_traced, lowered
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
 __all__ = ["Storage", "View", "steps_to"]
@@ -118,9 +118,9 @@ class Storage(Journaled):
         storage._begin()
         is_unknown = is_traced(array)
         if is_unknown:  # perhaps by a transformation that it does not depend on
-            lowered = array.full_lower()
-            if lowered is not array:
-                array, physical, is_unknown = lowered, PhysicalArray(lowered, layout), is_traced(lowered)
+            found = lowered(array)
+            if found is not array:
+                array, physical, is_unknown = found, PhysicalArray(found, layout), is_traced(found)
         storage._physical, storage.order, storage._known = physical, order, None
         storage._array = array if layout is None else None
         if not is_unknown:
@@ -401,9 +401,9 @@ class Storage(Journaled):
             call.dual.note(self)
         traced = is_traced(physical.array)
         if traced:  # perhaps by a transformation that it does not depend on
-            lowered = physical.array.full_lower()
-            if lowered is not physical.array:
-                physical, traced = PhysicalArray(lowered, physical.layout), is_traced(lowered)
+            found = lowered(physical.array)
+            if found is not physical.array:
+                physical, traced = PhysicalArray(found, physical.layout), is_traced(found)
         if not traced:
             if known is None:
                 known = self._array = physical.arranged(None)

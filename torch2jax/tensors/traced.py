@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.core
+import numpy as np
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .call import current
 
-__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
+__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "lowered", "noting_questions", "noting_steps"]
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
@@ -25,6 +26,13 @@ def is_traced(array: object) -> bool:
         _questions.asked = True
         return True
     return False
+
+
+def lowered(array: jax.core.Tracer) -> Any:
+    """A traced array without the transformations that it does not depend on; of a constant of the graph, its value."""
+    found = array.full_lower()
+    # JAX holds a constant bool without dimensions as Python's, which has neither shape nor dtype.
+    return np.bool_(found) if isinstance(found, bool) else found
 
 
 def is_staged(array: object) -> bool:
