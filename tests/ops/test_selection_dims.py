@@ -38,6 +38,7 @@ PARTS = {
     "stacked": lambda x, m: (torch.stack([x[m], x[m]]), torch.stack([x[m].T, x[m].T], 1)),
     "parts": lambda x, m: (x[m].T[0], x[m].T[:, :2], x[m].T[1:, None], x[m].T[:, torch.where(x[m][:, 1] > 0)[0]]),
     "in parts": lambda x, m: (x[m].T.unbind(), x[m].T.split(2), x[m].T.split([1, 0, 2]), *x[m].T),
+    "in chunks": lambda x, m: (x[m].T.chunk(2), x[m].T.chunk(3), (x[m].T[:, None] * x[m].T[:2]).chunk(2, 1)),
     "by known places": lambda x, m: (x[m].T[torch.tensor([2, 0])], x[m].T[torch.tensor([True, False, True])]),
     "where": lambda x, m: torch.where(x[m].T > 0, x[m].T, A[:3, :1]),
     "shape": lambda x, m: torch.ones(3) * x[m].T.shape[1] + len(x[m].T) + x[m].T.numel() / (1 + x[m].T.size(-1)),

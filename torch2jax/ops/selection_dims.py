@@ -553,6 +553,14 @@ def split(tensor, split_size_or_sections, dim=0):
     )
 
 
+@implements_moved(torch.chunk, Tensor.chunk)
+def chunk(input, chunks, dim=0):
+    dim = canonicalize_dim(input.ndim, dim)
+    if dim in unknown_dims(input):
+        raise TracedValueError(f"torch.chunk along what data decide, {_REFUSED},")
+    return input.split(-(-input.shape[dim] // chunks), dim)
+
+
 def _are_whole_rows(items: list) -> bool:
     """Whether a subscript is one of each row, by one tensor at most."""
     is_whole = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
