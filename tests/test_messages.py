@@ -479,6 +479,13 @@ ROWS = OF_LATER | {
         "abstract array",
         "static_argnames",
     ),
+    "a number as text": Row(
+        under_jit(lambda x: print(x.sum().item()), X),
+        torch2jax.TracedValueError,
+        "the text of a traced number",
+        "needs the value",
+        "print the tensor",
+    ),
     "a flag under jit": Row(
         under_jit(lambda x, keep: x.sum(0, keepdim=keep), X, True), TypeError, "not Tensor", "must be bool", STATIC
     ),
@@ -833,3 +840,11 @@ def test_check_shows_notes():
     error.add_note("what helps")
     error.add_note("--------------------\nof tracebacks")
     assert told(error) == "first\nwhat helps"
+
+
+def test_no_part_of_a_tree_is_said_to_be_static():
+    model = nn.BatchNorm1d(3).eval()
+    model.forward = lambda x: np.asarray(x).sum()
+    with pytest.raises(torch2jax.TracedValueError) as error:
+        jax.jit(t2j(model))(X, state_dict=t2j(model.state_dict()))
+    assert "static_argnames" not in "".join(getattr(error.value, "__notes__", []))

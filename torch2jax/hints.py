@@ -300,7 +300,8 @@ def _static(failure: _Failure) -> str | None:
     if not (isinstance(failure.error, TracedValueError) or (isinstance(failure.error, TypeError) and asks)):
         return None
     traced = {name: x for name, x in failure.arguments().items() if isinstance(x, Tracer) and x.ndim == 0}
-    numbers = [name for name, x in traced.items() if not (jnp.issubdtype(x.dtype, jnp.inexact) or _is_key(x))]
+    whole = {name: x for name, x in traced.items() if name.isidentifier()}  # jit can leave no part of a tree as it is
+    numbers = [name for name, x in whole.items() if not (jnp.issubdtype(x.dtype, jnp.inexact) or _is_key(x))]
     if not numbers:
         return None
     first = ", ".join(f"{name} ({traced[name].dtype})" for name in numbers)

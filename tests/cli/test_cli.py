@@ -278,6 +278,7 @@ class TestErrors:
         [
             (["nonsense"], "cannot tell what 'nonsense' is"),
             (["no_such_module:thing"], "no module named no_such_module"),
+            (["models/no_such.py:Net"], "without .py and with dots, as models.no_such:NAME"),
             (["torch:no_such_function"], "torch has no no_such_function"),
             (["torch.nn:Liner"], "nearest: 'Linear'"),
             (["torch:float32", "--shape", "3"], "wanted a module, a function, or a factory"),

@@ -180,10 +180,16 @@ def _without(missing: str, module: str) -> str:
     """What to say of a module that is not there: the one that is asked for, or one that it imports."""
     if not f"{module}.".startswith(f"{missing}."):
         return f"no module named {missing}, which {module} imports"
+    if module.endswith(".py"):
+        return f"no module named {module}: a module is named without .py and with dots, as {_dotted(module)}:NAME"
     return (
         f"no module named {missing}: modules are looked for in {Path.cwd()} and in this environment; run the command "
         "in the folder that holds it, or name that by PYTHONPATH"
     )
+
+
+def _dotted(path: str) -> str:
+    return path.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
 def _public(found) -> list[str]:

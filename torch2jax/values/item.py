@@ -49,10 +49,10 @@ class Item(Number):
         return Number.of(self).to(dtype)
 
     def __str__(self) -> str:
-        raise TracedValueError("the text of a number")
+        raise _of_text()
 
     def __format__(self, spec: str) -> str:
-        raise TracedValueError("the text of a number")
+        raise _of_text()
 
     def __round__(self, digits: int | None = None):
         raise TracedValueError("round(number)")
@@ -66,6 +66,11 @@ class Item(Number):
         if answer is not None:
             return answer
         return compare(Number.of(self), _plain(other))
+
+
+def _of_text() -> TracedValueError:
+    how = "print the tensor, for its shape and dtype, or its value by jax.debug.print in a function that j2t gives"
+    return TracedValueError("the text of a traced number", instead=how)
 
 
 def _is_asked_by_function() -> bool:

@@ -26,7 +26,8 @@ def _with_bias_as_added(input, weight, bias=None):
     if bias is not None and canonical(bias.dtype) != canonical(input.dtype):
         if input.ndim < 3 or input.is_contiguous():
             raise RuntimeError(
-                f"linear expected input and bias to have the same dtype, but got {input.dtype} and {bias.dtype}"
+                "linear expected input, weight and bias to have the same dtype, but got "
+                f"{input.dtype}, {weight.dtype} and {bias.dtype}"
             )
         check_cast(bias, input)
     return (input, weight, bias), {}
