@@ -20,7 +20,7 @@ def install() -> None:
 
         given = self.actual, self.expected
         try:
-            self.actual, self.expected = (_in_torch(tensor) for tensor in given)
+            self.actual, self.expected = (_in_torch(tensor) for tensor in _jagged_apart(*given))
         except TracedValueError:  # it has no values yet
             original(self)
             return
@@ -30,6 +30,21 @@ def install() -> None:
             self.actual, self.expected = given
 
     TensorLikePair.compare = compare  # type: ignore[method-assign]
+
+
+def _jagged_apart(actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values of two jagged tensors that have the same lengths; others as they are."""
+    from torch2jax.tensors.jagged import NestedTensor
+
+    if not isinstance(actual, NestedTensor) or not isinstance(expected, NestedTensor):
+        return actual, expected
+    places = (actual._offsets, expected._offsets), (actual._lengths, expected._lengths)
+    if actual._ragged_idx != expected._ragged_idx or any((x is None) != (y is None) for x, y in places):
+        return actual, expected
+    are_equal = (
+        _outside(torch.equal, _in_torch(x), _in_torch(y)) for x, y in places if x is not None and y is not None
+    )
+    return (actual._values, expected._values) if all(are_equal) else (actual, expected)
 
 
 def _in_torch(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from ..errors import user_level
 from ..patches import stands_in
 from ..rules.operands import lift
 from ..tensors.history import NeedsTape, Saved, Source, refusing_between
+from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tracing.recorders import expect_unrecorded
@@ -68,7 +69,7 @@ def run_backward(
     if call.tape is None:
         raise NeedsTape(1)
     outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]
-    gradients = [None if x is None else lift(x) for x in grad_tensors]
+    gradients = [None if x is None else lift(values_of(x)) for x in grad_tensors]
     _check(outputs, wanted)
     tape = _tape_of(outputs)
     wanted = with_parts(wanted)
@@ -105,13 +106,16 @@ def run_backward(
             "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
             "this is the desired behavior."
         )
-    return tuple(found)
+    return tuple(
+        like(x, gradient) if type(x) is NestedTensor and gradient is not None else gradient
+        for x, gradient in zip(inputs, found, strict=True)
+    )
 
 
 def _tensor_of(value) -> Torchish:
     """The tensor at an end of the graph, which may be given by its edge there."""
     if not isinstance(value, graph.GradientEdge):
-        return lift(value)
+        return lift(values_of(value))
     node: Any = value.node
     tensor = node.variable if isinstance(node, Source) else None
     if tensor is not None and tensor.history is node:

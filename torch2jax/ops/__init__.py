@@ -25,6 +25,7 @@ from . import (
     histogram as histogram,
     indexing as indexing,
     jagged as jagged,
+    jagged_gradients as jagged_gradients,
     keyed_random as keyed_random,
     ldl as ldl,
     lengths as lengths,

@@ -5,8 +5,8 @@ import torch
 
 from ..calls.call import current
 from ..errors import StridedNestedError
-from ..internals.jagged import NestedTensor
 from ..rules.registry import implements
+from ..tensors.jagged import NestedTensor, like
 from ..tensors.tensor import Torchish
 from ..values.moved import moved
 from ..values.selected import begin, first
@@ -73,7 +73,7 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     found = torch.nn.functional.scaled_dot_product_attention(
         *(x._values[None] for x in given), mask, dropout_p, scale=scale, enable_gqa=enable_gqa
     )
-    return NestedTensor(found[0], query._offsets, _ragged_idx=2, _metadata_cache=query._metadata_cache)
+    return like(query, found[0])
 
 
 def _rows(jagged):

@@ -22,6 +22,7 @@ from ..internals.pytree import tree_leaves, tree_map
 from ..rules.registry import lookup_aten
 from ..rules.rule import InnerRule
 from ..rules.tags import Tag
+from ..tensors.jagged import NestedTensor
 from ..tensors.wrapped import is_of_call, is_wrapper
 from .call import ValuesCall
 from .wrapper_formulas import has_formula, with_formula
@@ -39,7 +40,7 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
     """What a class gave for an operator, with the derivatives for the tensors among its arguments that require grad."""
     if not torch.is_grad_enabled():
         return result
-    wholes: list[Any] = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and is_wrapper(x)]
+    wholes: list[Any] = [x for x in tree_leaves((args, kwargs)) if _is_whole(x)]
     shadows = {id(whole): _shadow_of(call, whole) for whole in wholes}
     known = [shadow for shadow in shadows.values() if shadow is not None]
     if not known:
@@ -59,6 +60,11 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
         setattr(result, _SHADOW, (call.attempt, added))
         return result
     return _ADDED((result, added), {})
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether a value is a tensor that wraps others; a jagged one has the history of its values."""
+    return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 
 def _by_formula(

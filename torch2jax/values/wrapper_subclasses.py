@@ -16,10 +16,10 @@ from ..internals.guards import (
     DisableTorchFunction,
     is_torch_function_enabled,
 )
-from ..internals.jagged import NestedTensor
 from ..internals.operators import OpOverload, find_torch_dispatch_rule
 from ..internals.pytree import tree_leaves, tree_map
 from ..rules.kinds import serves, serves_without_values
+from ..tensors.jagged import NestedTensor, values_of
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
@@ -30,17 +30,22 @@ from .wrapper_gradients import with_derivative
 
 __all__ = ["bound", "entering", "implements_of_class", "leaving"]
 
-_of_classes: dict[tuple[type, Any], Callable[..., Any]] = {}
+_of_classes: dict[tuple[type | None, Any], Callable[..., Any]] = {}
+_below_classes: set[tuple[type | None, Any]] = set()
 
 
-def implements_of_class(kind: type, *functions: Any) -> Callable[[Callable], Callable]:
+def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = False) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be asked first for functions of tensors of a class that wraps others.
 
     It gets tensors, and may give NotImplemented.
+
+    Args:
+        is_asked_below: whether it is asked where the class has had its say, too.
     """
 
     def register(rule: Callable) -> Callable:
         _of_classes.update(((kind, function), rule) for function in functions)
+        _below_classes.update((kind, function) for function in functions if is_asked_below)
         return rule
 
     return register
@@ -75,7 +80,9 @@ def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
 def _like(given: torch.Tensor, made: Any) -> Any:
     """A new tensor that is a parameter, and requires grad, if the one that it stands for does."""
     with DisableTorchFunction():
-        if given.requires_grad and made.is_leaf and (made.is_floating_point() or made.is_complex()):
+        if given.requires_grad and type(made) is NestedTensor:
+            values_of(made).start_history()
+        elif given.requires_grad and made.is_leaf and (made.is_floating_point() or made.is_complex()):
             made.requires_grad_()
     if isinstance(given, torch.nn.Parameter):
         made._is_param = True
@@ -89,13 +96,14 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
 
 @serves(Wrapper, rank=30)
 def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
-    if is_torch_function_enabled():
-        rule = _of_classes.get((type(args[0]), function)) if args else None
-        if rule is not None:
-            with call.inside():
-                result = rule(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+    is_asked, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
+    rule = _of_classes.get(key) if is_asked or key in _below_classes else None
+    if rule is not None:
+        with call.inside():
+            result = rule(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    if is_asked:
         return NotImplemented  # PyTorch asks the classes next
     return _run_below_classes(call, function, args, kwargs)
 

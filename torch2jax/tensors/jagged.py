@@ -1,0 +1,25 @@
+"""Jagged tensors and their values: what autograd differentiates of one is the tensor of its values."""
+
+from typing import Any
+
+import torch
+
+from ..internals.jagged import NestedTensor
+
+__all__ = ["NestedTensor", "like", "values_of"]
+
+
+def values_of(tensor: Any) -> Any:
+    """The values of a jagged tensor; another tensor as it is."""
+    return tensor._values if type(tensor) is NestedTensor else tensor
+
+
+def like(jagged: Any, values: torch.Tensor) -> Any:
+    """A jagged tensor of the same lengths with other values."""
+    return NestedTensor(
+        values,
+        jagged._offsets,
+        lengths=jagged._lengths,
+        _ragged_idx=jagged._ragged_idx,
+        _metadata_cache=jagged._metadata_cache,
+    )
