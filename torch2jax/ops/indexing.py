@@ -179,21 +179,26 @@ def _(along, primals, tangents):
     of_updates = where(
         alone,
         along.gather(others, indices),
-        where(is_zero, _differentiable_once(product_there), lax.div(product_there, where(is_zero, one, updates))),
+        where(
+            is_zero, _differentiable_once(product_there, is_zero), lax.div(product_there, where(is_zero, one, updates))
+        ),
     )
     tangent = lax.mul(of_operand, tangents[0])
     return product, along.scatter(lax.scatter_add, tangent, lax.mul(of_updates, tangents[1]), indices)
 
 
 @jax.custom_jvp
-def _differentiable_once(factor):
+def _differentiable_once(factor, where_several):
     """The factor of zero where several zeros met: its own derivatives are NaN. PyTorch refuses to differentiate it."""
+    del where_several
     return factor
 
 
 @_differentiable_once.defjvp
 def _(primals, tangents):
-    return _differentiable_once(*primals), lax.mul(tangents[0], lax.full_like(tangents[0], np.nan))
+    factor, where_several = primals
+    slope = where(where_several, like(factor, np.nan), like(factor, 0))  # nobody asks for the others
+    return _differentiable_once(*primals), lax.mul(tangents[0], slope)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
