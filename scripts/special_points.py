@@ -47,7 +47,8 @@ WHY = {
     "degenerate": "a matrix without full rank, or with equal eigenvalues: there is no derivative, and rounding decides",
     "kink": "the first derivative jumps or has a kink: the second derivative is that of one side",
     "forward": "PyTorch's own `torch.func.jvp` returns NaN too",
-    "once": "where several factors are zero, a product of scattered factors has only a first derivative, and NaN for the second",
+    "once": "where several factors are zero, a product of scattered factors has only a first derivative, and NaN for "
+    "the second",
     "numpy": "numpy, which the comparison needs, has no such dtype",
     "pole": "the function or its derivative has a pole: the sign of an infinity, or NaN, is a choice",
     "rounding": "rounding, in the precision that the result has",
