@@ -1039,16 +1039,12 @@ _TENSORS = "torch.distributed.tensor"
 
 @comes_by(
     f"{_TENSORS}.distribute_tensor",
-    f"{_TENSORS}.distribute_module",
-    f"{_TENSORS}.parallel.api.parallelize_module",
+    *(f"{_TENSORS}._api.DTensor.{name}" for name in ("from_local", "to_local", "redistribute", "full_tensor")),
 )
 def distributed_tensors(x):
-    tensors, parallel = importlib.import_module(_TENSORS), importlib.import_module(f"{_TENSORS}.parallel")
-    for run in (
-        lambda: tensors.distribute_tensor(x),
-        lambda: tensors.distribute_module(nn.Identity()),
-        lambda: parallel.parallelize_module(nn.Identity()),
-    ):
-        with contextlib.suppress(NotImplementedError):
-            run()
-    return x
+    tensors = importlib.import_module(_TENSORS)
+    with alone(()):
+        mesh = importlib.import_module(_MESHES).init_device_mesh("cpu", (1,), mesh_dim_names=("devices",))
+        split = tensors.distribute_tensor(x, mesh, [tensors.Replicate()])
+        local = split.redistribute(placements=[tensors.Shard(0)]).to_local()
+        return tensors.DTensor.from_local(local, mesh, [tensors.Replicate()]).full_tensor()

@@ -117,7 +117,8 @@ def runs_instead_of(
 
 
 def _found(module: types.ModuleType, path: str) -> Any:
-    return functools.reduce(lambda owner, name: vars(owner)[name], path.split("."), module)
+    found = functools.reduce(lambda owner, name: vars(owner)[name], path.split("."), module)
+    return found.__func__ if isinstance(found, staticmethod) else found
 
 
 def _run_instead(function: types.FunctionType, body: Callable, with_original: bool) -> None:

@@ -13,6 +13,7 @@ from ..compiled.captured import CapturedState
 from ..compiled.host_tensors import HostTensors
 from ..errors import OnMetaError, StridedNestedError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.interop import array_of_values, is_dense, values_of
 from ..tensors.known import is_small
@@ -26,6 +27,7 @@ from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
+from ..values.distributed import laid_out_as, part_alone, standing_for, whole_values
 from ..values.known import constant
 from ..values.moved import front_of
 from ..values.selected import Chosen, refuse_length
@@ -52,7 +54,8 @@ class Constants:
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
         attempt = this_call().attempt
-        array = attempt.entering(array)
+        is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
+        array = attempt.entering(laid_out_as(tensor, array) if is_split else array)
         with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             has_strides = is_dense(tensor) and tensor.shape == array.shape
@@ -63,7 +66,7 @@ class Constants:
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)
             attempt.note_given(array, lifted)
-            return lifted
+            return self._stand_for_distributed(tensor, lifted) if is_split else lifted
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
         """Lets what is bound to one tensor stand for another of the same memory, place and shape as well."""
@@ -80,7 +83,22 @@ class Constants:
         with DisableTorchFunction(), DisableTorchDispatch():
             values = LazyArray(refuse, tuple(tensor.shape), canonical(tensor.dtype))
             lifted = wrap_physical(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
-            return self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
+            self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
+        is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
+        return self._stand_for_distributed(tensor, lifted) if is_split else lifted
+
+    def _stand_for_distributed(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
+        made = standing_for(tensor, lifted)
+        self._tensors[id(tensor)] = (tensor, made)
+        return made
+
+    def _lift_distributed(self, tensor: torch.Tensor) -> Torchish:
+        """What stands for a `DTensor` of PyTorch's: to ask for values of which this process has a part is an error."""
+        with DisableTorchFunction():
+            values = whole_values(tensor)
+        if values is None:
+            return self.bind_missing(tensor, part_alone(tensor))
+        return self.bind(tensor, self._copied(values)[1])
 
     def is_host(self, value: object) -> bool:
         """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
@@ -171,6 +189,8 @@ class Constants:
         return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
+        if type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor):
+            return self._lift_distributed(tensor)
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             _expect_data(tensor)
             view = self._view(tensor) if tensor.layout is torch.strided else None

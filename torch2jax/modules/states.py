@@ -13,7 +13,7 @@ import torch
 from ..hints import nearest
 from ..internals.guards import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
-from ..tensors.distributed import is_distributed
+from ..tensors.distributed import is_distributed, split_like
 from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
@@ -363,7 +363,9 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
         for name, inner in wrapped(tensor, lambda inner: inner).inner.items():
             overwrite(getattr(tensor, name) if isinstance(inner, Wrapped) else inner, getattr(value, name))
         return
-    if tensor.shape != value.shape:
+    if is_distributed(tensor):
+        value = split_like(tensor, value)
+    elif tensor.shape != value.shape:
         tensor.resize_(value.shape)
     tensor.copy_(value)
 

@@ -3,10 +3,8 @@
 import functools
 from typing import Any
 
-import jax
 import torch
-from jax import lax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from ..calls.call import current, this_call
 from ..modules.skeleton import copy_structure
@@ -15,7 +13,7 @@ from ..rules.rule import InnerRule
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
-from ..tensors.traced import is_traced
+from ..tracing.layouts import laid_out
 from .meshes import Axes, expect_axes, names_of, resolve, size_of
 from .plans import ShardingPlan
 from .styles import EXPERTS, TENSOR, Layout, Style
@@ -125,17 +123,15 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
     """The tensor with its values laid out as the spec says; the same one, but for views and within derivatives."""
     if tensor.known is not None:  # a constant
         return tensor
-    around = jax.sharding.get_abstract_mesh()
     before = vars(tensor).get(_TOLD)
     if (
         before is not None and before[0] is tensor.physical.array and before[1] == spec
     ):  # as what three projections take
         return tensor
-    mesh = mesh if around.empty else around
     call = this_call()
     if call.tape is not None or call.dual is not None or call.transformations or not isinstance(tensor._node, Storage):
         return _CONSTRAIN((tensor,), {"mesh": mesh, "spec": spec})
-    array = _constrain(tensor.read(), mesh, spec)
+    array = laid_out(tensor.read(), mesh, spec)
     if array is tensor.read():
         return tensor
     tensor.write(PhysicalArray(array, None), in_place_of_itself=True)
@@ -143,34 +139,4 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
     return tensor
 
 
-def _constrain(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
-    if not is_traced(array):  # it is where the caller has put it
-        return array
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    if AxisType.Explicit in kinds.values():
-        array = jax.sharding.reshard(array, _explicit(array, spec, kinds))
-    if AxisType.Auto in kinds.values():
-        array = lax.with_sharding_constraint(array, NamedSharding(mesh, _of_kind(spec, kinds, AxisType.Auto)))
-    return array
-
-
-def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
-    """What the type of the array becomes: there is nothing that XLA could choose."""
-    now = jax.typeof(array).sharding.spec
-    wanted = _of_kind(spec, kinds, AxisType.Explicit)
-    given = zip(wanted, (*now, *[None] * (len(wanted) - len(now))), strict=True)
-    return PartitionSpec(*[before if entry is PartitionSpec.UNCONSTRAINED else entry for entry, before in given])
-
-
-def _of_kind(spec: PartitionSpec, kinds: dict[str, AxisType], kind: AxisType) -> PartitionSpec:
-    """The spec without the axes of other kinds: within `jax.shard_map` there is no choice of them."""
-
-    def kept(entry: Any) -> Any:
-        if entry is PartitionSpec.UNCONSTRAINED:
-            return entry
-        return tuple(name for name in names_of(entry) if kinds.get(name) is kind) or None
-
-    return PartitionSpec(*map(kept, spec))
-
-
-_CONSTRAIN = InnerRule(_constrain, "sharding")
+_CONSTRAIN = InnerRule(laid_out, "sharding")

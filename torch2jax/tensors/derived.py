@@ -17,6 +17,7 @@ from ..internals.guards import (
 )
 from ..internals.memory import convert, make_wrapper_subclass
 from .call import TensorsCall
+from .distributed import is_split
 from .tensor import Torchish, make_view
 
 __all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
@@ -99,6 +100,8 @@ def in_call(call: TensorsCall, tensor: torch.Tensor) -> torch.Tensor:
     """What stands within a call for a tensor from outside that is of a class with a say; any other as it is."""
     if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
         return tensor
+    if is_split(type(tensor)):
+        return call.lift(tensor)
     result = as_class(call.lift(tensor), type(tensor))
     vars(result).update(vars(tensor))
     return result
@@ -111,6 +114,8 @@ def have_a_say(kinds: Iterable[type]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _has_a_say(kind: type) -> bool:
+    if is_split(kind):  # what stands for it has
+        return True
     if kind.__torch_function__ is _NOTHING_TO_SAY or issubclass(kind, Torchish):
         return issubclass(kind, Derived)
     return kind is not torch.Tensor and _computes(kind)

@@ -10,15 +10,68 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["array_of_distributed", "is_distributed", "mesh_of"]
+__all__ = [
+    "OF_CALLS",
+    "array_of_distributed",
+    "is_distributed",
+    "is_split",
+    "mesh_in_force",
+    "mesh_of",
+    "names_in",
+    "spec_of",
+    "split_like",
+]
+
+OF_CALLS = "torch"
+"""The module that classes of a call's own `DTensor`s name, by which libraries tell whose array it is."""
+
+
+def is_split(kind: type) -> bool:
+    """Whether a class is that of PyTorch's `DTensor`s, of which each process holds a part."""
+    module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
+    return module is not None and issubclass(kind, module.DTensor) and kind.__module__ != OF_CALLS
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether it is a `DTensor`, of which this process holds a part."""
-    module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
-    return module is not None and isinstance(tensor, module.DTensor)
+    """Whether a tensor is of such a class."""
+    return is_split(type(tensor))
+
+
+def names_in(mesh: Any) -> tuple[str, ...]:
+    """The names of a `DeviceMesh`'s dimensions, also where it has none."""
+    return tuple(mesh.mesh_dim_names or (f"dim_{i}" for i in range(mesh.ndim)))
+
+
+def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
+    """The mesh of JAX's that a `DeviceMesh` stands for where the code is; None if nothing says which.
+
+    That is the one in force (`jax.set_mesh`), if it has axes of these names, of the same sizes or where PyTorch has one
+    process; or the one of the devices of these ranks, if there are several.
+    """
+    around, names, sizes = jax.sharding.get_abstract_mesh(), names_in(mesh), tuple(mesh.shape)
+    fits = all(size in (1, around.shape.get(name)) for name, size in zip(names, sizes, strict=True))
+    if not around.empty and fits and set(names) <= set(around.axis_names):
+        return around
+    is_there = np.prod(sizes, dtype=int) > 1 and mesh.mesh.max() < jax.device_count()
+    return mesh_of(mesh) if around.empty and is_there else None
+
+
+def spec_of(mesh: Mesh | AbstractMesh, device_mesh: Any, placements: tuple, shape: tuple[int, ...]) -> PartitionSpec:
+    """How a tensor lies by its placements over some axes of a mesh.
+
+    What other axes do is left to XLA, and so is a dimension that the devices do not divide.
+    """
+    entries: list[tuple[str, ...]] = [()] * len(shape)
+    for name, placement in zip(names_in(device_mesh), placements, strict=True):
+        if placement.is_shard():
+            entries[placement.dim] = (*entries[placement.dim], name)
+    free: Any = PartitionSpec.UNCONSTRAINED
+    empty = free if len(mesh.axis_names) > len(placements) else None
+    counts = [int(np.prod([mesh.shape[name] for name in names], dtype=int)) for names in entries]
+    lengths = zip(shape, entries, counts, strict=True)
+    return PartitionSpec(*[(names or empty) if size % count == 0 else free for size, names, count in lengths])
 
 
 def mesh_of(mesh: Any) -> Mesh:
@@ -41,11 +94,18 @@ def mesh_of(mesh: Any) -> Mesh:
             f"got {mesh}, of rank {ranks.max()} and others; JAX has {len(devices)} devices in {jax.process_count()} "
             "processes. Start JAX in as many (jax.distributed.initialize), or give it so many devices"
         )
-    names = tuple(mesh.mesh_dim_names or (f"dim_{i}" for i in range(ranks.ndim)))
+    names = names_in(mesh)
     places = np.empty(ranks.shape, object)
     for index in np.ndindex(ranks.shape):
         places[index] = devices[ranks[index]]
     return Mesh(places, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def split_like(tensor: Any, whole: torch.Tensor) -> Any:
+    """A whole tensor as a `DTensor` that is split as another one: each process has its part of it."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
 def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:

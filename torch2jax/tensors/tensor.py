@@ -14,6 +14,7 @@ from ..internals.jax_traces import ArrayImpl
 from ..internals.memory import make_wrapper_subclass
 from .call import Recorder, current, this_call
 from .derivatives import without_gradient
+from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source, saves
 from .journal import expect_contained, journal
@@ -343,7 +344,7 @@ def wraps_others(kind: type) -> bool:
     """Whether tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
     if not issubclass(kind, torch.Tensor) or kind is torch.Tensor or issubclass(kind, Torchish):
         return False
-    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
 def _call(func: Callable[..., Any]):

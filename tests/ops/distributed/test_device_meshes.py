@@ -9,8 +9,6 @@ import torch.distributed as dist
 from jax.sharding import AxisType, PartitionSpec as P
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch2jax import t2j
@@ -99,15 +97,6 @@ def test_other_sizes_and_names():
             over(lambda x: x * init_device_mesh("cpu", shape, mesh_dim_names=names).size(), jnp.ones(8))  # noqa: B023
     with pytest.raises(KeyError, match="the dimension 'pp'"):
         over(lambda x: x * init_device_mesh("cpu", (2, 4), mesh_dim_names=NAMES)["pp"].size(), jnp.ones(8))
-
-
-def test_distributed_tensors_are_refused():
-    def split(x):
-        return distribute_tensor(x, init_device_mesh("cpu", (2, 4), mesh_dim_names=NAMES)["tp"], [Shard(0)])
-
-    for program in (split, lambda x: parallelize_module(torch.nn.Identity(), None, ColwiseParallel())(x)):
-        with pytest.raises(NotImplementedError, match=r"sharding\.constrained"):
-            over(program, jnp.ones(8))
 
 
 def test_fsdp_is_refused():

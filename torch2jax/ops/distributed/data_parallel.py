@@ -1,32 +1,22 @@
-"""`torch.nn.parallel.DistributedDataParallel`: a module whose parameters' gradients are means over devices.
-
-PyTorch averages what has been added to ``.grad``. JAX differentiates functions, so here the module computes with what
-an identity gives for each parameter, whose transpose averages: that serves `jax.grad` and ``.backward()``. What a
-``.grad`` holds already, of passes under ``no_sync()``, is averaged after the backward pass has added to it. Means of
-means are the same means, so the order does not count.
-"""
+"""`torch.nn.parallel.DistributedDataParallel`: a module whose parameters' gradients are means over devices."""
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ...calls.call import current
-from ...internals.jax_traces import varying_axes
 from ...patches import stands_in
-from ...tracing.manual_axes import axes_in_types, varying
-from .collectives import all_reduce, broadcast
+from .averages import Exchanged, averaged
+from .collectives import broadcast
 from .groups import MeshGroup, default_group, expect_group
-from .operations import all_reduced, computed, write
+from .operations import computed, write
 
 __all__: list[str] = []
 
-Axes = tuple[str, ...]
 _UNSERVED = {
     "mixed_precision": "mixed_precision=: use torch.autocast",
     "_comm_hooks": "hooks of communication: change the gradients after the backward pass",
@@ -84,7 +74,7 @@ def _forward(self, *inputs, **kwargs):
             raise _unserved(name)
     _share_buffers(self, group)
     self.require_forward_param_sync = self.require_backward_grad_sync or not torch.is_grad_enabled()
-    with _exchanged(self.module, dict(_averaged(self, group))):
+    with contextlib.closing(Exchanged(self.module, dict(_averaged(self, group)))):
         return self.module(*inputs, **kwargs)
 
 
@@ -95,27 +85,7 @@ def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tu
             continue
         is_synced = wrapper.require_backward_grad_sync
         when = "never" if name in wrapper.parameters_to_ignore else "now" if is_synced else "later"
-        yield id(parameter), computed("average_gradient", _averaging, [parameter], group.axes, when)
-        if when == "now" and torch.is_grad_enabled() and parameter.grad is not None:
-            _average_after(parameter, group)
-
-
-@contextlib.contextmanager
-def _exchanged(module: torch.nn.Module, given: dict[int, torch.Tensor]) -> Iterator[None]:
-    """Puts tensors in the places of parameters; `functional_call` leaves some there if a part is in two places."""
-    places = []
-    for part in module.modules():
-        table = vars(part)["_parameters"]
-        for name, parameter in table.items():
-            if id(parameter) in given:
-                places.append((table, name, parameter))
-                table[name] = given[id(parameter)]
-    try:
-        yield
-    finally:
-        for table, name, parameter in places:
-            if table.get(name) is given[id(parameter)]:  # the module may have put another there
-                table[name] = parameter
+        yield id(parameter), averaged(parameter, group, when)
 
 
 def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
@@ -146,55 +116,3 @@ def _share_buffers(wrapper: DistributedDataParallel, group: MeshGroup) -> None:
         for name, buffer in wrapper.module.named_buffers():
             if name not in wrapper.parameters_to_ignore:
                 write(buffer, computed("broadcast", broadcast, [buffer], group.axes, 0))
-
-
-def _average_after(parameter: torch.nn.Parameter, group: MeshGroup) -> None:
-    """Averages all that a parameter's gradient holds after the next backward pass."""
-
-    def average(parameter: torch.Tensor) -> None:
-        handle.remove()
-        with torch.no_grad():
-            assert parameter.grad is not None  # it has just been added to
-            parameter.grad.copy_(all_reduced(parameter.grad, "avg", group))
-
-    handle = parameter.register_post_accumulate_grad_hook(average)
-
-
-def _averaging(x: jax.Array, axes: Axes, when: str) -> jax.Array:
-    """The array, whose cotangents are averaged over some axes.
-
-    It is typed as one that differs over them (``check_vma``): else JAX would sum the cotangents of one that is the same
-    on all devices before they come here. In JAX's types such a one has no cotangent of its own on each device, so what
-    is to be averaged later is averaged now, which gives the same in the end; and one that never is cannot be right.
-
-    Args:
-        when: ``"now"``, ``"later"`` or ``"never"``.
-    """
-    before, differing = varying_axes(x), axes_in_types().intersection(axes)
-    return _identity(x, axes, differing, before, when) if when == "now" or differing - before else x
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def _identity(x: jax.Array, axes: Axes, differing: frozenset[str], before: frozenset[str], when: str) -> jax.Array:
-    del axes, before, when
-    return varying(x, differing)
-
-
-def _forward_of_identity(x: jax.Array, *args: Any) -> tuple[jax.Array, None]:
-    return _identity(x, *args), None
-
-
-def _backward_of_identity(
-    axes: Axes, differing: frozenset[str], before: frozenset[str], when: str, _: None, cotangent: jax.Array
-) -> tuple[jax.Array]:
-    del differing
-    if when == "never":
-        raise ValueError(
-            f"DistributedDataParallel ignores a parameter, whose gradient then differs over {', '.join(axes)}; for "
-            "jax.shard_map its value is the same there, and so is its gradient. Use check_vma=False, and take the "
-            "gradient within"
-        )
-    return (varying(all_reduce(cotangent, axes, "avg"), before),)
-
-
-_identity.defvjp(_forward_of_identity, _backward_of_identity)

@@ -11,7 +11,7 @@ from ...internals.guards import DisableTorchFunction
 from ...patches import runs_instead_of
 from .groups import MeshGroup, default_group, group_of_axes, is_alone
 
-__all__: list[str] = []
+__all__ = ["groups_of"]
 
 _MODULE = "torch.distributed.device_mesh"
 
@@ -62,7 +62,7 @@ def _group(name: str, size: int) -> MeshGroup:
     return group
 
 
-def _groups_of(mesh: Any) -> tuple[MeshGroup, ...] | None:
+def groups_of(mesh: Any) -> tuple[MeshGroup, ...] | None:
     """The groups of the dimensions of a mesh; None if its names are not those of axes that the code is within."""
     names = mesh.mesh_dim_names
     if current() is None or not names or not (is_alone() or all(map(_is_axis, names))):
@@ -81,7 +81,7 @@ def _is_axis(name: str) -> bool:
 @runs_instead_of(_MODULE + ":DeviceMesh.__getitem__", with_original=True)
 def _getitem(original, self, mesh_dim_names):
     names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
-    if _groups_of(self) is None:
+    if groups_of(self) is None:
         whole = default_group()
         if whole is not None:
             raise ValueError(
@@ -99,7 +99,7 @@ def _getitem(original, self, mesh_dim_names):
 
 @runs_instead_of(_MODULE + ":DeviceMesh.get_group", with_original=True)
 def _get_group(original, self, mesh_dim=None):
-    groups = _groups_of(self)
+    groups = groups_of(self)
     if groups is None:
         return original(self, mesh_dim)
     if mesh_dim is None:
@@ -118,16 +118,16 @@ def _get_group(original, self, mesh_dim=None):
 
 @runs_instead_of(_MODULE + ":DeviceMesh.get_all_groups", with_original=True)
 def _get_all_groups(original, self):
-    groups = _groups_of(self)
+    groups = groups_of(self)
     return original(self) if groups is None else list(groups)
 
 
 @runs_instead_of(_MODULE + ":DeviceMesh.get_coordinate", with_original=True)
 def _get_coordinate(original, self):
-    groups = _groups_of(self)
+    groups = groups_of(self)
     return original(self) if groups is None else tuple(group.rank() for group in groups)
 
 
 @runs_instead_of(_MODULE + ":DeviceMesh.get_local_rank", with_original=True)
 def _get_local_rank(original, self, mesh_dim=None):
-    return original(self, mesh_dim) if _groups_of(self) is None else _get_group(original, self, mesh_dim).rank()
+    return original(self, mesh_dim) if groups_of(self) is None else _get_group(original, self, mesh_dim).rank()

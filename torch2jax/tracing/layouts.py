@@ -1,0 +1,50 @@
+"""How an array lies on the devices of a mesh, as code asks for it."""
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ..tensors.traced import is_traced
+
+__all__ = ["laid_out"]
+
+
+def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
+    """The array, of which XLA is told how it lies; one that is not traced is where the caller has put it.
+
+    Args:
+        mesh: one in force comes in its place.
+        spec: an entry for each dimension; axes that the code runs within are left out.
+    """
+    if not is_traced(array):
+        return array
+    around = jax.sharding.get_abstract_mesh()
+    mesh = mesh if around.empty else around
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if AxisType.Explicit in kinds.values():
+        array = jax.sharding.reshard(array, _explicit(array, spec, kinds))
+    if AxisType.Auto in kinds.values():
+        array = lax.with_sharding_constraint(array, NamedSharding(mesh, _of_kind(spec, kinds, AxisType.Auto)))
+    return array
+
+
+def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
+    """What the type of the array becomes: there is nothing that XLA could choose."""
+    now = jax.typeof(array).sharding.spec
+    wanted = _of_kind(spec, kinds, AxisType.Explicit)
+    given = zip(wanted, (*now, *[None] * (len(wanted) - len(now))), strict=True)
+    return PartitionSpec(*[before if entry is PartitionSpec.UNCONSTRAINED else entry for entry, before in given])
+
+
+def _of_kind(spec: PartitionSpec, kinds: dict[str, AxisType], kind: AxisType) -> PartitionSpec:
+    """The spec without the axes of other kinds: within `jax.shard_map` there is no choice of them."""
+
+    def kept(entry: Any) -> Any:
+        if entry is PartitionSpec.UNCONSTRAINED:
+            return entry
+        names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+        return tuple(name for name in names if kinds.get(name) is kind) or None
+
+    return PartitionSpec(*map(kept, spec))

@@ -1,0 +1,201 @@
+"""`DTensor`s within a call: PyTorch's parts of a tensor are the whole of it, an array that XLA lays out.
+
+A tensor of a call that is a `DTensor` has all values, and a *layout*: the `DeviceMesh`, and the placements that code
+has asked for. What is computed of it is one too, whose placements are XLA's to choose, unless they are sure to be those
+of the operands. So nothing is ever sent but by XLA, and a value never depends on where it lies.
+"""
+
+import functools
+import types as python_types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import get_default_nowrap_functions
+
+from ..internals.guards import DisableTorchFunctionSubclass
+from ..internals.pytree import tree_leaves, tree_map
+from ..rules.rule import InnerRule
+from ..tensors.derived import Derived, as_class
+from ..tensors.distributed import OF_CALLS, mesh_in_force, spec_of
+from ..tensors.history import Source
+from ..tensors.tensor import Torchish
+from ..tracing.layouts import laid_out
+
+__all__ = [
+    "Layout",
+    "Whole",
+    "distributed",
+    "laid_out_as",
+    "layout_of",
+    "part_alone",
+    "placed",
+    "plain",
+    "standing_for",
+    "whole_values",
+]
+
+_LAYOUT = "_torch2jax_layout"
+_KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "dropout", "requires_grad_", "to"))
+_GRADIENT = torch.Tensor.grad.__get__  # pyright: ignore
+
+
+class Layout(NamedTuple):
+    """How code has asked for a `DTensor` to be split."""
+
+    mesh: Any
+    """The `DeviceMesh`."""
+    placements: tuple | None
+    """One for each dimension of the mesh; None where XLA chooses them."""
+
+
+class Chosen:
+    """A placement that XLA chooses: none that code could ask for."""
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        del dim
+        return False
+
+    def is_replicate(self) -> bool:
+        return False
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        del reduce_op
+        return False
+
+    def __repr__(self) -> str:
+        return "chosen by XLA"
+
+
+_CHOSEN = Chosen()
+
+
+class Whole(Derived):
+    """What tensors of a call have that are `DTensor`s; see `_kind`."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
+        if not all(issubclass(cls, kind) for kind in types):
+            return NotImplemented
+        with DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if func == _GRADIENT and result is not None:
+            return distributed(result, *layout_of(args[0]))
+        if func in get_default_nowrap_functions():
+            return result
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Whole)]
+        return tree_map(functools.partial(_of_result, func, operands), result)
+
+    @property
+    def device_mesh(self) -> Any:
+        return layout_of(self).mesh
+
+    @property
+    def placements(self) -> tuple:
+        mesh, placements = layout_of(self)
+        return (_CHOSEN,) * mesh.ndim if placements is None else placements
+
+
+def layout_of(tensor: Any) -> Layout:
+    """That of a `DTensor` of a call."""
+    return vars(tensor)[_LAYOUT]
+
+
+def distributed(tensor: Torchish, mesh: Any, placements: tuple | None) -> Any:
+    """Another tensor on the same memory, which is a `DTensor` of a layout."""
+    result = as_class(tensor, _kind())
+    vars(result)[_LAYOUT] = Layout(mesh, placements)
+    return result
+
+
+def plain(tensor: Torchish) -> Torchish:
+    """Another tensor on the same memory, which is none."""
+    return as_class(tensor, torch.Tensor)
+
+
+def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
+    """A `DTensor` of the same values, of which XLA is told how it lies, where there is a mesh to say so."""
+    told = mesh_in_force(mesh)
+    if told is None or tensor.known is not None:
+        return distributed(tensor, mesh, placements)
+    options = {"mesh": told, "spec": spec_of(told, mesh, placements, tuple(tensor.shape))}
+    with DisableTorchFunctionSubclass():
+        return distributed(_PLACE((tensor,), options), mesh, placements)
+
+
+def laid_out_as(tensor: Any, array: Any) -> Any:
+    """An array of the values of a `DTensor` of PyTorch's, of which XLA is told how it lies."""
+    told = mesh_in_force(tensor.device_mesh)
+    if told is None:
+        return array
+    return laid_out(array, told, spec_of(told, tensor.device_mesh, tuple(tensor.placements), array.shape))
+
+
+def standing_for(tensor: Any, lifted: Torchish) -> Any:
+    """What stands for a `DTensor` of PyTorch's, on the memory of a tensor that has its values."""
+    made = distributed(lifted, tensor.device_mesh, tuple(tensor.placements))
+    history = lifted.history
+    if isinstance(history, Source):
+        history.variable = made
+    if isinstance(tensor, torch.nn.Parameter):
+        made._is_param = True
+    return made
+
+
+def whole_values(tensor: Any) -> torch.Tensor | None:
+    """All values of a `DTensor` of PyTorch's, if this process has them."""
+    is_whole = all(
+        size == 1 or placement.is_replicate()
+        for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True)
+    )
+    return getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_whole else None
+
+
+def part_alone(tensor: Any) -> RuntimeError:
+    """The error for one of which this process has a part."""
+    return RuntimeError(
+        f"got a DTensor of shape {tuple(tensor.shape)} with {tuple(tensor.placements)}, of which this process has a "
+        "part; wanted the whole array: give it in state_dict=, as t2j(module.state_dict()) before the module was split"
+    )
+
+
+_PLACE = InnerRule(laid_out, "redistribute")
+
+
+@functools.cache
+def _kind() -> type:
+    """The class of both: it is made where code has imported PyTorch's, which takes half a second."""
+    from torch.distributed.tensor import DTensor
+
+    return python_types.new_class("DTensor", (Whole, DTensor), exec_body=lambda body: body.update(__module__=OF_CALLS))
+
+
+def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
+    if type(result) is not Torchish:
+        return result
+    mesh, placements = layout_of(operands[0])
+    is_kept = placements is not None and all(layout_of(x) == (mesh, placements) for x in operands)
+    is_kept = is_kept and result.shape == operands[0].shape and _keeps_places(function)
+    is_kept = is_kept and not any(placement.is_partial() for placement in placements or ())
+    return distributed(result, mesh, placements if is_kept else None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _keeps_places(function: Callable) -> bool:
+    """Whether each element of a function's result comes of that in the same place, as PyTorch knows it."""
+    name = getattr(function, "__name__", "")
+    return name in _KEEPING or any(torch.Tag.pointwise in operator.tags for operator in _operators(name))
+
+
+def _operators(name: str) -> Iterator[Any]:
+    stripped = name.removeprefix("__i" if name.startswith("__i") and name != "__invert__" else "__").strip("_")
+    for candidate in dict.fromkeys((name.partition(".")[0], stripped, stripped.removeprefix("r"))):
+        packet = getattr(torch.ops.aten, candidate, None)
+        if packet is not None and hasattr(packet, "overloads"):
+            yield from (getattr(packet, overload) for overload in packet.overloads())
