@@ -31,7 +31,8 @@ OF_CALLS = "torch"
 def is_split(kind: type) -> bool:
     """Whether a class is that of PyTorch's `DTensor`s, of which each process holds a part."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
-    return module is not None and issubclass(kind, module.DTensor) and kind.__module__ != OF_CALLS
+    split = getattr(module, "DTensor", None)  # which is not there while PyTorch still imports the module
+    return split is not None and issubclass(kind, split) and kind.__module__ != OF_CALLS
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:

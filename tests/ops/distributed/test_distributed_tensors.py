@@ -1,6 +1,8 @@
 """`DTensor`s are whole arrays that XLA splits, and within `jax.shard_map` the parts of devices."""
 
 import re
+import sys
+import types
 from collections import Counter
 
 import jax
@@ -17,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.ops.distributed.cases import Perceptron
 from torch2jax import t2j
+from torch2jax.tensors.distributed import is_split
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
 
@@ -170,6 +173,12 @@ def test_parts_of_other_processes(eight):
         t2j(other)(inputs(), state_dict=state)
     with pytest.raises(NotImplementedError, match=r"from_local is about each device's own part"):
         t2j(lambda x: DTensor.from_local(x, eight, [Shard(0)]).full_tensor())(jnp.ones(8))
+
+
+def test_a_module_that_is_being_imported(monkeypatch):
+    """Has no `DTensor` yet, and other classes are asked about meanwhile."""
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", types.ModuleType("torch.distributed.tensor"))
+    assert not is_split(torch.Tensor)
 
 
 def test_loading(one):
