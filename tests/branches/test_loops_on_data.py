@@ -664,6 +664,26 @@ def test_loops_on_one_line():
         np.testing.assert_allclose(leaf, want)
 
 
+def of_many_ways(x):
+    n = 0
+    for _ in range(9):
+        if x.sum() < 1:
+            break
+        x = x * 0.75 if x.max() > 2 else x - 0.25
+        if x.min() < 1:
+            x = x.clone()
+            n += 1
+    return x, n
+
+
+def test_turns_of_many_ways():
+    """There are more ways through a few turns than are followed, before one line has asked often."""
+    compiled = jax.jit(t2j(of_many_ways, max_paths=16), compiler_options=QUICK)
+    for x in (X / 8, X, -X):
+        for leaf, want in zip(plain(compiled(x)), plain(of_many_ways(torch.from_numpy(x))), strict=True):
+            np.testing.assert_allclose(leaf, want, 1e-5)
+
+
 @pytest.mark.parametrize("seed", [2, 11, 16, 23])
 def test_random_programs(seed):
     """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its turns have read first."""

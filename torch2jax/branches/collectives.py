@@ -1,9 +1,9 @@
-"""Branches within `jax.shard_map`, of which the devices may go different ways.
+"""Branches and loops within `jax.shard_map`, of which the devices may go different ways.
 
 A collective on one side alone would wait for those that go the other way, for ever.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from ..loops.program import Program, evaluated
 from ..tracing.manual_axes import varying
 from ..tracing.traces import without_derivatives
 
-__all__ = ["cond_on_devices"]
+__all__ = ["cond_on_devices", "loop_on_devices"]
 
 _NAMES = frozenset(
     ("psum", "psum_invariant", "pmax", "pmin", "ppermute", "pbroadcast", "all_gather", "all_gather_invariant")
@@ -39,13 +39,50 @@ def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any,
     return lax.cond(predicate, lambda: side(yes), lambda: side(no))
 
 
+def loop_on_devices(step: Callable, given: list, state: tuple, statements: Iterable[Any]) -> tuple[Callable, tuple]:
+    """A loop whose types say over which axes its values differ after any number of turns.
+
+    Args:
+        step: gives from `given` and a state what the next turn begins with.
+        state: what the first turn begins with, and before that whether there is one.
+        statements: what the turns compute.
+
+    Returns:
+        The step and the state, of the same types.
+
+    Raises:
+        BranchError: there is a collective in the turns, of which the devices may take different numbers.
+    """
+    before, structure = jax.tree.flatten(state)
+
+    def leaves(given: list, arrays: list) -> list:
+        return jax.tree.leaves(step(given, structure.unflatten(arrays)))
+
+    axes = [*map(varying_axes, before)]
+    while True:
+        before = [varying(x, differing) for x, differing in zip(before, axes, strict=True)]
+        after = jax.make_jaxpr(leaves)(given, before).jaxpr.outvars
+        found = [one | varying_axes(var) for one, var in zip(axes, after, strict=True)]
+        if found == axes:
+            break
+        axes = found
+    _expect_no_collectives(before[0], statements)
+
+    def step_on_devices(given: list, state: tuple) -> tuple:
+        found = leaves(given, jax.tree.leaves(state))
+        return structure.unflatten([varying(x, differing) for x, differing in zip(found, axes, strict=True)])
+
+    return step_on_devices, structure.unflatten(before)
+
+
 def _expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
     found = next(_collectives(statements), None)
     if found is not None and (varying_axes(predicate) or _knows_place(predicate)):
         raise BranchError(
             f"got the collective {found!r} on one side of a branch that is not the same on all devices, as if rank == "
-            "0: those that go the other way would be waited for. Wanted it behind the branch, or on both sides alike, "
-            "with torch.where for what differs"
+            "0, or in a loop of which they may take different numbers of turns: those that go the other way would be "
+            "waited for. Wanted it behind the branch, or on both sides alike, with torch.where for what differs; or "
+            "a loop that ends on all devices alike, as where torch.distributed.all_reduce was asked"
         )
 
 
@@ -58,8 +95,8 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
             inner = jax.tree.leaves(list(statement.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
             for jaxpr in inner:
                 yield from _collectives(getattr(jaxpr, "eqns", ()))
-        for side in ("yes", "no"):
-            if hasattr(statement, side):
+        for side in ("yes", "no", "test", "turn"):
+            if getattr(statement, side, None) is not None:
                 yield from _collectives(getattr(statement, side).statements)
 
 

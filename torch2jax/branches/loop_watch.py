@@ -32,6 +32,8 @@ from jax.extend.core import Primitive
 
 from ..errors import SourceLine, is_translator
 from ..internals.frames import set_locals
+from ..internals.jax_traces import varying_axes
+from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
 from .call import current, this_call
 from .loop_carry import number, put
@@ -85,6 +87,8 @@ class Facts:
         self.at = 0
         """Before how many turns it begins."""
         self.changes: list[Change] = []
+        self.axes: dict[int, frozenset[str]] = {}
+        """Of a mesh: those over which what is carried differs when turns end, by its place."""
         self.turns: int | None = None
         """How many a `for` has, where it does not end before."""
         self.variables: list[Variable] = []
@@ -157,7 +161,7 @@ class Loops:
             like = self._ready.get((code, head.entry))
             if like is not None:
                 found.is_ready = found.is_guess = True
-                found.at, found.changes = like.at, [*like.changes]
+                found.at, found.changes, found.axes = like.at, [*like.changes], dict(like.axes)
             self._facts[code, head.entry, key] = found
         return found
 
@@ -435,7 +439,8 @@ class Watch:
         if facts.turns is not None:
             arrays = [np.int32(facts.at), *arrays]
         with running(self._path.trace):
-            first: Any = enter_p.bind(*map(jnp.asarray, arrays), loop=facts)
+            arrays = [varying(jnp.asarray(x), facts.axes.get(i, frozenset())) for i, x in enumerate(arrays)]
+            first: Any = enter_p.bind(*arrays, loop=facts)
         instance.carried = first
         if facts.turns is not None:
             goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
@@ -491,7 +496,13 @@ class Watch:
                     f"a turn begins with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
                 )
         with running(self._path.trace):
-            again_p.bind(*map(jnp.asarray, arrays), loop=facts)
+            arrays = [varying(jnp.asarray(x), varying_axes(before)) for x, before in zip(arrays, carried, strict=True)]
+            found = [*map(varying_axes, arrays)]
+            if any(axes != varying_axes(before) for axes, before in zip(found, carried, strict=True)):
+                facts.axes.update(enumerate(found))
+                self._loops.note(facts)
+                self._path.abandon()
+            again_p.bind(*arrays, loop=facts)
         self._path.come_back(facts)
 
 

@@ -603,7 +603,11 @@ class _Ways:
             (first if tells and other.side not in self._checks else rest).append(other)
         return [*rest, _Start(given, None, run), *first]
 
-    def _too_many(self, run: _Run) -> BranchError:
+    def _too_many(self, run: _Run) -> Exception:
+        """What is raised: the first time, for loops to be looked for in what asks more than twice at one line."""
+        if not self._loops.are_suspected_early and _asks_again(run.asked):
+            self._loops.suspect_early()
+            return _Learned()
         place, turns = run.loop
         raised = self._runs - self._live
         refusals = "".join(f". No loop of the graph is {refusal}" for refusal in self._loops.refusals[:3])

@@ -18,6 +18,7 @@ from ..loops.program import Atom, Program, evaluated, free, has_effects
 from ..loops.windows import reader
 from ..tracing.linear_call import linear_call
 from ..tracing.traces import is_float
+from .collectives import loop_on_devices
 
 __all__ = ["Same", "While"]
 
@@ -115,7 +116,11 @@ class While(NamedTuple):
 
         given, first = [values[var] for var in outside], [_strong(read(x)) for x in self.first]
         goes_on, kept = ask(given, first)
-        _, carried, kept = _run(step, given, (goes_on, first, kept), self.bound, self.place)
+        state = goes_on, first, kept
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            programs = [self.turn] if self.test is None else [self.test, self.turn]
+            step, state = loop_on_devices(step, given, state, [x for program in programs for x in program.statements])
+        _, carried, kept = _run(step, given, state, self.bound, self.place)
         return [*carried, *kept]
 
 
