@@ -34,7 +34,7 @@ from .known import (
 )
 from .memory import Memory
 from .physical import LazyArray, PhysicalArray
-from .traced import is_traced, lowered
+from .traced import constant_of, is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
 __all__ = ["Storage", "View", "steps_to"]
@@ -118,9 +118,10 @@ class Storage(Journaled):
         storage._begin()
         is_unknown = is_traced(array)
         if is_unknown:  # perhaps by a transformation that it does not depend on
-            found = lowered(array)
-            if found is not array:
-                array, physical, is_unknown = found, PhysicalArray(found, layout), is_traced(found)
+            lowered = array.full_lower()
+            if lowered is not array:
+                array = constant_of(lowered)
+                physical, is_unknown = PhysicalArray(array, layout), is_traced(array)
         storage._physical, storage.order, storage._known = physical, order, None
         storage._array = array if layout is None else None
         if not is_unknown:
@@ -401,9 +402,10 @@ class Storage(Journaled):
             call.dual.note(self)
         traced = is_traced(physical.array)
         if traced:  # perhaps by a transformation that it does not depend on
-            found = lowered(physical.array)
-            if found is not physical.array:
-                physical, traced = PhysicalArray(found, physical.layout), is_traced(found)
+            lowered = physical.array.full_lower()
+            if lowered is not physical.array:
+                physical = PhysicalArray(constant_of(lowered), physical.layout)
+                traced = is_traced(physical.array)
         if not traced:
             if known is None:
                 known = self._array = physical.arranged(None)

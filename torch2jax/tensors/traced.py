@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .call import current
 
-__all__ = ["evaluating", "is_at_once", "is_staged", "is_traced", "lowered", "noting_questions", "noting_steps"]
+__all__ = ["constant_of", "evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
@@ -28,11 +28,12 @@ def is_traced(array: object) -> bool:
     return False
 
 
-def lowered(array: jax.core.Tracer) -> Any:
-    """A traced array without the transformations that it does not depend on; of a constant of the graph, its value."""
-    found = array.full_lower()
-    # JAX holds a constant bool without dimensions as Python's, which has neither shape nor dtype.
-    return np.bool_(found) if isinstance(found, bool) else found
+def constant_of(lowered: Any) -> Any:
+    """What `Tracer.full_lower` gave: a traced array, or a constant of the graph.
+
+    JAX holds a constant bool without dimensions as Python's, which has neither shape nor dtype.
+    """
+    return np.bool_(lowered) if isinstance(lowered, bool) else lowered
 
 
 def is_staged(array: object) -> bool:
