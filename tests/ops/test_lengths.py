@@ -157,8 +157,16 @@ SOME = (
 )  # for speed
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
+def each_of(functions):
+    """What runs all functions, or those of some names, on a tensor and a mask."""
+
+    def of_all(x, m, names=tuple(functions)):
+        return {name: functions[name](x, m) for name in names}
+
+    return of_all
+
+
+of_all = each_of(FUNCTIONS)
 
 
 def total(leaves):

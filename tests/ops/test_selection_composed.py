@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact, each_of
 from torch2jax import TracedValueError, t2j
 
 ENDS = torch.tensor([-0.5, 0.5])
@@ -42,10 +42,7 @@ FUNCTIONS = {
 }
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
-
-
+of_all = each_of(FUNCTIONS)
 compiled = jax.jit(t2j(of_all))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact, each_of
 from torch2jax import TracedValueError, t2j
 
 A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
@@ -58,10 +58,7 @@ MORE = {  # PyTorch refuses them where nothing is chosen
 FUNCTIONS = PARTS | MORE
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
-
-
+of_all = each_of(FUNCTIONS)
 compiled = jax.jit(t2j(of_all))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact, each_of
 from torch2jax import Padded, t2j
 
 
@@ -92,10 +92,7 @@ MORE = {  # PyTorch refuses them, or gives nan, where nothing is chosen
 FUNCTIONS = PARTS | MORE
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
-
-
+of_all = each_of(FUNCTIONS)
 compiled = jax.jit(t2j(of_all))
 
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, each_of
 from torch2jax import t2j
 
 A = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
@@ -23,10 +23,7 @@ FUNCTIONS = {
 }
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
-
-
+of_all = each_of(FUNCTIONS)
 compiled = jax.jit(t2j(of_all))
 
 

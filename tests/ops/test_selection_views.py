@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients
+from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, each_of
 from torch2jax import TracedValueError, t2j
 
 FUNCTIONS = {}
@@ -110,10 +110,7 @@ def no_longer_harmless(x, m):
     return y.log(), part
 
 
-def of_all(x, m, names=tuple(FUNCTIONS)):
-    return {name: FUNCTIONS[name](x, m) for name in names}
-
-
+of_all = each_of(FUNCTIONS)
 compiled = jax.jit(t2j(of_all))
 
 

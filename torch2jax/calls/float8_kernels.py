@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..internals.guards import DisableTorchFunction
-from ..rules.features import Check
+from ..rules.features import CallCheck
 from ..rules.inplace import InPlace
 from ..rules.registry import name_of
 from ..rules.rule import ArrayRule, Reflected, TensorRule
@@ -27,15 +27,14 @@ _TYPE = "Float8"  # what PyTorch's errors call one
 _SMALL = 8  # the largest size that tells which dtypes a kernel is for
 
 
-class Float8Kernels(Check):
+class Float8Kernels(CallCheck):
     """Refuses floats of 8 bits, given or asked for, where PyTorch has no kernel for them."""
 
     def expect(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> None:
         if not _has_float8((*args, *kwargs.values())):
             return
-        if (
-            type(rule) is TensorRule
-        ):  # which runs what other rules serve; if that is code of the user's, these are asked
+        if type(rule) is TensorRule:
+            # It runs what other rules serve; if that is code of the user's, these are asked.
             if not isinstance(function, type) and not any(map(callable, flatten((args, kwargs))[0])):
                 _expect_kernel(call, function, args, kwargs)
             return

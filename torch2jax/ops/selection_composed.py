@@ -5,52 +5,42 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_moved, implements_selected
+from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.selected import Selected, like, map_rows
 
 Tensor = torch.Tensor
 
 
-def _composed(*functions):
-    """Declares a function that is written in terms of others, for a tensor along any of whose dimensions was chosen."""
-
-    def register(body):
-        implements_selected(*functions)(body)
-        return implements_moved(*functions)(body)
-
-    return register
-
-
 # In terms of others.
 
 
-@_composed(torch.masked_fill, Tensor.masked_fill)
+@implements_chosen(torch.masked_fill, Tensor.masked_fill)
 def masked_fill(input, mask, value):
     return torch.where(mask, value, input).to(input.dtype)
 
 
-@_composed(torch.hstack)
+@implements_chosen(torch.hstack)
 def hstack(tensors):
     return torch.cat(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
-@_composed(torch.vstack)
+@implements_chosen(torch.vstack)
 def vstack(tensors):
     return torch.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors])
 
 
-@_composed(torch.column_stack)
+@implements_chosen(torch.column_stack)
 def column_stack(tensors):
     return torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1)
 
 
-@_composed(F.cosine_similarity)
+@implements_chosen(F.cosine_similarity)
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     lengths = [torch.linalg.vector_norm(x, 2, dim, True).clamp(min=eps) for x in (x1, x2)]
     return ((x1 / lengths[0]) * (x2 / lengths[1])).sum(dim)
 
 
-@_composed(F.pairwise_distance)
+@implements_chosen(F.pairwise_distance)
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
@@ -61,7 +51,7 @@ def _reduced(each, reduction: str):
     return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
 
 
-@_composed(F.triplet_margin_loss)
+@implements_chosen(F.triplet_margin_loss)
 def triplet_margin_loss(
     anchor,
     positive,
@@ -80,13 +70,13 @@ def triplet_margin_loss(
     return _reduced((margin + near - far).clamp(min=0), reduction)
 
 
-@_composed(F.margin_ranking_loss)
+@implements_chosen(F.margin_ranking_loss)
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     del size_average, reduce
     return _reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
-@_composed(Tensor.view_as, Tensor.reshape_as)
+@implements_chosen(Tensor.view_as, Tensor.reshape_as)
 def view_as(self, other):
     return self.reshape(other.shape)
 
@@ -175,14 +165,6 @@ def take_along_dim(input, indices, dim=None):
 @implements_selected(Tensor.unfold)
 def unfold(self, dimension, size, step):
     return _of_row(lambda rows, dim: rows.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
-
-
-@implements_selected(torch.chunk, Tensor.chunk)
-def chunk(input, chunks, dim=0):
-    dim = canonicalize_dim(input.ndim, dim)
-    if dim == 0:
-        raise TracedValueError("torch.chunk of the dimension that a boolean mask chose")
-    return input.split(-(-input.shape[dim] // chunks), dim)
 
 
 @implements_selected(Tensor.repeat)

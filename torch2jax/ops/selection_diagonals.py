@@ -8,20 +8,12 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_moved, implements_selected
+from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.moved import in_compact_order, nested, unknown_dims, unnested
 from ..values.selected import first
 from .selection_nested import index_along
 
 Tensor = torch.Tensor
-
-
-def _implements(*functions):
-    def register(body):
-        implements_selected(*functions)(body)
-        return implements_moved(*functions)(body)
-
-    return register
 
 
 def _above(x: Any) -> Any:
@@ -33,34 +25,34 @@ def _nothing(x: Any) -> torch.Tensor:
     return torch.zeros((), dtype=x.dtype)
 
 
-@_implements(torch.triu, Tensor.triu)
+@implements_chosen(torch.triu, Tensor.triu)
 def triu(input, diagonal=0):
     return torch.where(_above(input) >= diagonal, input, _nothing(input))
 
 
-@_implements(torch.tril, Tensor.tril)
+@implements_chosen(torch.tril, Tensor.tril)
 def tril(input, diagonal=0):
     return torch.where(_above(input) <= diagonal, input, _nothing(input))
 
 
-@_implements(Tensor.triu_)
+@implements_chosen(Tensor.triu_)
 def triu_(self, diagonal=0):
     return self.copy_(triu(self, diagonal))
 
 
-@_implements(Tensor.tril_)
+@implements_chosen(Tensor.tril_)
 def tril_(self, diagonal=0):
     return self.copy_(tril(self, diagonal))
 
 
-@_implements(Tensor.fill_diagonal_)
+@implements_chosen(Tensor.fill_diagonal_)
 def fill_diagonal_(self, fill_value, wrap=False):
     if self.ndim != 2 or wrap:
         raise TracedValueError("Tensor.fill_diagonal_, of more than two dimensions or wrapped, of what a mask chose")
     return self.masked_fill_(_above(self) == 0, fill_value)
 
 
-@_implements(torch.diagonal, Tensor.diagonal)
+@implements_chosen(torch.diagonal, Tensor.diagonal)
 def diagonal(input, offset=0, dim1=0, dim2=1):
     """A copy, which PyTorch's is not."""
     dim1, dim2 = (canonicalize_dim(input.ndim, dim) for dim in (dim1, dim2))
@@ -80,7 +72,7 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
     return nested(found, fronts)
 
 
-@_implements(torch.diag_embed, Tensor.diag_embed)
+@implements_chosen(torch.diag_embed, Tensor.diag_embed)
 def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     if (offset, dim1, dim2) != (0, -2, -1):
         raise TracedValueError("torch.diag_embed beside the diagonal, or not as the last dimensions, of a selection")
@@ -88,12 +80,12 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return torch.where(index.unsqueeze(-1) == index.unsqueeze(-2), input.unsqueeze(-1), _nothing(input))
 
 
-@_implements(torch.diag, Tensor.diag)
+@implements_chosen(torch.diag, Tensor.diag)
 def diag(input, diagonal=0):
     return torch.diagonal(input, diagonal) if input.ndim == 2 else diag_embed(input, diagonal)
 
 
-@_implements(torch.trace, Tensor.trace)
+@implements_chosen(torch.trace, Tensor.trace)
 def trace(input):
     return torch.where(_above(input) == 0, input, _nothing(input)).sum()
 
@@ -143,7 +135,7 @@ def pdist(input, p=2.0):
     return torch.linalg.vector_norm(one - other, p, 1)
 
 
-@_implements(torch.meshgrid)
+@implements_chosen(torch.meshgrid)
 def meshgrid(*tensors, indexing="ij"):
     tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
     if indexing not in ("ij", "xy"):
@@ -153,12 +145,12 @@ def meshgrid(*tensors, indexing="ij"):
     return tuple(x.transpose(0, 1) for x in found) if indexing == "xy" and len(found) > 1 else tuple(found)
 
 
-@_implements(torch.cartesian_prod)
+@implements_chosen(torch.cartesian_prod)
 def cartesian_prod(*tensors):
     return tensors[0] if len(tensors) == 1 else torch.stack([x.flatten() for x in meshgrid(*tensors)], 1)
 
 
-@_implements(torch.broadcast_tensors)
+@implements_chosen(torch.broadcast_tensors)
 def broadcast_tensors(*tensors):
     tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
     ndim = max(x.ndim for x in tensors)

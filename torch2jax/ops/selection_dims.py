@@ -15,6 +15,7 @@ from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import (
     implements_by_length,
+    implements_chosen,
     implements_moved,
     implements_selected,
     lookup_by_length,
@@ -119,21 +120,11 @@ def _permuted(input, order: list[int]):
     return moved(front, order.index(at))
 
 
-def _implements(*functions):
-    """Declares a function of what masks chose along any dimension."""
-
-    def register(body):
-        implements_selected(*functions)(body)
-        return implements_moved(*functions)(body)
-
-    return register
-
-
 def _given(dims) -> tuple:
     return tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
 
 
-@_implements(torch.permute, Tensor.permute)
+@implements_chosen(torch.permute, Tensor.permute)
 def permute(input, *dims):
     order = [canonicalize_dim(input.ndim, dim) for dim in _given(dims)]
     if sorted(order) != list(range(input.ndim)):
@@ -141,7 +132,7 @@ def permute(input, *dims):
     return _permuted(input, order)
 
 
-@_implements(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
+@implements_chosen(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
 def transpose(input, dim0, dim1):
     order = list(range(input.ndim))
     dim0, dim1 = (canonicalize_dim(input.ndim, dim) for dim in (dim0, dim1))
@@ -149,22 +140,22 @@ def transpose(input, dim0, dim1):
     return _permuted(input, order)
 
 
-@_implements(Tensor.mT.__get__)
+@implements_chosen(Tensor.mT.__get__)
 def transposed_matrices(self):
     return transpose(self, -2, -1)
 
 
-@_implements(Tensor.T.__get__)
+@implements_chosen(Tensor.T.__get__)
 def reversed_dims(self):
     return _permuted(self, list(reversed(range(self.ndim))))
 
 
-@_implements(torch.t, Tensor.t)
+@implements_chosen(torch.t, Tensor.t)
 def t(input):
     return reversed_dims(input)
 
 
-@_implements(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)
+@implements_chosen(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)
 def movedim(input, source, destination):
     sources, places = (
         [canonicalize_dim(input.ndim, dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
@@ -184,7 +175,7 @@ def flip(input, *dims):
 # With more dimensions, or fewer.
 
 
-@_implements(torch.unsqueeze, Tensor.unsqueeze)
+@implements_chosen(torch.unsqueeze, Tensor.unsqueeze)
 def unsqueeze(input, dim):
     front, at = front_of(input)
     dim = canonicalize_dim(input.ndim + 1, dim)
@@ -220,7 +211,7 @@ def joined(input) -> Selected:
 _reshape: Any = lookup_selected(Tensor.reshape)
 
 
-@_implements(Tensor.reshape, torch.reshape)
+@implements_chosen(Tensor.reshape, torch.reshape)
 def reshape(input, *shape):
     found = view(input, *shape)
     if isinstance(found, Selected) and math.prod(input.shape[: front_of(input)[1]]) != 1:
@@ -230,7 +221,7 @@ def reshape(input, *shape):
     return found
 
 
-@_implements(Tensor.view)
+@implements_chosen(Tensor.view)
 def view(input, *shape):
     shape = _given(shape)
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
@@ -293,7 +284,7 @@ def getitem(self, index):
 _setitem: Any = lookup_selected(Tensor.__setitem__)
 
 
-@_implements(Tensor.__setitem__)
+@implements_chosen(Tensor.__setitem__)
 def setitem(self, index, value):
     if not isinstance(self, Moved) and not (isinstance(self, Selected) and isinstance(self.rows, Chosen)):
         _setitem(self, index, value)
@@ -453,7 +444,7 @@ for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
 _gather: Any = lookup_selected(torch.gather)
 
 
-@_implements(torch.gather, Tensor.gather)
+@implements_chosen(torch.gather, Tensor.gather)
 def gather(input, dim, index, *, sparse_grad=False):
     del sparse_grad
     dim = canonicalize_dim(input.ndim, dim)
@@ -478,7 +469,7 @@ def cat(tensors, dim=0):
     return moved(torch.cat(fronts, _in_front(dim, at)), at)
 
 
-@_implements(torch.stack)
+@implements_chosen(torch.stack)
 def stack(tensors, dim=0):
     dim = canonicalize_dim(tensors[0].ndim + 1, dim)
     return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
@@ -553,11 +544,11 @@ def split(tensor, split_size_or_sections, dim=0):
     )
 
 
-@implements_moved(torch.chunk, Tensor.chunk)
+@implements_chosen(torch.chunk, Tensor.chunk)
 def chunk(input, chunks, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
     if dim in unknown_dims(input):
-        raise TracedValueError(f"torch.chunk along what data decide, {_REFUSED},")
+        raise TracedValueError("torch.chunk of a dimension that a boolean mask chose")
     return input.split(-(-input.shape[dim] // chunks), dim)
 
 
@@ -567,12 +558,12 @@ def _are_whole_rows(items: list) -> bool:
     return is_whole and len([x for x in items if isinstance(x, Tensor)]) < 2
 
 
-@_implements(torch.select, Tensor.select)
+@implements_chosen(torch.select, Tensor.select)
 def select_one(input, dim, index):
     return input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)]
 
 
-@_implements(torch.index_select, Tensor.index_select)
+@implements_chosen(torch.index_select, Tensor.index_select)
 def index_select(input, dim, index):
     dim = canonicalize_dim(input.ndim, dim)
     return input[(*[slice(None)] * dim, index)]

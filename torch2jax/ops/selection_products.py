@@ -5,18 +5,10 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError, user_location
-from ..rules.registry import implements_moved, implements_selected
+from ..rules.registry import implements_chosen
 from ..values.moved import aligned_along, ndim_of, nested, unknown_dims, unnested
 
 Tensor = torch.Tensor
-
-
-def _declares(*functions):
-    def register(body):
-        implements_selected(*functions)(body)
-        return implements_moved(*functions)(body)
-
-    return register
 
 
 def _refuse(what: str) -> RuntimeError:
@@ -68,25 +60,25 @@ for _functions in (
     (torch.bmm, Tensor.bmm),
     (torch.dot, Tensor.dot),
 ):
-    _declares(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
+    implements_chosen(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
 
 
-@_declares(Tensor.__rmatmul__)
+@implements_chosen(Tensor.__rmatmul__)
 def rmatmul(self, other):
     return torch.matmul(other, self)
 
 
-@_declares(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
+@implements_chosen(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
 def outer(input, vec2):
     return _contracted(torch.outer, "torch.outer", ["x", "y"], "xy", [input, vec2])
 
 
-@_declares(torch.addmm, Tensor.addmm)
+@implements_chosen(torch.addmm, Tensor.addmm)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     return input * beta + torch.mm(mat1, mat2) * alpha
 
 
-@_declares(torch.einsum)
+@implements_chosen(torch.einsum)
 def einsum(equation, *operands):
     operands = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
     if not isinstance(equation, str) or "." in equation:
@@ -105,7 +97,7 @@ def einsum(equation, *operands):
     return _contracted(lambda *x: torch.einsum(equation, *x), "torch.einsum", letters, right, operands)
 
 
-@_declares(torch.cdist)
+@implements_chosen(torch.cdist)
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
     one, two = ndim_of(x1), ndim_of(x2)
     batch = _LETTERS[: max(one, two) - 2]

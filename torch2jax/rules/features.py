@@ -12,7 +12,7 @@ import operator
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["NEXT", "Check", "Feature", "Features"]
+__all__ = ["NEXT", "CallCheck", "Feature", "Features"]
 
 NEXT: Any = object()
 """What a feature gives that has nothing to say: the next one is asked, then the rule."""
@@ -66,7 +66,7 @@ class Feature:
         return True
 
 
-class Check:
+class CallCheck:
     """Refuses what a rule would serve and PyTorch does not; entered by what makes it necessary, as features are.
 
     It changes nothing, so that plans serve beside it: it is asked once where one is made.
@@ -80,7 +80,7 @@ class Check:
 class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CallCheck, ...] = ()
     """What refuses; calls within have it too, and hand it to the call around."""
     first: tuple[Feature, ...] = ()
     """Those that override `Feature.run_first`; the others are of the other methods."""
@@ -95,7 +95,7 @@ class Features(list[Feature]):
             self.append(feature)
             self._sort()
 
-    def add_check(self, check: Check) -> None:
+    def add_check(self, check: CallCheck) -> None:
         """Lets a check be asked from now on, until the outermost call ends."""
         if check not in self.checks:
             self.checks = (*self.checks, check)

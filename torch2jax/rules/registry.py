@@ -15,6 +15,7 @@ __all__ = [
     "check_decomposed",
     "implements",
     "implements_by_length",
+    "implements_chosen",
     "implements_metadata",
     "implements_moved",
     "implements_overloads",
@@ -89,6 +90,16 @@ def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable
     """
 
     return _register(_moved_rules, functions)
+
+
+def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+    """Declares the decorated function to be what functions do of what masks chose along any dimension."""
+
+    def register(body: Callable) -> Callable:
+        implements_selected(*functions)(body)
+        return implements_moved(*functions)(body)
+
+    return register
 
 
 def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:

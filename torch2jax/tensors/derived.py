@@ -52,8 +52,13 @@ class Derived(Torchish):
         if not all(issubclass(cls, kind) for kind in types):
             return NotImplemented
         with DisableTorchFunctionSubclass():
-            result = func(*args, **(kwargs or {}))
-            return result if func in get_default_nowrap_functions() else convert(result, cls)
+            return cls.of_result(func, args, kwargs or {}, func(*args, **(kwargs or {})))
+
+    @classmethod
+    def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """What a function gives for tensors of this class, by what it gives for others."""
+        del args, kwargs
+        return result if func in get_default_nowrap_functions() else convert(result, cls)
 
 
 def as_class(tensor: Torchish, cls: type) -> Torchish:

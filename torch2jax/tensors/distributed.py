@@ -4,7 +4,9 @@ A dimension of a `DeviceMesh` is an axis of a `jax.sharding.Mesh` of the same na
 of a device.
 """
 
+import functools
 import sys
+import types
 from typing import Any
 
 import jax
@@ -13,8 +15,8 @@ import torch
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 __all__ = [
-    "OF_CALLS",
     "array_of_distributed",
+    "class_of_calls",
     "is_distributed",
     "is_split",
     "mesh_in_force",
@@ -24,7 +26,7 @@ __all__ = [
     "split_like",
 ]
 
-OF_CALLS = "torch"
+_OF_CALLS = "torch"
 """The module that classes of a call's own `DTensor`s name, by which libraries tell whose array it is."""
 
 
@@ -32,7 +34,18 @@ def is_split(kind: type) -> bool:
     """Whether a class is that of PyTorch's `DTensor`s, of which each process holds a part."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
     split = getattr(module, "DTensor", None)  # which is not there while PyTorch still imports the module
-    return split is not None and issubclass(kind, split) and kind.__module__ != OF_CALLS
+    return split is not None and issubclass(kind, split) and kind.__module__ != _OF_CALLS
+
+
+@functools.cache
+def class_of_calls(base: type) -> type:
+    """The class of a call's own tensors that are `DTensor`s: of `base`, and of PyTorch's.
+
+    It is made where code has imported PyTorch's, which takes half a second.
+    """
+    from torch.distributed.tensor import DTensor
+
+    return types.new_class("DTensor", (base, DTensor), exec_body=lambda body: body.update(__module__=_OF_CALLS))
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:

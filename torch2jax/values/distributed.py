@@ -6,8 +6,7 @@ of the operands. So nothing is ever sent but by XLA, and a value never depends o
 """
 
 import functools
-import types as python_types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,14 +16,14 @@ from ..internals.guards import DisableTorchFunctionSubclass
 from ..internals.pytree import tree_leaves, tree_map
 from ..rules.rule import InnerRule
 from ..tensors.derived import Derived, as_class
-from ..tensors.distributed import OF_CALLS, mesh_in_force, spec_of
+from ..tensors.distributed import class_of_calls, mesh_in_force, spec_of
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tracing.layouts import laid_out
 
 __all__ = [
-    "Layout",
     "Whole",
+    "WholeLayout",
     "distributed",
     "laid_out_as",
     "layout_of",
@@ -40,7 +39,7 @@ _KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "drop
 _GRADIENT = torch.Tensor.grad.__get__  # pyright: ignore
 
 
-class Layout(NamedTuple):
+class WholeLayout(NamedTuple):
     """How code has asked for a `DTensor` to be split."""
 
     mesh: Any
@@ -49,7 +48,7 @@ class Layout(NamedTuple):
     """One for each dimension of the mesh; None where XLA chooses them."""
 
 
-class Chosen:
+class ChosenByXLA:
     """A placement that XLA chooses: none that code could ask for."""
 
     def is_shard(self, dim: int | None = None) -> bool:
@@ -67,24 +66,14 @@ class Chosen:
         return "chosen by XLA"
 
 
-_CHOSEN = Chosen()
+_CHOSEN = ChosenByXLA()
 
 
 class Whole(Derived):
-    """What tensors of a call have that are `DTensor`s; see `_kind`."""
+    """What tensors of a call have that are `DTensor`s; see `class_of_calls`."""
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ):
-        if not all(issubclass(cls, kind) for kind in types):
-            return NotImplemented
-        with DisableTorchFunctionSubclass():
-            result = func(*args, **(kwargs or {}))
+    def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         if func == _GRADIENT and result is not None:
             return distributed(result, *layout_of(args[0]))
         if func in get_default_nowrap_functions():
@@ -102,15 +91,15 @@ class Whole(Derived):
         return (_CHOSEN,) * mesh.ndim if placements is None else placements
 
 
-def layout_of(tensor: Any) -> Layout:
+def layout_of(tensor: Any) -> WholeLayout:
     """That of a `DTensor` of a call."""
     return vars(tensor)[_LAYOUT]
 
 
 def distributed(tensor: Torchish, mesh: Any, placements: tuple | None) -> Any:
     """Another tensor on the same memory, which is a `DTensor` of a layout."""
-    result = as_class(tensor, _kind())
-    vars(result)[_LAYOUT] = Layout(mesh, placements)
+    result = as_class(tensor, class_of_calls(Whole))
+    vars(result)[_LAYOUT] = WholeLayout(mesh, placements)
     return result
 
 
@@ -166,14 +155,6 @@ def part_alone(tensor: Any) -> RuntimeError:
 
 
 _PLACE = InnerRule(laid_out, "redistribute")
-
-
-@functools.cache
-def _kind() -> type:
-    """The class of both: it is made where code has imported PyTorch's, which takes half a second."""
-    from torch.distributed.tensor import DTensor
-
-    return python_types.new_class("DTensor", (Whole, DTensor), exec_body=lambda body: body.update(__module__=OF_CALLS))
 
 
 def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:

@@ -12,7 +12,7 @@ from ...tensors.history import Source
 from ...values.distributed import Whole, layout_of, placed, plain
 from .device_meshes import groups_of
 from .groups import is_alone
-from .parts import Part, PartLayout, changed, local_of, part, part_layout, split_from_first
+from .parts import DevicePart, PartLayout, changed, local_of, part, part_layout, split_from_first
 
 __all__: list[str] = []
 
@@ -55,7 +55,7 @@ def _layout_on_devices(mesh: Any, placements: tuple) -> PartLayout | None:
 def _distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_rank=0):
     mesh = _mesh_of(device_mesh)
     placements = _expect_placements(placements, mesh, tensor.ndim)
-    if isinstance(tensor, (Whole, Part)):
+    if isinstance(tensor, (Whole, DevicePart)):
         if (tensor.device_mesh, tensor.placements) != (mesh, placements):
             raise ValueError(
                 f"Cannot distribute a DTensor with placements {tensor.placements} to a different placements "
@@ -127,10 +127,10 @@ def _expect_one_view(name: str, mesh: Any, placements: tuple, instead: str) -> N
 
 @runs_instead_of(_TENSORS + ":DTensor.to_local", with_original=True)
 def _to_local(original, self, *, grad_placements=None):
-    if not isinstance(self, (Whole, Part)):
+    if not isinstance(self, (Whole, DevicePart)):
         return original(self, grad_placements=grad_placements)
     _expect_default("to_local", grad_placements)
-    if isinstance(self, Part):
+    if isinstance(self, DevicePart):
         return local_of(self)
     mesh, placements = layout_of(self)
     if placements is None and not is_alone() and any(size > 1 for size in mesh.shape):
@@ -161,7 +161,7 @@ def _redistribute(self, device_mesh=None, placements=None, *, async_op=False, fo
             raise RuntimeError(
                 f"Can not redistribute from {old} to {new}, redistributing to Partial is for internal use only!"
             )
-    if isinstance(self, Part):
+    if isinstance(self, DevicePart):
         made = changed(self, placements)
         if forward_dtype is not None:
             return part(local_of(made).to(forward_dtype), part_layout(made))
@@ -174,4 +174,4 @@ def _redistribute(self, device_mesh=None, placements=None, *, async_op=False, fo
 def _full_tensor(self, *, grad_placements=None):
     _expect_default("full_tensor", grad_placements)
     whole = _redistribute(self, placements=_expect_placements(None, self.device_mesh, 0))
-    return local_of(whole) if isinstance(whole, Part) else plain(whole)
+    return local_of(whole) if isinstance(whole, DevicePart) else plain(whole)

@@ -6,7 +6,6 @@ XLA does.
 """
 
 import functools
-import types as python_types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -16,13 +15,13 @@ from ...internals.guards import DisableTorchFunctionSubclass
 from ...internals.jax_traces import varying_axes
 from ...rules.operands import lift
 from ...tensors.derived import Derived, as_class
-from ...tensors.distributed import OF_CALLS
+from ...tensors.distributed import class_of_calls
 from ...tensors.tensor import Torchish
 from ...tracing.manual_axes import axes_in_types
 from .groups import MeshGroup
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
 
-__all__ = ["PartLayout", "changed", "expect_even", "local_of", "part", "part_layout", "split_from_first"]
+__all__ = ["DevicePart", "PartLayout", "changed", "expect_even", "local_of", "part", "part_layout", "split_from_first"]
 
 _LAYOUT = "_torch2jax_part"
 
@@ -45,8 +44,8 @@ class PartLayout(NamedTuple):
         return torch.Size(sizes)
 
 
-class Part(Derived):
-    """What tensors have that are parts of a `DTensor`; see `_kind`."""
+class DevicePart(Derived):
+    """What tensors have that are parts of a `DTensor`; see `class_of_calls`."""
 
     @classmethod
     def __torch_function__(
@@ -94,16 +93,9 @@ _ASKED = frozenset(
 ) | {torch.Tensor.dim, torch.Tensor.is_complex, torch.Tensor.is_floating_point, torch.Tensor.requires_grad_}
 
 
-@functools.cache
-def _kind() -> type:
-    from torch.distributed.tensor import DTensor
-
-    return python_types.new_class("DTensor", (Part, DTensor), exec_body=lambda body: body.update(__module__=OF_CALLS))
-
-
 def part(tensor: Torchish, layout: PartLayout) -> Any:
     """The `DTensor` of which a device has a part."""
-    result = as_class(tensor, _kind())
+    result = as_class(tensor, class_of_calls(DevicePart))
     vars(result)[_LAYOUT] = tensor, layout
     return result
 
