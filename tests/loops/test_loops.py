@@ -226,6 +226,18 @@ def test_a_derivative_of_what_is_jitted():
     _close(jax.grad(jax.jit(_loss(t2j(cells))), (0, 1))(X, W), want)
 
 
+def test_a_differentiated_scan_leaves_calls_without_results():
+    targets, sizes = torch.tensor([[1, 2, 3], [3, 1, 2]]), torch.tensor([8, 7])
+
+    def losses(x, lengths):
+        x = x.log_softmax(2)
+        return [F.ctc_loss(x, targets, sizes, lengths, zero_infinity=z, reduction="sum") for z in (False, True)]
+
+    gradient = jax.grad(lambda x, lengths: sum(t2j(losses)(x, lengths)))
+    x, lengths = jnp.sin(jnp.arange(8.0 * 2 * 4)).reshape(8, 2, 4), jnp.array([3, 2])
+    _close(jax.jit(gradient)(x, lengths), gradient(x, lengths))
+
+
 def test_a_gradient_within_is_differentiated():
     x, w = X[:, :16], W
     rolled, unrolled = (jax.jit(jax.grad(_loss(torch2jax.t2j(backwards, loops=k)))) for k in ("rolled", "unrolled"))

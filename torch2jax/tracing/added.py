@@ -89,7 +89,12 @@ class Added:
         known: dict[Any, int] = {}
         numbers = np.asarray(
             [
-                -1 - at if step.effects else known.setdefault((step.primitive, step.outvars[0].aval.shape), len(known))
+                # JAX leaves calls without results in a program whose scans it has differentiated.
+                -1 - at
+                if step.effects
+                else known.setdefault(
+                    (step.primitive, step.outvars[0].aval.shape if step.outvars else None), len(known)
+                )
                 for at, step in enumerate(steps)
             ],
             np.int64,
