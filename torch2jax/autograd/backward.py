@@ -4,7 +4,9 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from ..rules.operands import lift
@@ -27,7 +29,7 @@ def is_source(tensor: Torchish) -> bool:
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
 
 
-def replaced(given, before):
+def replaced(given: Any, before: Torchish):
     """The gradient that a hook of a node gave, if it gave any."""
     if given is None:
         return before
@@ -57,11 +59,11 @@ class Backward:
         self.depends, self.origins, self.dependencies = False, [], []
         self.accumulated: set[Var] = set()
 
-    def _retain(self, tensor: Torchish, cotangent) -> None:
+    def _retain(self, tensor: Torchish, cotangent: jax.Array) -> None:
         with torch.enable_grad():
             add(tensor, self._tensor(cotangent, TensorSpec.of(tensor)))
 
-    def _constant(self, array):
+    def _constant(self, array: jax.Array):
         return self.tape.primal(array, self.count)
 
     def _use(self, steps: list) -> None:
@@ -81,24 +83,24 @@ class Backward:
             if variable in self.subgraph.linear
         }
 
-    def _visit(self, variable: Var, retaining: Torchish | None, cotangent, goes_on: bool):
+    def _visit(self, variable: Var, retaining: Torchish | None, cotangent: jax.Array | None, goes_on: bool):
         """Shows a gradient, None for zeros, to the hooks on it, and to the tensor that retains it."""
         hooked = self.tape.hooks.get(variable)
         if cotangent is None:
             return self._visit_zeros(variable, retaining, hooked, goes_on)
-        written = cotangent
+        written, shown = cotangent, cotangent
         if hooked is not None:
-            written, cotangent = self._shown(cotangent, hooked.hooks.values(), hooked.spec)
+            written, shown = self._shown(cotangent, hooked.hooks.values(), hooked.spec)
         if retaining is not None:
-            self._retain(retaining, cotangent)
+            self._retain(retaining, shown)
         # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
-        own, replaced = written if goes_on else cotangent, None
+        own, replaced = written if goes_on else shown, None
         for node in hooked.nodes if hooked is not None and (goes_on or variable in self.accumulated) else []:
             hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
-            _, cotangent = self._shown(cotangent, hooks, node.end.spec)
+            _, shown = self._shown(shown, hooks, node.end.spec)
             if goes_on and node.posthooks and node.operands is not None:
-                replaced = self._show_inputs(node, cotangent)
-        return own, cotangent if replaced is None else replaced
+                replaced = self._show_inputs(node, shown)
+        return own, shown if replaced is None else replaced
 
     def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
         """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
@@ -116,7 +118,7 @@ class Backward:
         cotangent = self._cotangent(lift(given), hooked.spec.layout, variable.aval.dtype)
         return None if goes_on else cotangent, cotangent
 
-    def _show_inputs(self, node: Node, cotangent) -> dict[Var, Any] | None:
+    def _show_inputs(self, node: Node, cotangent: jax.Array) -> dict[Var, Any] | None:
         """Calls the hooks on a node with the gradients that it gives its inputs.
 
         Returns:
@@ -153,7 +155,7 @@ class Backward:
             if gradient is not None and x is not None and variable in found
         }
 
-    def _shown(self, cotangent, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
+    def _shown(self, cotangent: jax.Array, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
         """What hooks write into the gradient that they are shown, and what they make of it."""
         hooks = list(hooks)
         if not hooks:
@@ -170,12 +172,12 @@ class Backward:
 
         return found(shown), found(gradient)
 
-    def _cotangent(self, gradient: Torchish, layout, dtype):
+    def _cotangent(self, gradient: Torchish, layout: tuple[int, ...] | None, dtype: np.dtype):
         array, own = gradient.physical
         array = PhysicalArray(conjugate(self.tape.primal(array, self.count)), own).arranged(layout)
         return array if array.dtype == dtype else array.astype(dtype)
 
-    def _tensor(self, cotangent, spec: TensorSpec, origins: list | None = None) -> Torchish:
+    def _tensor(self, cotangent: jax.Array, spec: TensorSpec, origins: list | None = None) -> Torchish:
         origins = self.origins if origins is None else origins
         array = conjugate(self.tape.primal(cotangent, self.count))
         if array.dtype != canonical(spec.dtype):
@@ -206,7 +208,15 @@ class BackwardOfTensors(Backward):
         gradients: those of each of them.
     """
 
-    def __init__(self, tape: Tape, number: int, outputs, gradients, retain_graph: bool, create_graph: bool):
+    def __init__(
+        self,
+        tape: Tape,
+        number: int,
+        outputs: list[Torchish],
+        gradients: list[Torchish | None],
+        retain_graph: bool,
+        create_graph: bool,
+    ):
         super().__init__(tape, number, [output.physical.array for output in outputs], retain_graph, create_graph)
         self.outputs: list[Torchish] = outputs
         self.seeds = self._seeds(gradients)

@@ -8,11 +8,11 @@ harmless: they are marked as not differentiable to it, so that it returns them a
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import FunctionMeta
+from torch.autograd.function import FunctionCtx, FunctionMeta
 
 from ..internals.gradients import is_fwd_grad_enabled, set_fwd_grad_enabled
 from ..patches import exchange, runs_instead_of
@@ -32,7 +32,7 @@ def run_instead_of_apply(apply: Callable) -> None:
         runs_instead_of(_ORIGINAL.__func__)(apply)
         return
 
-    def of_class(cls, *args, **kwargs):
+    def of_class(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any):
         chosen = _ORIGINAL.__get__(None, cls) if current() is None else apply.__get__(cls)
         return chosen(*args, **kwargs)
 
@@ -55,7 +55,7 @@ _series = _Series()
 def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
     """What looks up the attributes of functions' classes."""
 
-    def __getattribute__(cls, name: str):
+    def __getattribute__(cls: type[torch.autograd.Function], name: str):
         value = type.__getattribute__(cls, name)
         if name == "_backward_cls" and current() is not None:
             _series.cls, _series.has_run = cls, False
@@ -74,16 +74,18 @@ def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
 class _BoundForward:
     """A function's forward as C calls it: all of `apply`."""
 
-    def __init__(self, cls, apply: Callable, forward: Callable, modes: tuple[bool, bool]):
+    def __init__(
+        self, cls: type[torch.autograd.Function], apply: Callable, forward: Callable, modes: tuple[bool, bool]
+    ):
         self._cls, self._apply, self._forward, self._modes = cls, apply, forward, modes
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any):
         cls = self._cls
         has_context_of_its_own = cls.setup_context is not torch.autograd.Function.setup_context
         if not has_context_of_its_own:
             if not args or type(args[0]) is not vars(cls)["_backward_cls"]:  # somebody else looked it up
                 return self._forward(*args, **kwargs)
-            context, *args = args
+            context, args = args[0], args[1:]
         backward, forward = self._modes
         with torch.set_grad_enabled(backward), set_fwd_grad_enabled(forward):
             output = self._apply(cls, *args, **kwargs)
@@ -94,7 +96,7 @@ class _BoundForward:
         return output
 
 
-def _mark(context, inputs, output) -> None:
+def _mark(context: FunctionCtx, inputs: Sequence[object], output: object) -> None:
     """Makes C return what `apply` gave as it is."""
     results = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, torch.Tensor)]
     context.mark_non_differentiable(*results)

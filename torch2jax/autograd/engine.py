@@ -42,8 +42,8 @@ _CYCLE = (
 @stands_in(torch.autograd, "_engine_run_backward")
 @stands_in(graph, "_engine_run_backward")
 def run_backward(
-    t_outputs,
-    grad_tensors,
+    t_outputs: Sequence[torch.Tensor | graph.GradientEdge],
+    grad_tensors: Sequence[torch.Tensor | None],
     retain_graph: bool,
     create_graph: bool,
     inputs: Sequence[torch.Tensor] = (),
@@ -112,7 +112,7 @@ def run_backward(
     )
 
 
-def _tensor_of(value) -> Torchish:
+def _tensor_of(value: torch.Tensor | graph.GradientEdge) -> Torchish:
     """The tensor at an end of the graph, which may be given by its edge there."""
     if not isinstance(value, graph.GradientEdge):
         return lift(values_of(value))

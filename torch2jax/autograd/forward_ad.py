@@ -2,8 +2,10 @@
 
 import contextlib
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -61,11 +63,11 @@ class DualLevel(Feature):
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
-        physical = [(*storage.physical, storage.known) for storage in kept]
-        lowered = [self._lowered(array) for array, _, _ in physical]
+        values = [(storage.physical, storage.known) for storage in kept]
+        lowered = [self._lowered(physical.array) for physical, _ in values]
         self._call.dual = None
         self._exits.close()
-        for storage, (before, layout, known), array in zip(kept, physical, lowered, strict=True):
+        for storage, ((before, layout), known), array in zip(kept, values, lowered, strict=True):
             if self._tangents.has(array) or array is not before:
                 # Nothing may read what was there again: others may share the memory.
                 storage.replace(PhysicalArray(self._tangents.values(array), layout), known, is_written=True)
@@ -79,14 +81,14 @@ class DualLevel(Feature):
         """What JAX tells its tangents by."""
         return self._tangents.tag
 
-    def has(self, array) -> bool:
+    def has(self, array: jax.Array) -> bool:
         """Whether an array has a tangent."""
         return self._tangents.has(self._lowered(array))
 
-    def _lowered(self, array):
+    def _lowered(self, array: jax.Array):
         return self._call.leaving(array)
 
-    def without_gradient(self, array):
+    def without_gradient(self, array: jax.Array):
         """An array that keeps its tangent, but is a constant to derivatives backwards."""
         lowered = self._lowered(array)
         if not self._tangents.has(lowered):
@@ -148,7 +150,7 @@ class DualLevel(Feature):
         """The array of the tangent as it is now, None for zero."""
         return self._tangents.tangent(self._lowered(tensor.physical.array))
 
-    def complete(self, tensor: Torchish, operands) -> None:
+    def complete(self, tensor: Torchish, operands: Iterable[Torchish]) -> None:
         """Gives what was computed from dual tensors a tangent of zero, if it has none."""
         if not is_fwd_grad_enabled():
             return
@@ -157,7 +159,7 @@ class DualLevel(Feature):
             if array.dtype.kind in "fcV":  # of numbers that have derivatives
                 tensor._node.write(PhysicalArray(self.with_zero_tangent(array), layout), None)
 
-    def with_zero_tangent(self, array):
+    def with_zero_tangent(self, array: jax.Array):
         """An array that has no tangent with one of zero."""
         lowered, tape = self._lowered(array), self._call.tape
         dual = self._tangents.dual(lowered, jnp.zeros_like(lowered))
@@ -228,7 +230,7 @@ def _like(tangent: Torchish, spec: TensorSpec) -> Torchish:
     return copied.copy_(tangent)
 
 
-def _alias(tensor: Torchish, array) -> Torchish:
+def _alias(tensor: Torchish, array: jax.Array) -> Torchish:
     """Another tensor on the memory of one, whose history begins with an array of the same values.
 
     Where elements of it are one in memory, it is of memory of its own: nothing can be written to it.
@@ -252,7 +254,7 @@ def _enter() -> int:
 
 
 @stands_in(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
-def _exit(level) -> None:
+def _exit(level: object) -> None:
     del level
     call = this_call()
     if call.dual is None:
@@ -272,13 +274,13 @@ def _open(call: AutogradCall) -> DualLevel:
 
 
 @stands_in(forward_mode_module("_make_dual"), "_make_dual")
-def _make_dual(tensor, tangent, *, level):
+def _make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: object):
     del level
     call = this_call()
     return _open(call).dual(call.lift(tensor), tangent)
 
 
 @stands_in(forward_mode_module("_unpack_dual"), "_unpack_dual")
-def _unpack_dual(tensor, *, level):
+def _unpack_dual(tensor: torch.Tensor, *, level: object):
     del level
     return _open(this_call()).parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)

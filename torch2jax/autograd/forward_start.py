@@ -7,6 +7,7 @@ differentiate. That history ends with the call. A backward that runs later lets 
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from ..functional.batching_rule import run_rule
 from ..functional.vmap import Batch
@@ -43,7 +44,9 @@ class Start(NamedTuple):
         return history is not None and history._sequence_nr() > self.node
 
 
-def run_forward(function, ctx, args: tuple, batch: Batch | None = None) -> Any:
+def run_forward(
+    function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
+) -> Any:
     """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
     with torch.no_grad(), set_fwd_grad_enabled(False):
         if function.setup_context is torch.autograd.Function.setup_context:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax
 import torch
 from torch.utils.hooks import RemovableHandle
 
@@ -27,7 +28,8 @@ from ..tracing.closures import closed_over
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
 from .call import AutogradCall, this_call
 from .forward_start import Start, run_forward
-from .function_derivative import Context, Derivative, base_of
+from .function_context import Context
+from .function_derivative import Derivative, base_of
 from .inputs import ask
 
 __all__ = ["apply"]
@@ -35,7 +37,7 @@ __all__ = ["apply"]
 _Function = torch.autograd.Function
 
 
-def apply(cls: Any, *args, **kwargs):
+def apply(cls: Any, *args: Any, **kwargs: Any):
     """What ``Function.apply`` does."""
     if _has_context_of_its_own(cls):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
@@ -60,11 +62,11 @@ def apply(cls: Any, *args, **kwargs):
 run_instead_of_apply(apply)
 
 
-def _has_context_of_its_own(cls) -> bool:
+def _has_context_of_its_own(cls: type[torch.autograd.Function]) -> bool:
     return cls.setup_context is not _Function.setup_context
 
 
-def _is_operators(cls) -> bool:
+def _is_operators(cls: type[torch.autograd.Function]) -> bool:
     """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
     return cls.forward.__module__ == "torch._library.autograd"
 
@@ -99,7 +101,7 @@ class _FunctionNode(Node):
 class _Application:
     """One run of a function."""
 
-    def __init__(self, function, args: tuple):
+    def __init__(self, function: type[torch.autograd.Function], args: tuple):
         self.function, self.args = function, args
         self.inputs = {i: x for i, x in enumerate(args) if isinstance(x, Torchish) and not is_integral(x.dtype)}
         self.required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
@@ -129,7 +131,7 @@ class _Application:
                 ask(x)
         return self.required
 
-    def _recorded(self, call: AutogradCall, ctx: Context, start: Start, arrays: list, output):
+    def _recorded(self, call: AutogradCall, ctx: Context, start: Start, arrays: list, output: object):
         results = output if isinstance(output, tuple) else (output,)
         self._check_written(ctx, results)
         if not torch.is_grad_enabled() or not self.inputs:
@@ -198,7 +200,7 @@ class _Application:
         mine._viewed = base_of(result)  # as PyTorch has it
         return mine
 
-    def _place(self, result: Torchish, number: int, array, node: _FunctionNode, ctx: Context) -> None:
+    def _place(self, result: Torchish, number: int, array: jax.Array, node: _FunctionNode, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):
             result.write(PhysicalArray(array, None))
         else:

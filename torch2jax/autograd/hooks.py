@@ -65,7 +65,7 @@ def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
         history.accumulated.update(accumulated)
 
 
-def finished(attempt: Attempt, tree) -> Any:
+def finished(attempt: Attempt, tree: object) -> Any:
     """What a run of a function gives that makes backward passes: the gradients of the last one.
 
     Args:
@@ -73,7 +73,7 @@ def finished(attempt: Attempt, tree) -> Any:
     """
     tape = recorded()
     histories = {id(array): history for array, history in attempt.ends}
-    results = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
+    results: list[Any] = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
     nodes = [histories.get(id(x)) for x in results]
     begun: list[tuple[Any, Any]] = []
     for number, asked in enumerate(attempt.passes, tape.depth):
@@ -105,7 +105,7 @@ class _InPlaceOfJax(Backward):
                 seed = next(y for x, y in begun if x is cotangent)
                 self._seeds[place] = self._seeds[place] + seed if place in self._seeds else seed
 
-    def _place_of(self, array):
+    def _place_of(self, array: jax.Array):
         return self.level.variable(self.tape.primal(array, self.number))
 
     def cotangents(self, attempt: Attempt, under_way: BackwardPass) -> list:
@@ -124,7 +124,7 @@ class _InPlaceOfJax(Backward):
         # One array in two places has its cotangent in the first.
         return [_sum_of([x for x in parts.pop(id(array), ()) if x is not None], array) for array in self._wanted]
 
-    def _accumulated(self, tensor: Torchish, source: Source, cotangent, under_way: BackwardPass):
+    def _accumulated(self, tensor: Torchish, source: Source, cotangent: jax.Array | None, under_way: BackwardPass):
         """What the hooks on the accumulated gradient of a leaf make of its cotangent."""
         if not source.is_hooked:
             return cotangent
@@ -143,7 +143,7 @@ class _InPlaceOfJax(Backward):
         return self._cotangent(lift(gradient), source.end.spec.layout, cotangent.dtype)
 
 
-def _sum_of(cotangents: list, array):
+def _sum_of(cotangents: list, array: jax.Array):
     """The cotangent of an array from parts."""
     if not cotangents:
         return jnp.zeros(array.shape, array.dtype)
@@ -153,5 +153,5 @@ def _sum_of(cotangents: list, array):
     return total
 
 
-def _is_among(array, others: list) -> bool:
+def _is_among(array: jax.Array, others: list) -> bool:
     return any(array is other for other in others)

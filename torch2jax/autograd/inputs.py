@@ -308,7 +308,7 @@ class _TranslatedCode(Code):
     def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_TranslatedCode":
         return self._but(_passes=(*self._passes, _Back(positions, has_cotangent)))
 
-    def _but(self, **changed) -> "_TranslatedCode":
+    def _but(self, **changed: Any) -> "_TranslatedCode":
         code = copy.copy(self)
         vars(code).update(changed)
         return code
@@ -320,7 +320,7 @@ class _TranslatedCode(Code):
         structure, static = self.end.found  # pyright: ignore[reportGeneralTypeIssues]
         return structure.unflatten([next(results) if leaf is _ARRAY else leaf for leaf in static])
 
-    def __call__(self, *arrays, is_last: bool) -> list:
+    def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
         rest, cotangents = iter(arrays[: self._count]), iter(arrays[self._count :])
         given = self._structure.unflatten([next(rest) if leaf is _ARRAY else leaf for leaf in self._static])
         around = {id(outside): array for outside, array in zip(self._around, rest, strict=True)}

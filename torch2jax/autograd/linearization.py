@@ -8,10 +8,11 @@ its linear part behind, and `pull_back` transposes as much of that as is asked f
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import jax
+from jax.core import Tracer
 from jax.extend import source_info_util
 from jax.extend.core import (
     ClosedJaxpr,
@@ -26,7 +27,14 @@ from jax.extend.core import (
 from jax.interpreters import ad, partial_eval as pe
 
 from ..internals.jax_programs import NullAccum, ValAccum, VJPNode, backward_pass3, join_effects
-from ..internals.jax_traces import DynamicJaxprTrace, LinearizeTrace, LinearizeTracer, varying_axes
+from ..internals.jax_traces import (
+    DynamicJaxprTrace,
+    DynamicJaxprTracer,
+    LinearizeTrace,
+    LinearizeTracer,
+    Trace,
+    varying_axes,
+)
 from ..tracing.manual_axes import axes_in_types, varying
 from ..tracing.markers import LevelEnd, stops_levels
 from ..tracing.traces import is_zero
@@ -57,19 +65,37 @@ class _Inputs(list):
     """What is to live as long as the step."""
 
 
-def renumber(tangent, number: int) -> None:
+class Step(Protocol):
+    """An equation that a trace has noted, whose inputs and outputs are still linked to others."""
+
+    in_tracers: Any
+    outvars: list[Var]
+    primitive: Primitive
+    params: dict[str, Any]
+    effects: Any
+    source_info: Any
+    ctx: Any
+
+
+def renumber(tangent: DynamicJaxprTracer, number: int) -> None:
     """Lets the way back come to the step that gave a tangent as if so many others had been made before it."""
-    if tangent.parent is not None:
-        tangent.parent.in_tracers.number = number
+    step = _step_of(tangent)
+    if step is not None:
+        step.in_tracers.number = number
 
 
-def keep_with(tangent, value) -> bool:
+def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
     """Lets a value live as long as the step that gave a tangent; False if none did."""
-    step = tangent.parent
+    step = _step_of(tangent)
     if step is None:
         return False
     step.in_tracers.kept = (*step.in_tracers.kept, value)
     return True
+
+
+def _step_of(tangent: DynamicJaxprTracer) -> Step | None:
+    """The step that gave a tangent, which `_LinearTrace` has noted; None of an input."""
+    return cast(Any, tangent.parent)
 
 
 class Subgraph(NamedTuple):
@@ -93,24 +119,24 @@ class _PackedConstant(pe.DynamicJaxprTracer):
 class _LinearTrace(DynamicJaxprTrace):
     """Records a linear program, and has what it keeps of the way forward packed."""
 
-    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
         super().__init__(None, auto_dce=True)
         self._below, self._pack = below, pack
         self._numbers = itertools.count()
 
-    def process_primitive(self, primitive, tracers, params, /):
+    def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
         """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
         return super().process_primitive(
-            primitive.prim if isinstance(primitive, VJPNode) else primitive, tracers, params
+            cast(Any, primitive).prim if isinstance(primitive, VJPNode) else primitive, tracers, params
         )
 
-    def make_eqn(self, *args, **kwargs):
+    def make_eqn(self, *args: Any, **kwargs: Any):
         step, tracers = super().make_eqn(*args, **kwargs)
         step.in_tracers = _Inputs(step.in_tracers)
         step.in_tracers.number = next(self._numbers)
         return step, tracers
 
-    def new_const(self, c, source_info, aval=None):
+    def new_const(self, c: Any, source_info: Any, aval: Any = None):
         with set_current_trace(self._below):
             unpacked = self._pack(c)
         if unpacked is None:
@@ -138,7 +164,7 @@ class Linearization:
         pack: is called with each array that is kept for the way back, and gives what gives it back, or None.
     """
 
-    def __init__(self, below, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
         self.below = below
         tangents: Any = _LinearTrace(below, pack)
         tangents.tag = self.tag = TraceTag()
@@ -147,14 +173,14 @@ class Linearization:
         self.axes = axes_in_types()
         """Over which the values of all that has a derivative count as different: each device has its own."""
 
-    def leaf(self, array):
+    def leaf(self, array: jax.Array):
         """An array of the same values that derivatives may be asked for with respect to."""
         if self.axes:
             array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
-    def without_derivative(self, array, origins: Iterable):
+    def without_derivative(self, array: jax.Array, origins: Iterable):
         """An array of the same values that leads back to what it came from, though its derivative there is zero."""
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
@@ -166,18 +192,18 @@ class Linearization:
             tangent = _none_p.bind(*tangents, aval=aval)
         return self.with_tangent(array, tangent)
 
-    def has(self, array) -> bool:
+    def has(self, array: object) -> TypeGuard[LinearizeTracer]:
         return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
 
-    def gave(self, tangent) -> bool:
+    def gave(self, tangent: DynamicJaxprTracer) -> bool:
         """Whether a tangent is of this linearization."""
         return tangent._trace is self._tangents
 
-    def values(self, array):
+    def values(self, array: jax.Array):
         """The array without its part in this linearization."""
         return array.primal if self.has(array) else array
 
-    def with_values(self, array, values):
+    def with_values(self, array: jax.Array, values: jax.Array):
         """Other values with the derivatives of `array`."""
         if not self.has(array):
             return values
@@ -185,13 +211,13 @@ class Linearization:
             values = varying(values, varying_axes(array.tangent))
         return LinearizeTracer(self.trace, values, array.tangent)
 
-    def with_tangent(self, values, tangent):
+    def with_tangent(self, values: jax.Array, tangent: DynamicJaxprTracer):
         """Values with a place in this linearization."""
         if self.axes:
             values = varying(values, varying_axes(tangent))
         return LinearizeTracer(self.trace, values, tangent)
 
-    def with_new_variable(self, array, values):
+    def with_new_variable(self, array: jax.Array, values: jax.Array):
         """As `with_values`, with a variable of its own."""
         if not self.has(array):
             return values
@@ -199,7 +225,7 @@ class Linearization:
             tangent = _same_p.bind(array.tangent)
         return self.with_tangent(values, tangent)
 
-    def variable(self, array) -> Var | None:
+    def variable(self, array: jax.Array) -> Var | None:
         """The variable of an array, None if it has no derivative here."""
         return array.tangent.val if self.has(array) else None
 
@@ -234,7 +260,7 @@ class Linearization:
                 leaves[var] = min(leaves[var], place)
         return Subgraph(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
 
-    def _is_constant(self, tracer) -> bool:
+    def _is_constant(self, tracer: DynamicJaxprTracer) -> bool:
         return tracer.val in self._tangents.frame.constvar_to_val
 
     def pull_back(
@@ -265,7 +291,7 @@ class Linearization:
         use(backward.steps_with_constants())
         return backward.run(dict(cotangents), visit)
 
-    def constant_of(self, tracer):
+    def constant_of(self, tracer: DynamicJaxprTracer):
         """The value that the linear program keeps at a place."""
         if not isinstance(tracer, _PackedConstant):
             return self._tangents.get_const(tracer)
@@ -366,7 +392,7 @@ class _Backward:
             if isinstance(accumulator, ValAccum) and not is_zero(accumulator.freeze()):
                 cotangents[var] = accumulator.freeze()
 
-    def _find_constant(self, tracer, constants: dict, beside: list) -> None:
+    def _find_constant(self, tracer: DynamicJaxprTracer, constants: dict, beside: list) -> None:
         """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
         step = tracer.parent
         if step is None:
@@ -400,20 +426,20 @@ def _in_order(steps: list) -> list:
     return found[::-1]
 
 
-def _needed_by(step) -> list:
+def _needed_by(step: Step) -> list:
     return [x.parent for x in step.in_tracers if x.parent is not None]
 
 
-def _variable(tracer) -> Var | None:
+def _variable(tracer: DynamicJaxprTracer) -> Var | None:
     return tracer.val if isinstance(tracer.val, JaxprVar) else None
 
 
-def _has_code(step) -> bool:
+def _has_code(step: Step) -> bool:
     """Whether a step runs code of its own, which may hold values too."""
     return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
-def _variables_of(step) -> list[Var]:
+def _variables_of(step: Step) -> list[Var]:
     """The variables among the inputs of a step; the others are literals."""
     return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
 
@@ -424,14 +450,14 @@ def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
     return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))
 
 
-def _accumulator(var: Var, cotangent):
+def _accumulator(var: Var, cotangent: jax.Array | None):
     return ValAccum(var.aval.to_ct_aval(), cotangent)
 
 
-def _equation(step):
+def _equation(step: Step):
     inputs = [x.val for x in step.in_tracers]
     return JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
 
 
-def _no_names(inputs, outputs):
+def _no_names(inputs: Sized, outputs: Sized):
     return DebugInfo("backward", "t2j", ("",) * len(inputs), ("",) * len(outputs))

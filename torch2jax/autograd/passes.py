@@ -37,7 +37,7 @@ class BackwardPass:
         this_call().passes.append(self)
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         this_call().passes.pop()
 
     def comes_by(self, node: Node) -> bool:
@@ -69,7 +69,7 @@ def _keeps_graph() -> bool:
 
 
 @stands_in(torch._C, "_will_engine_execute_node")
-def _is_on_the_way(node) -> bool:
+def _is_on_the_way(node: object) -> bool:
     """Whether a node is among those that the backward pass under way comes by."""
     variable = None if isinstance(node, Node) else getattr(node, "variable", None)
     if variable is not None:  # of a tensor from outside, whose hooks are those of what stands for it
@@ -92,7 +92,7 @@ def _is_on_the_way(node) -> bool:
 class _Engine:
     """What ``Variable._execution_engine`` offers to code in PyTorch style."""
 
-    def __init__(self, original):
+    def __init__(self, original: Any):
         self._original = original
 
     def __getattr__(self, name: str):

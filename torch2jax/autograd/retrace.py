@@ -24,6 +24,7 @@ from ..internals.jax_traces import (
     BatchTracer,
     DynamicJaxprTrace,
     LinearizeTrace,
+    Trace,
     extend_axis_env_nd,
     matchaxis,
 )
@@ -46,7 +47,7 @@ class Code(ABC):
         """Whether it is known to need a way back of its own."""
 
     @abstractmethod
-    def __call__(self, *arrays, is_last: bool) -> list:
+    def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
         """The arrays that it gives.
 
         Args:
@@ -82,7 +83,9 @@ def run_anew(code: Code, arrays: Sequence) -> list:
 class _RunAnew(Primitive):
     multiple_results = True
 
-    def bind_with_trace(self, trace, args, avals, params, /):
+    def bind_with_trace(
+        self, trace: Trace, args: Sequence[jax.Array], avals: Sequence[object], params: dict[str, Any], /
+    ):
         code, count = params["code"], params.get("count", 0)
         if isinstance(trace, (ad.JVPTrace, LinearizeTrace)):
             pairs = [trace.to_primal_tangent_pair(x) for x in args]
@@ -108,7 +111,7 @@ class _RunAnew(Primitive):
         """
         return _run_program(*args, program=program, refusal=refusal)
 
-    def _bind_batched(self, trace, args, params):
+    def _bind_batched(self, trace: BatchTrace, args: Sequence[jax.Array], params: dict[str, Any]):
         infos = [trace.to_batch_info(x) for x in args]
         arrays, dims = [array for array, _ in infos], [dim for _, dim in infos]
         if all(dim is None for dim in dims):
@@ -120,7 +123,7 @@ class _RunAnew(Primitive):
         return [BatchTracer(trace, x, 0) for x in results]
 
 
-def _differentiated(trace, code: Code, args: list) -> list:
+def _differentiated(trace: ad.JVPTrace | LinearizeTrace, code: Code, args: list) -> list:
     """What some code gives where JAX takes a derivative with that trace."""
     if not code.has_hooks:
         with running(trace):
@@ -131,13 +134,14 @@ def _differentiated(trace, code: Code, args: list) -> list:
                 bookmark.return_to()
     pairs = [trace.to_primal_tangent_pair(x) for x in args]
     positions = [i for i, (_, tangent) in enumerate(pairs) if not is_zero(tangent) and is_float(args[i])]
-    values, code = [value for value, _ in pairs], code.requiring(positions)
+    values: list[jax.Array] = [value for value, _ in pairs]
+    code = code.requiring(positions)
     with running(trace.parent_trace):
         results = run_anew(code, values)
     floats = [x for x in results if is_float(x)]
 
-    def push(values: list, tangents: list) -> list:
-        def forwards(*given):
+    def push(values: list[jax.Array], tangents: list) -> list:
+        def forwards(*given: jax.Array):
             at = dict(zip(positions, given, strict=True))
             found = code.without_hooks()(*[at.get(i, x) for i, x in enumerate(values)], is_last=True)
             return [x for x in found if is_float(x)]
@@ -149,12 +153,12 @@ def _differentiated(trace, code: Code, args: list) -> list:
         return run_anew(back, [*values, *[x for x in cotangents if x is not None]])
 
     @jax.custom_jvp
-    def attached(*given):
+    def attached(*given: jax.Array):
         del given
         return floats
 
     @attached.defjvp
-    def _(_primals, tangents):
+    def _(_primals: list, tangents: list):
         return floats, linear_call(push, pull, values, list(tangents), floats)
 
     with running(trace):
@@ -171,7 +175,9 @@ class _Batched(Code):
         of_results: the same of each result, for a sum over the examples if it is None; without, all have them first.
     """
 
-    def __init__(self, code: Code, trace, dims: Sequence[int | None], of_results: Sequence[int | None] | None = None):
+    def __init__(
+        self, code: Code, trace: BatchTrace, dims: Sequence[int | None], of_results: Sequence[int | None] | None = None
+    ):
         self._code, self._tag, self._axis, self._dims = code, trace.tag, trace.axis_data, dims
         self._trace, self._of_results = trace, of_results
 
@@ -190,7 +196,7 @@ class _Batched(Code):
         of_results = [self._dims[i] for i in positions]
         return _Batched(self._code.back(positions, has_cotangent), self._trace, dims, of_results)
 
-    def __call__(self, *arrays, is_last: bool) -> list:
+    def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
         with take_current_trace() as parent:
             trace = BatchTrace(parent, self._tag, self._axis)
             given = [
@@ -203,13 +209,13 @@ class _Batched(Code):
             return [matchaxis(self._axis, dim, 0, x) for x, dim in infos]
         return [self._gathered(x, dim, to) for (x, dim), to in zip(infos, self._of_results, strict=True)]
 
-    def _gathered(self, array, dim: int | None, to: int | None):
+    def _gathered(self, array: jax.Array, dim: int | None, to: int | None):
         if to is not None:
             return matchaxis(self._axis, dim, to, array)
         return matchaxis(self._axis, dim, 0, array).sum(axis=0, dtype=array.dtype)
 
 
-def _traced(trace, code: Code, args: Sequence) -> tuple[list, dict]:
+def _traced(trace: Trace, code: Code, args: Sequence) -> tuple[list, dict]:
     """The arguments of the equation for some code, and its parameters."""
     with running(trace):
         program, refusal = _program_of(code, args)
@@ -230,7 +236,7 @@ def _program_of(code: Code, args: Sequence) -> tuple[ClosedJaxpr, Exception | No
     around = current_trace()
 
     def program_of(code: Code) -> ClosedJaxpr:
-        def traced(*arrays):
+        def traced(*arrays: jax.Array):
             with ending_with_errors(around):
                 return code(*arrays, is_last=False)
 
@@ -252,14 +258,14 @@ _run_anew_p = _RunAnew("run_anew")
 
 
 @_run_anew_p.def_impl
-def _run_program(*args, program, refusal, **_):
+def _run_program(*args: jax.Array, program: ClosedJaxpr, refusal: Exception | None, **_):
     if refusal is not None:
         raise refusal
     return jaxpr_as_fun(program)(*args)
 
 
 @_run_anew_p.def_effectful_abstract_eval
-def _abstract(*_, program, **__):
+def _abstract(*_, program: ClosedJaxpr, **__: object):
     return program.out_avals, program.effects
 
 

@@ -36,7 +36,7 @@ class _Set:
 
 
 @stands_in(autograd_module, "_push_saved_tensors_default_hooks")
-def _push_hooks(pack_hook, unpack_hook) -> None:
+def _push_hooks(pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]) -> None:
     if this_call().attempt.depth == 0:
         raise NeedsTape(1)
     _push(pack_hook, unpack_hook)
@@ -70,7 +70,7 @@ class Packing:
     def __init__(self):
         self._is_suspended = False
 
-    def __call__(self, array) -> Callable[[], Any] | None:
+    def __call__(self, array: jax.Array) -> Callable[[], Any] | None:
         """Lets the hooks that are set pack an array.
 
         Returns:
@@ -93,7 +93,7 @@ class Packing:
             )
         return lambda: self._unpacked(unpack, packed, array)
 
-    def _unpacked(self, unpack: Callable, packed, array):
+    def _unpacked(self, unpack: Callable, packed: object, array: jax.Array):
         with self._suspended():
             tensor = unpack(packed)
             if not isinstance(tensor, torch.Tensor):

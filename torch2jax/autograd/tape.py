@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
+import jax
 import numpy as np
 import torch
 
+from ..internals.jax_traces import Trace
 from ..rules.features import Feature
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
@@ -103,7 +105,7 @@ class Tape(Feature):
         self._exits.enter_context(running(trace))
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object):
         self._exits.close()
 
     @property
@@ -111,11 +113,11 @@ class Tape(Feature):
         """Whether what is computed now is recorded here: not within another transformation."""
         return current_trace() is self.levels[0].trace
 
-    def is_all_beside(self, trace) -> bool:
+    def is_all_beside(self, trace: Trace) -> bool:
         """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
         return self.is_current and self.outer is None and self._count == self.depth and self.levels[-1].below is trace
 
-    def leaf(self, array, source: Source):
+    def leaf(self, array: jax.Array, source: Source):
         """An array of the same values with which the history of `source` begins."""
         values = self.primal(array, self._count)
         for number, (level, part) in reversed([*enumerate(self._parts(array))]):
@@ -125,13 +127,13 @@ class Tape(Feature):
         self.sources.update(dict.fromkeys(source.variables[: self.depth], source))
         return values
 
-    def beginning(self, array, number: int):
+    def beginning(self, array: jax.Array, number: int):
         """An array of the same values with which derivatives begin at the levels from one on."""
         for level in reversed(self.levels[number:]):
             array = level.leaf(array)
         return array
 
-    def captured(self, tensor: Torchish, values):
+    def captured(self, tensor: Torchish, values: jax.Array):
         """An array of these values with which the history of a leaf from a tape around goes on here."""
         source = tensor.history
         if not isinstance(source, Source) or source.variable is not tensor:
@@ -166,35 +168,35 @@ class Tape(Feature):
                 "wanted the tensor not to be used within the dual level: use its dual alone"
             )
 
-    def primal(self, array, count: int | None = None):
+    def primal(self, array: jax.Array, count: int | None = None):
         """The array without its history at the first `count` levels, or at all of the code's own."""
         for level in self.levels[: self.depth if count is None else count]:
             array = level.values(array)
         return unvaried(array) if self.levels and self.levels[0].axes else array
 
-    def has(self, array) -> bool:
+    def has(self, array: jax.Array) -> bool:
         """Whether the array has a history that the code knows of."""
         return any(level.has(part) for level, part in self._own_parts(array))
 
-    def knows(self, array) -> bool:
+    def knows(self, array: jax.Array) -> bool:
         """Whether the array has a history here or on a tape around."""
         return self.has(array) or (self.outer is not None and self.outer.knows(array))
 
-    def _parts(self, array) -> Iterable[tuple[Linearization, Any]]:
+    def _parts(self, array: jax.Array) -> Iterable[tuple[Linearization, Any]]:
         for level in self.levels:
             yield level, array
             array = level.values(array)
 
-    def _own_parts(self, array) -> Iterable[tuple[Linearization, Any]]:
+    def _own_parts(self, array: jax.Array) -> Iterable[tuple[Linearization, Any]]:
         return itertools.islice(self._parts(array), self.depth)
 
-    def with_values(self, array, values):
+    def with_values(self, array: jax.Array, values: jax.Array):
         """Other values with the history of `array`."""
         for level, part in reversed(list(self._own_parts(array))):
             values = level.with_values(part, values)
         return values
 
-    def tracked(self, array, origins: Sequence = ()):
+    def tracked(self, array: jax.Array, origins: Sequence = ()):
         """The array with a place at every level, also where it has no derivative with respect to what it came from.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
@@ -210,14 +212,14 @@ class Tape(Feature):
                 values = level.without_derivative(values, [parts[variable] for parts in before])
         return values
 
-    def with_new_variable(self, array):
+    def with_new_variable(self, array: jax.Array):
         """The same array with a place of its own in the history: two tensors of equal values are two."""
         values = self.primal(array, self._count)
         for level, part in reversed(list(self._parts(array))):
             values = level.with_new_variable(part, values)
         return values
 
-    def with_own_variable(self, array):
+    def with_own_variable(self, array: jax.Array):
         """The array, with a place of its own if its place is another tensor's."""
         variables = self.variables(array)
         if not variables:
@@ -228,11 +230,11 @@ class Tape(Feature):
         self._owned_variables.update(variables)
         return array
 
-    def stop_levels(self, array, dependencies: list, count: int):
+    def stop_levels(self, array: jax.Array, dependencies: list, count: int):
         """What a derivative at level `count - 1` gave: the levels up to that do not know how it came about."""
         return stop_levels(array, dependencies, count) if dependencies else array
 
-    def variables(self, array) -> list[Var]:
+    def variables(self, array: jax.Array) -> list[Var]:
         """The places of an array in the history, one for each level that has it."""
         variables = [level.variable(part) for level, part in self._parts(array)]
         return [variable for variable in variables if variable is not None]

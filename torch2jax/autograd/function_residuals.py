@@ -1,0 +1,258 @@
+"""What is kept between the forward and the backward of an autograd function.
+
+The context has it in trees of Python: saved tensors, attributes, arguments. JAX's derivative takes arrays. So the trees
+are kept with slots in the places of their tensors, and these become arguments of the derivative, in the order of the
+slots. For each slot at most one of three things is known: an *origin* (the tensor is an input or a result, and JAX has
+its array), a *known* value (a real tensor, which Python may look at), or neither (the array is a residual).
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..internals.guards import DisableTorchFunctionSubclass
+from ..tensors.dtypes import is_integral
+from ..tensors.interop import is_dense
+from ..tensors.tensor import Torchish, wrap
+from ..tensors.traced import is_traced
+from ..tensors.trees import map_arguments
+from ..tracing.closures import closed_over
+from ..translation import is_in_progress
+from .call import this_call
+from .forward_start import Start, run_forward
+from .function_context import Context, attributes_of
+
+__all__ = ["Residuals"]
+
+
+class _Slot:
+    """Where a tensor was in a context."""
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+class Residuals:
+    """The tensors that one run of a function keeps for its derivative, and the trees that they were in.
+
+    Args:
+        start: where the run began.
+        inputs: the tensors among its arguments that may have a derivative, by their places.
+        ctx: its context after that run.
+        outputs: those of its results that have a derivative.
+    """
+
+    def __init__(self, start: Start, inputs: dict[int, Torchish], ctx: Context, outputs: list[Torchish]):
+        self._function, self._call, self._context = ctx._function, weakref.ref(this_call()), weakref.ref(ctx)
+        self._count, self._inputs = len(start.args), tuple(inputs)
+        attributes = attributes_of(ctx)
+        has_jvp = self._function.jvp is not torch.autograd.Function.jvp
+        around = [] if has_jvp else closed_over(start.args, attributes)
+        given = {id(x) for x in inputs.values()}
+        self.around = [x for x in around if id(x) not in given and _may_be_differentiated(x)]
+        """Tensors that are no arguments: weights of a module, say, which a pass within the backward comes by."""
+        origins = {id(x): ("input", i) for i, x in enumerate((*inputs.values(), *self.around))}
+        origins |= {id(x): ("output", i) for i, x in enumerate(outputs)}
+        for dirty in ctx.dirty_tensors:  # what they held before is gone
+            origins = {key: origin for key, origin in origins.items() if key != id(dirty) or origin[0] == "output"}
+        self._tensors: list[Torchish] = []
+        self._origins: list[tuple[str, int] | None] = []
+        self._originals: dict[int, weakref.ref[Torchish]] = {}
+        """Inputs that were saved, by their places in `_tensors`: a backward may come by them elsewhere too."""
+        self._known: list[torch.Tensor | None] = []
+        self._taken: dict[int, _Slot] = {}
+        trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
+        self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
+        self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._tensors) if start.has_recorded(x)}
+        """What the forward has recorded, for the backward to differentiate."""
+        self._args: Any = self._take_out(start.args, origins) if self._recorded else ()
+        self._take_out([x for x in around if id(x) in origins], origins)
+        self._leaves = self._inputs_among(around)
+        """The numbers of inputs that a pass within the backward leaves gradients at, by where they are there."""
+        self._dtypes = [tensor.dtype for tensor in self._tensors]
+        self._stream = start.stream._replace(key=None)
+        self._key = start.stream.key if self._recorded else None
+
+    @property
+    def are_recorded(self) -> bool:
+        """Whether some are what the forward has computed with gradients on."""
+        return bool(self._recorded)
+
+    def _take_out(self, tree: object, origins: dict) -> Any:
+        """A tree with the places of its tensors among `_tensors` instead of these."""
+        places = self._taken
+
+        def take_out(value: object):
+            if not isinstance(value, torch.Tensor):
+                return value
+            if id(value) not in places:
+                places[id(value)] = _Slot(len(self._tensors))
+                self._tensors.append(this_call().lift(value))
+                origin = origins.get(id(value))
+                self._origins.append(origin)
+                if origin is not None and origin[0] == "input" and is_dense(value):
+                    self._originals[len(self._tensors) - 1] = weakref.ref(self._tensors[-1])
+                known = self._tensors[-1].known
+                self._known.append(self._tensors[-1].real_values if isinstance(known, torch.Tensor) else None)
+            return places[id(value)]
+
+        return map_arguments(take_out, tree)
+
+    def _inputs_among(self, around: list[Torchish]) -> dict[int, int]:
+        ids = {id(x) for x in around}
+        return {
+            place: origin[1]
+            for place, (x, origin) in enumerate(zip(self._tensors, self._origins, strict=True))
+            if origin is not None and origin[0] == "input" and (id(x) in ids or isinstance(x, torch.nn.Parameter))
+        }
+
+    def hand_over(self) -> list:
+        """The arrays that neither an input nor a result has, None for the others; the tensors are given up.
+
+        They are arguments of JAX's derivative, since they may be traced; Python may look at known values there too.
+        What the forward recorded itself does not lead from the inputs to the results.
+        """
+        tape = this_call().tape
+        primal = (lambda array: array) if tape is None else tape.primal
+        residuals = [
+            primal(tensor.read()) if origin is None and known is None else None
+            for tensor, origin, known in zip(self._tensors, self._origins, self._known, strict=True)
+        ]
+        self._tensors, self.around, self._taken = [], [], {}
+        key, self._key = self._key, None
+        return [*residuals, *(() if key is None else (key,))]
+
+    def filled(self, inputs: list, results: list, residuals: list) -> list:
+        """What `hand_over` gave, with the arrays of inputs and results in their places too."""
+        sources = {"input": inputs, "output": results}
+        count = len(self._origins)
+        found = [
+            array if origin is None or known is not None else _as_array(sources[origin[0]][origin[1]])
+            for array, origin, known in zip(residuals[:count], self._origins, self._known, strict=True)
+        ]
+        return [*found, *residuals[count:]]
+
+    def without_key(self, residuals: list) -> list:
+        """The arrays of tensors alone."""
+        return residuals[: len(self._origins)]
+
+    @contextlib.contextmanager
+    def context_with(
+        self, residuals: list, wanted: tuple[bool, ...], *, forwards: bool = False
+    ) -> Iterator[tuple[Context, dict[int, Torchish]]]:
+        """The context of the function, in which the inputs that were saved are again what they were.
+
+        So a backward may go through what they are part of, as the parameters of a module. With it come the inputs that
+        gradients may be left at, by their numbers.
+
+        Args:
+            residuals: what `filled` gave.
+            wanted: the inputs that a derivative is taken with respect to.
+            forwards: whether that is a derivative in forward mode, for which a function may save other tensors.
+        """
+        count = len(self._origins)
+        with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
+            tensors = self._restored(residuals[:count], wanted)
+            leaves = {number: tensors[place] for place, number in self._leaves.items() if wanted[number]}
+            saved = self._saved_for_forward if forwards else self._saved
+            ctx, args, pairs = self._context_and_originals(tensors, wanted, saved)
+        with _standing_for(pairs):
+            if args is not None:
+                call = this_call()
+                call.stream.state = self._stream._replace(key=residuals[count] if len(residuals) > count else None)
+                run_forward(self._function, ctx, args)
+                ctx.saved_tensors = tuple(ctx.to_save)
+            yield ctx, leaves
+
+    def _restored(self, residuals: list, wanted: tuple[bool, ...]) -> list[Torchish]:
+        """The tensors that were held, of the arrays that are there now."""
+        is_at_home = self._is_at_home()
+        originals = self._living()
+        tensors = [
+            wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
+            if known is None
+            else this_call().lift(known)
+            for place, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
+        ]
+        for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
+            if known is not None or origin is None:
+                continue
+            if place in self._leaves and wanted[origin[1]] and not is_at_home:
+                tensor.start_history()
+            elif origin[0] == "output" or wanted[origin[1]] or self._recorded:
+                tensor.descend_from_saved()
+        return tensors
+
+    def _living(self) -> dict[int, Torchish]:
+        return {place: x for place, original in self._originals.items() if (x := original()) is not None}
+
+    def _context_and_originals(
+        self, tensors: list, wanted: tuple[bool, ...], saved: tuple
+    ) -> tuple[Context, Any, list]:
+        """The context; what the forward has to run with again, if so; and inputs with what stands for each."""
+        is_at_home, originals = self._is_at_home(), self._living()
+        pairs = [
+            (x, tensors[place])
+            for place, x in originals.items()
+            if self._known[place] is None and not (is_at_home and self._is_around(place))
+        ]
+        tensors = list(tensors)
+        for place, original in originals.items():
+            if self._known[place] is None or is_at_home:
+                tensors[place] = original
+        if is_at_home:
+            living = {place: x for place, recorded in self._recorded.items() if (x := recorded()) is not None}
+            tensors = [living.get(place, x) for place, x in enumerate(tensors)]
+
+        def put_back(tree: object):
+            return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Slot) else x, tree)
+
+        needed = tuple(i in self._inputs and wanted[self._inputs.index(i)] for i in range(self._count))
+        if self._recorded and not is_at_home:
+            return Context(self._function, lambda: needed), put_back(self._args), pairs
+        if is_at_home:
+            ctx: Any = self._context()
+            ctx._needed = lambda: needed
+        else:
+            ctx = Context(self._function, lambda: needed)
+            vars(ctx).update(put_back(self._attributes))
+        ctx.saved_tensors = put_back(saved)
+        return ctx, None, pairs
+
+    def _is_around(self, place: int) -> bool:
+        """Whether what is held at a place was no argument."""
+        origin = self._origins[place]
+        return origin is not None and origin[0] == "input" and origin[1] >= len(self._inputs)
+
+    def _is_at_home(self) -> bool:
+        """Whether this is part of the call that has run the function, whose tensors live."""
+        call = self._call()
+        return call is not None and is_in_progress(call)
+
+
+def _may_be_differentiated(tensor: Torchish) -> bool:
+    return not is_integral(tensor.dtype) and tensor.known is None and is_traced(tensor.read())
+
+
+@contextlib.contextmanager
+def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
+    """Lets the first of each pair be the second meanwhile."""
+    before = [(tensor, vars(tensor)) for tensor, _ in pairs]
+    try:
+        for tensor, other in pairs:
+            tensor.__dict__ = {**vars(other), **tensor.attributes}  # pyright: ignore[reportAttributeAccessIssue]
+        yield
+    finally:
+        for tensor, own in before:
+            own.update(tensor.attributes)  # that the backward has set
+            tensor.__dict__ = own  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _as_array(value: object) -> jax.Array:
+    """An array, also of a Python number, which JAX hands to rules as it is."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
