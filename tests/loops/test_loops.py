@@ -518,8 +518,9 @@ def test_what_becomes_of_turns_is_told(caplog):
         jax.make_jaxpr(jax.grad(lambda x, w: t2j(cells)(x, w)[1].sum()))(X, W)
         jax.make_jaxpr(t2j(layers))(jnp.ones((2, 80)), [jnp.eye(80) * i for i in range(20)])
     assert [record.getMessage() for record in caplog.records] == [
-        f"{T} turns of 7 equations are one loop",
-        "20 turns of 18 equations stay unrolled: dot_general takes another array of float32[80,80] in each turn",
+        f"{T} iterations of 7 equations are one loop",
+        "20 iterations of 18 equations stay unrolled: "
+        "dot_general takes a different array of float32[80,80] in each iteration",
     ]
 
 

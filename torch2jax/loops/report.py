@@ -34,14 +34,14 @@ class RollingReport:
         self._is_silent = is_silent
 
     def rolled(self, turns: int, equations: int) -> None:
-        self._tell(f"{turns} turns of {equations} equations are one loop")
+        self._tell(f"{turns} iterations of {equations} equations are one loop")
 
     def left(self, turns: int, equations: int, reason: str) -> None:
-        self._tell(f"{turns} turns of {equations} equations stay unrolled: {reason}")
+        self._tell(f"{turns} iterations of {equations} equations stay unrolled: {reason}")
 
     def undone(self, reason: str) -> None:
         """Notes that what was rolled stays unrolled."""
-        self._tell(f"all turns stay unrolled: {reason}")
+        self._tell(f"all iterations stay unrolled: {reason}")
 
     def _tell(self, text: str) -> None:
         if self._is_silent:

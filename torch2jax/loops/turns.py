@@ -90,7 +90,7 @@ class _Fitting:
             for turn in range(1, self._count):
                 step = self._turns[turn][place]
                 if step.params is not first.params and not is_same(without_starts(step), without_starts(first)):
-                    raise Misfit(turn, f"{first.primitive.name} has other parameters")
+                    raise Misfit(turn, f"{first.primitive.name} has different parameters")
 
     def _statements(self, place: int) -> list:
         steps = [turn[place] for turn in self._turns]
@@ -105,7 +105,7 @@ class _Fitting:
         """A slice that begins elsewhere in each turn, of what turns compute."""
         first = steps[0]
         if first.params["strides"] is not None and any(x != 1 for x in first.params["strides"]):
-            raise Misfit(1, "a slice with strides begins elsewhere in each turn")
+            raise Misfit(1, "a slice with strides starts at a different place in each iteration")
         starts = [self._number(row) for row in zip(*(step.params["start_indices"] for step in steps), strict=True)]
         shape = shape_of(first.outvars[0])
         return Window(operand, tuple(starts), shape, shape, (first.outvars[0],))
@@ -123,18 +123,20 @@ class _Fitting:
         """What an operand is within the body, which is another one in each turn."""
         last = self._place(atoms[-1])
         if atoms[-1] is not atoms[-2] and self._origin(atoms, self._count - 1) != self._origin(atoms, self._count - 2):
-            raise Misfit(self._count - 1, f"{what} takes in the last turn what others do not take")
+            raise Misfit(self._count - 1, f"{what} takes a different operand in the last iteration")
         if last is None:
             return self._outer(atoms, what)
         distance = self._count - 1 - last.turn
         if distance > self._count // 2:  # one turn has made it for all that come
-            raise Misfit(min(last.turn + 1, self._count - 1), f"{what} takes the value of one turn in others")
+            raise Misfit(
+                min(last.turn + 1, self._count - 1), f"{what} takes the value of one iteration in several others"
+            )
         for turn in range(distance, self._count):
             if self._place(atoms[turn]) != (turn - distance, last.place, last.output):
-                raise Misfit(max(turn, 1), f"{what} takes what other turns do not take")
+                raise Misfit(max(turn, 1), f"{what} takes a different operand in some iterations")
         for turn in range(distance):
             if self._place(atoms[turn]) is not None:
-                raise Misfit(turn + 1, f"{what} takes in the first turns what others do not take")
+                raise Misfit(turn + 1, f"{what} takes a different operand in the first iterations")
         made = self._turns[0][last.place].outvars[last.output]
         for age in range(1, distance + 1):
             made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
@@ -153,7 +155,7 @@ class _Fitting:
         carry = self._carries.get(key)
         if carry is None:
             if first is not None and first.aval.strip_weak_type() != made.aval.strip_weak_type():
-                raise Misfit(1, f"the first turn begins with {first.aval}, the others with {made.aval}")
+                raise Misfit(1, f"the first iteration starts with {first.aval}, the others with {made.aval}")
             carry = self._carries[key] = Carry(Var(made.aval), first)
             self._next.append(made)
         return carry.var
@@ -162,13 +164,13 @@ class _Fitting:
         """As `_operand`, of what is made outside of the turns."""
         inside = next((turn for turn, atom in enumerate(atoms) if self._place(atom) is not None), None)
         if inside is not None:
-            raise Misfit(max(inside, 1), f"{what} takes what other turns do not take")
+            raise Misfit(max(inside, 1), f"{what} takes a different operand in some iterations")
         first = atoms[0]
         changed = [turn for turn in range(1, self._count) if _key(atoms[turn]) != _key(atoms[turn - 1])]
         if not changed:
             return first
         if len({x.aval.strip_weak_type() for x in atoms}) > 1:
-            raise Misfit(changed[0], f"{what} takes another type")
+            raise Misfit(changed[0], f"{what} takes operands of different types")
         aval, key = first.aval.strip_weak_type(), tuple(map(_key, atoms))
         parts = [self._around.parts.get(x) if isinstance(x, Var) else None for x in atoms]
         if all(part is not None for part in parts):
@@ -180,9 +182,11 @@ class _Fitting:
             return self._scanned_as(key, lambda: Table(tuple(atoms), self._around.constants), aval)
         row = row_of_windows(parts, 0) or row_of_windows(parts, 1)
         if row is not None and row.length > 2:
-            raise Misfit(row.length if row.first is parts[0] else 1, f"{what} takes another array")
+            raise Misfit(
+                row.length if row.first is parts[0] else 1, f"{what} takes a different array in each iteration"
+            )
         if len(changed) == 1:
-            raise Misfit(changed[0], f"{what} takes another array")
+            raise Misfit(changed[0], f"{what} takes a different array in each iteration")
         raise Misfit(0, own(what, aval))
 
     def _in_block(self, parts: Windows, blocks: Windows) -> Var:
@@ -224,7 +228,7 @@ class _Fitting:
                     continue
                 aval: Any = made.aval
                 if aval.weak_type:
-                    raise Misfit(0, f"{step.primitive.name} gives a number of no dtype of its own")
+                    raise Misfit(0, f"{step.primitive.name} returns a Python number without a dtype of its own")
                 if used == [last] and (made in self._next or _has_zeros(aval)):
                     if made not in self._next:
                         self._carried(made, None, ("last", place, output))
@@ -277,7 +281,7 @@ def is_small(aval: Any, *, is_constant: bool = False) -> bool:
 
 def own(what: str, aval: Any) -> str:
     """Why turns are no loop of which each takes a large array of its own."""
-    return f"{what} takes another array of {aval.str_short()} in each turn"
+    return f"{what} takes a different array of {aval.str_short()} in each iteration"
 
 
 def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:

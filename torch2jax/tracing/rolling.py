@@ -53,8 +53,8 @@ class Rolling:
         """
         if loops not in _WANTED:
             raise ValueError(
-                f"loops got {loops!r}; wanted 'rolled', which makes one jax.lax.scan of turns that are alike, "
-                "'unrolled', which leaves them as they are, or 'auto', which rolls those that are long"
+                f"loops got {loops!r}; wanted 'rolled', which makes one jax.lax.scan of identical iterations, "
+                "'unrolled', which keeps them, or 'auto', which rolls only long loops"
             )
         wanted = _WANTED[loops]
         return None if wanted is None else cls(wanted)
