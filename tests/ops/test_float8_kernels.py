@@ -15,17 +15,14 @@ from torch.utils import _pytree as pytree
 from tests.ops.database.outcome import quiet
 from tests.ops.database.samples import Case, cases, entries, entry, full_name
 from torch2jax import j2t, t2j
+from torch2jax.calls import float8_kernels, refusals
 from torch2jax.calls.call import this_call
 from torch2jax.tensors.dtypes import canonical
 
 EVERY = 8
 _DTYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu]
-# What is made of other functions here: it moves numbers, or refuses a matrix of no elements, too.
+# What is made of other functions here: it refuses a matrix of no elements, too.
 _APART = (
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "channel_shuffle",
-    "_segment_reduce",
     "linalg.",
     "svd",
     "empty",
@@ -95,6 +92,13 @@ REFUSED = {
     "a large one": lambda x, y: x.repeat(2**19).reshape(3, -1) * 2,
     "an index": lambda x, y: x.gather(0, (y > 0).long()),
     "a softmax": lambda x, y: torch.softmax(x, 0),
+    "moved by a kernel": lambda x, y: torch.pixel_shuffle(x[:1].expand(4, 2, 2), 2),
+    "moved back": lambda x, y: torch.pixel_unshuffle(x[:1].expand(1, 2, 2), 2),
+    "channels": lambda x, y: torch.channel_shuffle(x[:1].expand(1, 4, 2, 2), 2),
+    "an outer product": lambda x, y: torch.addr(y.expand(3, 3), x, y),
+    "a step": lambda x, y: torch.heaviside(x, x),
+    "places of it": lambda x, y: torch.searchsorted(y, x),
+    "buckets of it": lambda x, y: torch.bucketize(y, x),
 }
 
 
@@ -109,6 +113,45 @@ def test_refused(f):
     mapped = jax.vmap(lambda x: function(x, X, rng=jax.random.key(0)))
     with pytest.raises(type(wanted.value), match="Float8"):
         mapped(t2j(x[None]))
+
+
+ERRORS = {
+    "segments": lambda x, y: torch.segment_reduce(x, "sum", lengths=torch.tensor([1, 2])),
+    "a step of another dtype": lambda x, y: torch.heaviside(x, y),
+    "one of another dtype": lambda x, y: torch.inner(x, y),
+}
+
+
+@pytest.mark.parametrize("f", ERRORS.values(), ids=ERRORS.keys())
+def test_refused_in_other_words(f):
+    x, function = X.to(torch.float8_e4m3fn), t2j(f)
+    with pytest.raises((RuntimeError, NotImplementedError)) as wanted:
+        f(x, X)
+    for run in (function, jax.jit(function)):
+        with pytest.raises(type(wanted.value)):
+            run(t2j(x), t2j(X))
+
+
+def test_pytorch_is_asked_once_for_the_same(monkeypatch):
+    asked = []
+
+    def refusal_of(call, function, *args):
+        asked.append(function)
+        return refusals.refusal_of(call, function, *args)
+
+    monkeypatch.setattr(float8_kernels, "refusal_of", refusal_of)
+    monkeypatch.setattr(float8_kernels, "_served", set())
+
+    def f(x):
+        return [torch.roll(x, 1), torch.roll(x, 2), x * x]
+
+    x = X.to(torch.float8_e4m3fn)
+    for shape in ((3,), (3,), (1, 3)):
+        jax.make_jaxpr(t2j(f))(t2j(x.reshape(shape)))
+    assert asked.count(torch.roll) == 4  # two shifts of two shapes
+    for shape in ((3,), (3,)):
+        with pytest.raises(NotImplementedError, match="Float8"):
+            jax.make_jaxpr(t2j(lambda x: -x))(t2j(x.reshape(shape)))
 
 
 ASKED_FOR = {
@@ -176,6 +219,9 @@ SERVED = {
     "written": lambda x: x.clone().fill_(3).copy_(x.float() * 2).float(),
     "equal": lambda x: (x == x) & ~x.isnan(),
     "the same bits": lambda x: x.view(torch.uint8),
+    "the place of a number": lambda x: torch.searchsorted(torch.tensor([0.0, 1.0, 3.0]), x[2]),
+    "the bucket of a number": lambda x: torch.bucketize(x[2], torch.tensor([0.0, 1.0, 3.0])),
+    "multiples": lambda x: torch.inner(torch.tensor([0.5, 1.0]), x[2]),
 }
 
 

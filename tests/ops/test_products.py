@@ -211,3 +211,12 @@ def test_sums_of_rows():
 
     x, coefficients = torch.randn(3, 2, 4), torch.randn(5, 3)
     compare_trees(t2j(sums)(t2j(x), t2j(coefficients)), sums(x, coefficients))
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.int64, torch.float32), (torch.float32,) * 2])
+def test_an_inner_product_with_a_number_is_one_of_each_element(dtypes):
+    number, row = torch.tensor(3, dtype=dtypes[0]), torch.tensor([0.1, 0.2], dtype=dtypes[1])
+    with jax.enable_x64(True):
+        for pair in ((number, row), (row, number)):
+            for run in (t2j(torch.inner), jax.jit(t2j(torch.inner))):
+                compare(run(*map(t2j, pair)), torch.inner(*pair))

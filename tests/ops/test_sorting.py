@@ -110,3 +110,21 @@ def test_sorting_of_a_constant_is_known_under_jit():
         return x * order[0].item() + torch.unique(order).shape[0]
 
     compare(jax.jit(t2j(function))(jnp.ones(2)), function(torch.ones(2)))
+
+
+OF_TWO_DTYPES = {
+    "a number that float32 does not hold": lambda x: torch.searchsorted(x, 0.1, right=True),
+    "one of no dimensions": lambda x: torch.searchsorted(x, torch.tensor(0.1, dtype=torch.float64), right=True),
+    "its bucket": lambda x: torch.bucketize(0.1, x, right=True),
+    "a number between integers": lambda x: torch.searchsorted(torch.tensor([1, 2, 3]), 1.5),
+    "float64 among float32": lambda x: torch.searchsorted(x, torch.tensor([0.1, 0.3], dtype=torch.float64)),
+    "integers among float32": lambda x: torch.bucketize(torch.tensor([0, 1]), x),
+}
+
+
+@pytest.mark.parametrize("function", OF_TWO_DTYPES.values(), ids=OF_TWO_DTYPES.keys())
+def test_numbers_of_two_dtypes_are_compared_as_pytorch_promotes_them(function):
+    x = torch.tensor([0.1, 0.2, 0.3])
+    with jax.enable_x64(True):
+        for run in (t2j(function), jax.jit(t2j(function))):
+            compare(run(t2j(x)), function(x))

@@ -400,6 +400,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise
 
     def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
+        for check in self.features.checks:
+            check.expect(self, func, None, args, kwargs)
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)

@@ -5,9 +5,10 @@ one asks nobody.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+import jax
 import torch
 
 from ..internals.guards import DisableTorchFunction
@@ -15,7 +16,7 @@ from ..rules.features import CallCheck
 from ..rules.inplace import InPlace
 from ..rules.registry import name_of
 from ..rules.rule import ArrayRule, Reflected, TensorRule
-from ..tensors.dtypes import FLOAT8
+from ..tensors.dtypes import FLOAT8, default_dtype
 from ..tensors.tensor import WATCHED
 from ..tensors.trees import flatten
 from .call import current
@@ -25,6 +26,8 @@ __all__ = ["Float8Kernels"]
 
 _TYPE = "Float8"  # what PyTorch's errors call one
 _SMALL = 8  # the largest size that tells which dtypes a kernel is for
+_MOST = 4096
+_served: set[Hashable] = set()  # what PyTorch has not refused
 
 
 class Float8Kernels(CallCheck):
@@ -32,6 +35,9 @@ class Float8Kernels(CallCheck):
 
     def expect(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> None:
         if not _has_float8((*args, *kwargs.values())):
+            return
+        if rule is None:
+            _expect_kernel(call, function, args, kwargs)
             return
         if type(rule) is TensorRule:
             # It runs what other rules serve; if that is code of the user's, these are asked.
@@ -62,14 +68,44 @@ def _has_float8(values: Iterable[Any]) -> bool:
 def _expect_kernel(call: Any, function: Callable, args: tuple, kwargs: dict) -> None:
     """Refuses what PyTorch does: it has few kernels for these dtypes, and promotes them to nothing.
 
-    PyTorch is asked with small tensors. What these cannot tell, since sizes have to fit numbers among the arguments, it
-    is asked with the whole ones.
+    PyTorch is asked once for each function and metadata of its arguments that it does not refuse.
 
     Raises:
         NotImplementedError: it has no kernel for the dtype, in its words.
         RuntimeError: there is no common dtype, in its words.
     """
     kwargs = {name: value for name, value in kwargs.items() if name not in ("out", "device")}
+    key = _key(call, function, args, kwargs)
+    if key in _served:
+        return
+    _ask(call, function, args, kwargs)
+    if key is not None:
+        if len(_served) >= _MOST:
+            _served.clear()
+        _served.add(key)
+
+
+def _key(call: Any, function: Callable, args: tuple, kwargs: dict) -> Hashable | None:
+    """What PyTorch's answer depends on; None where that has no value."""
+    if call.transformations:
+        return None
+    leaves, structure = flatten((args, kwargs))
+    with DisableTorchFunction():
+        parts = [(x.dtype, x.shape, x.stride()) if isinstance(x, torch.Tensor) else (type(x), x) for x in leaves]
+    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    key = function, default_dtype(), x64, structure, *parts
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _ask(call: Any, function: Callable, args: tuple, kwargs: dict) -> None:
+    """Asks PyTorch, with small tensors.
+
+    What these cannot tell, since sizes have to fit numbers among the arguments, it is asked with the whole ones.
+    """
     for largest, numbers in itertools.product((_SMALL, None), (Numbers(), *other_numbers())):
         refused = refusal_of(call, function, args, kwargs, "cpu", numbers, largest)
         if refused is None:

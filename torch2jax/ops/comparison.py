@@ -164,7 +164,13 @@ def _of_numbers(chosen, is_first, input, other):
     return where(lax.ne(other, other), input, where(lax.ne(input, input), other, either))
 
 
-@ordered(torch.heaviside)
+def _of_one_dtype(input, values):
+    if input.dtype != values.dtype:
+        raise RuntimeError(f"heaviside wants tensors of one dtype, got {input.dtype} and {values.dtype}")
+    return REALS_AND_BOOL
+
+
+@exact(torch.heaviside, takes=_of_one_dtype)
 def heaviside(input, values):
     zero = like(input, 0)
     return where(lax.eq(input, zero), values, cast(lax.gt(input, zero), input.dtype))

@@ -12,6 +12,7 @@ from ..calls.call import current
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import parse_to
 from ..rules.float8 import FLOAT8, to_float8
+from ..rules.inline import call_inlined
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
@@ -48,6 +49,13 @@ def convert(array, dtype: np.dtype):
             positive = lax.convert_element_type(array, dtype)
             return lax.select(lax.lt(array, array.dtype.type(0)), negative, positive)
     return lax.convert_element_type(array, dtype)
+
+
+def _converted_array(array, dtype: np.dtype):
+    """As `convert`, of which what is many steps is compiled as one where it recurs."""
+    if dtype in FLOAT8 or array.dtype in FLOAT8:
+        return call_inlined(convert, (array, dtype), {}, "to")
+    return convert(array, dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -92,7 +100,7 @@ def _converted(input, dtype, device, copy: bool, memory_format):
         )
         return wrap_physical(lazy, dtype, made, strides_of_copy(input, memory_format), label)
     physical = input.physical
-    result = convert(physical.array, array_dtype)
+    result = _converted_array(physical.array, array_dtype)
     if known is not None:
         known = None if is_at_once(result) else defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:

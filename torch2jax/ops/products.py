@@ -11,7 +11,9 @@ from jax import lax
 
 from ..internals.guards import DisableTorchDispatch
 from ..internals.pytree import tree_leaves
+from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
+from ..rules.rule import of_metadata
 from ..rules.tags import Tag
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
 from ..tensors.scalars import expect_fits
@@ -159,10 +161,20 @@ def vdot(input, other):
     return dot(lax.conj(input) if is_complex(input) else input, other)
 
 
-@multiplied(torch.inner)
-def inner(input, other):
+@of_metadata
+def _with_numbers_promoted(input, other) -> tuple[tuple, dict]:
+    """A product with what has no dimensions is one of each element, as `torch.mul` has it."""
+    if input.ndim and other.ndim:
+        return (input, other), {}
+    _, dtype = promoted(Promotion.NO_OPMATH, (kind_of(input), kind_of(other)))
+    return (input, other), {"common": canonical(dtype)}
+
+
+@multiplied(torch.inner, prepare=_with_numbers_promoted)
+def inner(input, other, *, common=None):
     if input.ndim == 0 or other.ndim == 0:
-        return lax.mul(*(jnp.broadcast_to(x, np.broadcast_shapes(input.shape, other.shape)) for x in (input, other)))
+        shape = np.broadcast_shapes(input.shape, other.shape)
+        return lax.mul(*(jnp.broadcast_to(cast(x, common), shape) for x in (input, other)))
     if input.shape[-1] != other.shape[-1]:
         raise RuntimeError(
             f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and "

@@ -10,14 +10,14 @@ from jax import lax
 
 from ..rules.registry import implements_tensors
 from ..rules.rule import InnerRule
-from ..tensors.dtypes import FLOATS
+from ..tensors.dtypes import FLOAT8, FLOATS
 from .bounds import seen
 from .shape import axis_of
 
 _REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 
 
-@implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS)
+@implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS - FLOAT8)
 def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
     if reduce not in _REDUCTIONS:
         raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_REDUCTIONS)}")

@@ -7,7 +7,9 @@ import torch
 from jax import lax
 
 from ..rules.memory_formats import like_input
+from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
+from ..rules.rule import of_metadata
 from ..rules.tags import Tag
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import tensor_to_array
@@ -180,13 +182,20 @@ def _index_dtype(*_, out_int32=False, **__) -> torch.dtype:
     return torch.int32 if out_int32 else torch.int64
 
 
+@of_metadata
+def _in_one_dtype(first, second, *args, **kwargs) -> tuple[tuple, dict]:
+    """Tells the dtype that numbers are compared in: as PyTorch promotes operands, it is that of what has dimensions."""
+    _, dtype = promoted(Promotion.NO_OPMATH, (kind_of(first), kind_of(second)))
+    return (first, second, *args), {"common": canonical(dtype), **kwargs}
+
+
 def _check_sorter(sorted_sequence, input, *args, sorter=None, **kwargs) -> None:
     if sorter is not None and outside(sorter, 0, sorted_sequence.shape[-1] - 1) is not None:
         raise RuntimeError("torch.searchsorted(): sorter index out of range")
 
 
-@implements(torch.searchsorted, aten.searchsorted, dtype=_index_dtype, check=_check_sorter)
-def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
+@implements(torch.searchsorted, aten.searchsorted, dtype=_index_dtype, check=_check_sorter, prepare=_in_one_dtype)
+def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None, common=None):
     if side not in (None, "left", "right"):
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
@@ -201,14 +210,14 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
         )
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
-    return _search(sorted_sequence, jnp.asarray(input), right or side == "right")
+    return _search(cast(sorted_sequence, common), jnp.asarray(input, common), right or side == "right")
 
 
-@implements(torch.bucketize, aten.bucketize, takes=REALS, dtype=_index_dtype)
-def bucketize(input, boundaries, *, out_int32=False, right=False):
+@implements(torch.bucketize, aten.bucketize, takes=REALS, dtype=_index_dtype, prepare=_in_one_dtype)
+def bucketize(input, boundaries, *, out_int32=False, right=False, common=None):
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
-    return _search(boundaries, jnp.asarray(input), right)
+    return _search(cast(boundaries, common), jnp.asarray(input, common), right)
 
 
 # Sets.
